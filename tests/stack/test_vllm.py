@@ -40,9 +40,9 @@ BASE, ADAPTERS = "llama", ("poet", "lawyer")
 # By model that must fail: what is done to a copy of the base's files, and what the reason says.
 BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "truncated": (lambda folder: _edit(folder / "model.safetensors", lambda data: data[:-1000]), "truncated"),
-    "renamed": (lambda folder: _edit(folder / "model.safetensors", _rename), "q_proj"),
-    "mismatched": (lambda folder: _configure(folder, intermediate_size=256), "do not belong together"),
-    "requantised": (lambda folder: _configure(folder, quantization_config=GPTQ), "does not serve it"),
+    "renamed": (lambda folder: _edit(folder / "model.safetensors", _rename), "no module or parameter named"),
+    "mismatched": (lambda folder: _configure(folder, intermediate_size=256), "are not what config.json says"),
+    "requantised": (lambda folder: _configure(folder, quantization_config=GPTQ), "Supported dtypes"),
     "own-code": (lambda folder: _configure(folder, **OWN_CODE), "code of the model's own (auto_map)"),
     "foreign-tokenizer": (lambda folder: _edit(folder / "tokenizer.json", _enlarge), "it is of another model"),
 }

@@ -22,7 +22,7 @@ _SAID = (
     ("Admitted", "False"),
     ("MemoryReserved", "False"),
 )
-_REPORTED = ("Accepted", "Admitted", "Degraded", "MemoryReserved", "Ready")
+_REPORTED = ("Accepted", "Admitted", "Degraded", "Ready")
 FETCHING = "Fetching"
 # Numbers that move all the time are written this often at most.
 SLOW_S = 60.0

@@ -22,7 +22,7 @@ from aegaeon_sidecar.backends import AdapterLimits, Launched, StepInput
 from aegaeon_sidecar.backends.completed import CompletedStep, chosen_rows, wanted_rows
 from aegaeon_sidecar.backends.rows import few_rows_product, row_tile
 from aegaeon_sidecar.backends.vllm import surface
-from aegaeon_sidecar.backends.vllm.adapters import Adapters
+from aegaeon_sidecar.backends.vllm.adapters import Adapters, adapter_tile
 from aegaeon_sidecar.backends.vllm.bake import Baked
 from aegaeon_sidecar.backends.vllm.parameters import show
 from aegaeon_sidecar.backends.vllm.refusals import check_kind, read_architectures, read_purpose_of, reason_of
@@ -76,6 +76,8 @@ class VllmBackend:
         self._tile = (
             row_tile(self._dtype, torch.get_num_threads(), few_rows_product(self._dtype)) if batch_invariant else 0
         )
+        # Here, where no step waits for it.
+        self._adapter_tile = adapter_tile(adapters.max_rank) if adapters is not None and self._tile else 1
         self._masker = Masker(torch.get_num_threads())
         self._built: dict[Path, _Built] = {}
         self._shells: dict[str, tuple[Shell, str]] = {}
@@ -169,7 +171,7 @@ class VllmBackend:
                 if shell.adapters is None:
                     taken = sum(other.adapters.nbytes for other, _ in self._shells.values() if other.adapters)
                     left = replace(limits, nbytes=limits.nbytes - taken)
-                    shell.adapters = Adapters(shell.config, shell.model, left, self._tile, self._dtype_name)
+                    shell.adapters = Adapters(shell.config, shell.model, left, self._adapter_tile, self._dtype_name)
                 return shell.adapters.describe(directory)
             except (SidecarError, MemoryError):
                 raise

@@ -19,7 +19,7 @@ from aegaeon_sidecar.backends.vllm.adapters import Adapters
 from aegaeon_sidecar.backends.vllm.batch import Batch
 from aegaeon_sidecar.backends.vllm.exclusive import Building
 from aegaeon_sidecar.backends.vllm.parameters import Place, hollow_parameters, place_parameters
-from aegaeon_sidecar.backends.vllm.refusals import check_caches, check_heads
+from aegaeon_sidecar.backends.vllm.refusals import check_caches, check_heads, reason_of
 from aegaeon_sidecar.backends.vllm.rehearsal import (
     NotPlacedError,
     Rehearsal,
@@ -27,6 +27,7 @@ from aegaeon_sidecar.backends.vllm.rehearsal import (
     mean_piece_bytes,
     plan_of,
 )
+from aegaeon_sidecar.domain.errors import WeightsError
 from aegaeon_sidecar.models.header import FileTensor
 from aegaeon_sidecar.models.runs import Runs, nowhere
 
@@ -90,9 +91,12 @@ def planned(config: Any, files: Mapping[str, FileTensor], dtype: torch.dtype) ->
 
 
 def baked(config: Any, files: Mapping[str, FileTensor]) -> tuple[Shell, dict[str, Runs]]:
-    """A shell whose parameters vLLM has loaded and transformed, in memory of its own."""
+    """A shell whose parameters vLLM has loaded and transformed, in memory of its own. Raises WeightsError."""
     model = surface.initialized(config)
-    loaded = surface.loaded(config, model, _read(files))
+    try:
+        loaded = surface.loaded(config, model, _read(files))
+    except (AssertionError, LookupError, RuntimeError) as error:  # sizes that differ are found by torch
+        raise WeightsError(f"its files are not what config.json says; {reason_of(error)}") from error
     _check_loaded(model, loaded)
     surface.processed(config, model)
     places, nbytes = place_parameters(model)

@@ -25,4 +25,4 @@ for file in files("xds-protos"):
 END
 fi
 find $site \( -name 'tokenizers*.so' -o -name '_rust*.so' -o -name '_http_*.so' -o -path '*/uvloop/loop*.so' \) -exec strip --strip-unneeded {} +
-python3 -m compileall -q --invalidation-mode unchecked-hash -x '/(transformers/models|pygments/lexers)/' $site
+python3 -m compileall -q --invalidation-mode unchecked-hash -x '/(transformers/models|pygments/lexers|torch/testing)/' $site

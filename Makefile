@@ -88,13 +88,19 @@ test-stack: $(STAMP) ## stacks that fail over, scale to zero, and serve models w
 	$(BIN)/pytest -q -n $(WORKERS) -m "not slow and not gpu" $(STACKS)
 # Clients have an environment of their own, made once for each lock.
 CLIENTS := $(CACHE)/clients-$(shell sha256sum < tests/clients/requirements.lock | cut -c1-16)
-clients: $(CLIENTS)/.installed ## the environment of test-clients
+GUIDELLM := $(CACHE)/guidellm-$(shell sha256sum < tests/clients/guidellm.lock | cut -c1-16)
+clients: $(CLIENTS)/.installed $(GUIDELLM)/.installed ## the environments of test-clients
 test-clients: $(STAMP) clients ## clients of OpenAI's API that people use, unchanged, against a stack
-	CLIENTS_PYTHON=$(CLIENTS)/bin/python $(BIN)/pytest -q tests/clients
+	CLIENTS_PYTHON=$(CLIENTS)/bin/python GUIDELLM=$(GUIDELLM)/bin/guidellm $(BIN)/pytest -q tests/clients
 $(CLIENTS)/.installed: | $(BIN)/uv
 	@rm -rf $(CLIENTS)
 	$(BIN)/uv venv --quiet --python $(PY) $(CLIENTS)
 	$(BIN)/uv pip install --quiet --python $(CLIENTS)/bin/python --require-hashes -r tests/clients/requirements.lock
+	@touch $@
+$(GUIDELLM)/.installed: | $(BIN)/uv
+	@rm -rf $(GUIDELLM)
+	$(BIN)/uv venv --quiet --python $(PY) $(GUIDELLM)
+	$(BIN)/uv pip install --quiet --python $(GUIDELLM)/bin/python --no-deps --require-hashes -r tests/clients/guidellm.lock
 	@touch $@
 # Latency under attack is measured: nothing else may run beside these.
 ATTACKED := tests/attacks tests/picker/test_attacks.py
@@ -245,7 +251,7 @@ native-dependencies:
 # ---- measure -------------------------------------------------------------------------------------------------------
 
 .PHONY: bench
-BENCHES := slabs slab_sizes copies core size simulator plan switch cache load engine kv_copies prefix gateway picker batch_invariance structured
+BENCHES := slabs slab_sizes copies core size wire simulator plan switch cache load engine kv_copies prefix gateway picker batch_invariance structured
 bench: models ## every figure beside its limit; JSON in benchmarks/results
 	@missed=; for b in $(BENCHES); do echo "== $$b"; $(PY) -m benchmarks.$$b || missed="$$missed $$b"; done; \
 	  echo "== exactness"; $(PY) -m benchmarks.exactness --switches $(SWITCHES) --models $(MODELS) || missed="$$missed exactness"; \
@@ -253,7 +259,8 @@ bench: models ## every figure beside its limit; JSON in benchmarks/results
 
 .PHONY: bench-vllm
 bench-vllm: $(VLLM_STAMP) models ## with vLLM: front-end and engine beside vLLM's own, and SWITCHES forced switches of each of two pools
-	@missed=; $(VLLM_PY) -m benchmarks.front || missed=" front"; $(VLLM_PY) -m benchmarks.vllm_engine || missed="$$missed vllm_engine"; \
+	@missed=; $(VLLM_PY) -m benchmarks.front || missed=" front"; \
+	  PYTHONPATH=tests:. $(VLLM_PY) -m benchmarks.vllm_engine || missed="$$missed vllm_engine"; \
 	  PYTHONPATH=tests:. $(VLLM_PY) -m benchmarks.vllm_switches --switches $(SWITCHES) --models $(MODELS) || missed="$$missed vllm_switches"; \
 	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
 
@@ -330,4 +337,7 @@ lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images an
 	$(COMPILE) tests/clients/requirements.in --universal --python-version 3.11 -o tests/clients/requirements.lock
 	$(COMPILE) benchmarks/peers/requirements.in --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	  -c constraints.in -o benchmarks/peers/requirements.lock
+	cp requirements.lock tests/clients/guidellm.lock # preferred versions: torch comes from the same cache
+	$(COMPILE) tests/clients/guidellm.in -c constraints.in --overrides tests/clients/guidellm.overrides --universal \
+	  --python-version 3.11 -o tests/clients/guidellm.lock
 	$(COMPILE) native/cuda/requirements.in --universal --python-version 3.11 -o native/cuda/requirements.lock

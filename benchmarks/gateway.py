@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,11 @@ import grpc
 from benchmarks.report import Row, report
 from benchmarks.streams import FIRST, STEPS, Load, Plateau, measure, measure_direct, write_model
 
+from aegaeon_proto.frames import dial, frame, read_frame
+from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
-from aegaeon_proto.v1.gateway_pb2_grpc import FrontendServicer, TokenSinkStub, add_FrontendServicer_to_server
+from aegaeon_proto.v1.gateway_pb2_grpc import FrontendServicer, add_FrontendServicer_to_server
 
 LOADS = (Load(8, 200), Load(32, 50), Load(32, 150), Load(32, 2000))
 """light, for the latency, for the throughput, more than a core takes"""
@@ -37,7 +39,7 @@ class Source(FrontendServicer):
     model: Path
     opened: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
-    _stream: Any = None
+    _writer: Any = None
 
     async def Serve(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # the stub is for sync servers as well
         async for message in request_iterator:
@@ -57,12 +59,11 @@ class Source(FrontendServicer):
 
     @asynccontextmanager
     async def connected(self, sink: str) -> AsyncIterator[None]:
-        async with grpc.aio.insecure_channel(sink) as channel:
-            self._stream = TokenSinkStub(channel).Push()
-            acknowledged = asyncio.create_task(_exhaust(self._stream))
-            yield
-            await self._stream.done_writing()
-            await acknowledged
+        reader, self._writer = await dial(sink, None, Role.GATEWAY)
+        acknowledged = asyncio.create_task(_exhaust(reader))
+        yield
+        self._writer.write_eof()
+        await acknowledged
 
     async def push(self, requests: list[str], step: int) -> None:
         """One decode step of all streams."""
@@ -71,12 +72,14 @@ class Source(FrontendServicer):
             pb.Token(seq=model_pb2.SeqId(request=request), epoch=1, index=step, token=FIRST + step, finish=finish)
             for request in requests
         ]
-        await self._stream.write(pb.TokenBatch(instance="bench", number=next(self._numbers), tokens=tokens))
+        self._writer.write(frame(pb.TokenBatch(instance="bench", number=next(self._numbers), tokens=tokens)))
+        await self._writer.drain()
 
 
-async def _exhaust(stream: Any) -> None:
-    async for _ in stream:
-        pass
+async def _exhaust(reader: asyncio.StreamReader) -> None:
+    with suppress(EOFError):
+        while True:
+            await read_frame(reader, pb.TokenAck)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,8 +88,12 @@ async def measure(engine: Engine, port: int, pid: int, load: Load) -> Plateau:
     TimeoutError when a stream is refused."""
     memory = memory_bytes(pid)
     reader = await start_clients(port, load.streams, load.endpoint)
-    async with asyncio.timeout(_OPEN_S):
-        requests = [await engine.opened.get() for _ in range(load.streams)]
+    try:
+        async with asyncio.timeout(_OPEN_S):
+            requests = [await engine.opened.get() for _ in range(load.streams)]
+    except TimeoutError:
+        reader.kill()
+        raise
     pushed: list[float] = []
     cpu = began = 0.0
     async for step in paced(load.rate):

@@ -6,6 +6,7 @@ turn. CPU seconds are compared, since another process on the machine changes the
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import ctypes
 import os
@@ -17,16 +18,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from backend_vllm.adapters import make_adapter
 from benchmarks.report import Row, report
 from benchmarks.switch import in_shared_memory
 
 from aegaeon_cli.bench.batch import MANY, MODEL, SLAB_BYTES
 from aegaeon_cli.bench.testing.rig import OneEngine, make_model, one_engine
 from aegaeon_native.arrays import DeviceBytes
-from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.backends import AdapterLimits, Launched, StepInput
 from aegaeon_sidecar.backends.vllm import open_backend
 from aegaeon_sidecar.domain import commands
 from aegaeon_sidecar.domain.sequences import SeqKey
+from aegaeon_sidecar.memory.outside import outside_bytes
 from aegaeon_sidecar.models.placement import Layout
 
 DTYPE = "float32"
@@ -35,10 +38,13 @@ PROMPT, NEW = 512, 64
 ROUNDS = 2
 STEPS = 64
 SWITCHES = 6
+ADAPTERS, RANK = 8, 8
+SHORT = 32  # tokens of a prompt, where steps alone are compared
+ADAPTER_ROUNDS = 2
 FURTHER = 4  # models that are registered beside the two
 
 
-def watched() -> Any:
+def watched(adapters: AdapterLimits | None = None) -> Any:
     """A VllmBackend that notes the CPU seconds of its thread: vLLM is imported here, by `open_backend`."""
     open_backend(device="cpu", ranks=1, dtype=DTYPE)
     from aegaeon_sidecar.backends.vllm.backend import VllmBackend
@@ -48,7 +54,7 @@ def watched() -> Any:
         `shell_s`: of each model's shell."""
 
         def __init__(self) -> None:
-            super().__init__(dtype=DTYPE)
+            super().__init__(dtype=DTYPE, adapters=adapters)
             self.launches: list[float] = []
             self.rows: list[int] = []
             self.model_s: list[float] = []
@@ -60,9 +66,9 @@ def watched() -> Any:
             self.rows.append(len(inputs))
             return super().launch(model, inputs, after)
 
-        def describe(self, directory: Path, max_model_len: int) -> Layout:
+        def describe(self, directory: Path, max_model_len: int, task: str = "") -> Layout:
             began = time.thread_time()
-            layout = super().describe(directory, max_model_len)
+            layout = super().describe(directory, max_model_len, task)
             self.shell_s.append(time.thread_time() - began)
             return layout
 
@@ -86,9 +92,9 @@ def watched() -> Any:
 
 
 @asynccontextmanager
-async def peer(directory: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+async def peer(directory: Path, *adapters: str) -> AsyncIterator[asyncio.subprocess.Process]:
     pipe = asyncio.subprocess.PIPE
-    command = (sys.executable, "-m", "benchmarks.vllm_peer", str(directory), DTYPE)
+    command = (sys.executable, "-m", "benchmarks.vllm_peer", str(directory), DTYPE, *adapters)
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
     assert process.stdout is not None
     try:
@@ -101,18 +107,22 @@ async def peer(directory: Path) -> AsyncIterator[asyncio.subprocess.Process]:
         await process.wait()
 
 
-async def theirs(process: asyncio.subprocess.Process, batch: int) -> float:
+async def theirs(
+    process: asyncio.subprocess.Process, batch: int, prompt: int = PROMPT, new: int = NEW, adapters: int = 0
+) -> float:
     """CPU seconds of a batch of vLLM's engine."""
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(f"{batch} {PROMPT} {NEW}\n".encode())
+    process.stdin.write(f"{batch} {prompt} {new} {adapters}\n".encode())
     return float((await process.stdout.readline()).split()[0])
 
 
-async def ours(one: OneEngine, backend: Any, round_: str, batch: int) -> float:
+async def ours(
+    one: OneEngine, backend: Any, round_: str, batch: int, prompt: int = PROMPT, adapters: Sequence[str] = ()
+) -> float:
     """CPU seconds of the same batch of ours, all threads."""
     began = time.process_time()
-    seqs = await prompts(one, round_, batch)
+    seqs = await prompts(one, round_, batch, prompt, adapters)
     await one.outcome(one.send(commands.Turn(model="A", decode=tuple(seqs), steps=NEW - 1, slabs=MANY)))
     took = time.process_time() - began
     assert backend.rows[-NEW + 1 :] == [batch] * (NEW - 1), "a sequence is missing"
@@ -120,10 +130,14 @@ async def ours(one: OneEngine, backend: Any, round_: str, batch: int) -> float:
     return took
 
 
-async def prompts(one: OneEngine, round_: str, batch: int) -> list[SeqKey]:
-    """So many sequences with their prompts computed, and one token of each."""
-    seqs = [one.open(f"{round_}-{i}", "A", [(7 * i + k) % 1000 for k in range(PROMPT)]) for i in range(batch)]
-    parts = tuple(commands.PrefillPart(seq=seq, tokens=PROMPT) for seq in seqs)
+async def prompts(
+    one: OneEngine, round_: str, batch: int, prompt: int = PROMPT, adapters: Sequence[str] = ()
+) -> list[SeqKey]:
+    """So many sequences with their prompts computed, and one token of each. `adapters`: of each; empty: none."""
+    tokens = [[(7 * i + k) % 1000 for k in range(prompt)] for i in range(batch)]
+    named = zip(tokens, adapters or [""] * batch, strict=True)
+    seqs = [one.open(f"{round_}-{i}", "A", some, adapter) for i, (some, adapter) in enumerate(named)]
+    parts = tuple(commands.PrefillPart(seq=seq, tokens=prompt) for seq in seqs)
     await one.outcome(one.send(commands.Turn(model="A", prefill=parts, slabs=MANY)))
     return seqs
 
@@ -181,15 +195,9 @@ async def switches(one: OneEngine) -> list[Row]:
     ]
 
 
-def own_bytes() -> int:
-    """Memory of this process that no other shares: not the slabs, not the host cache."""
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Anonymous:"))
-
-
 async def further(one: OneEngine, backend: Any, directories: dict[str, Path]) -> list[Row]:
     """Models that are added: of the first one's weights under other names, so that nothing but shells is new."""
-    before, known = own_bytes(), len(backend.shell_s)
+    before, known = outside_bytes(), len(backend.shell_s)
     source = directories["A"]
     for number in range(FURTHER):
         directories[f"further-{number}"] = other = source.parent / f"further-{number}"
@@ -197,24 +205,71 @@ async def further(one: OneEngine, backend: Any, directories: dict[str, Path]) ->
         for file in source.iterdir():
             os.link(file, other / file.name)
     await one.serve(directories)
-    each = (own_bytes() - before) / FURTHER
+    each = (outside_bytes() - before) / FURTHER
     return [
         Row("vllm: shell of a further model", statistics.median(backend.shell_s[known:]) * 1e3, "CPU ms", 50, "<="),
         Row("vllm: memory beyond slabs, each further model", each / 2**20, "MiB", 64, "<="),
     ]
 
 
-async def run(folder: Path) -> bool:
+async def with_adapters(folder: Path, base: Path) -> list[Row]:
+    """Batches of 8, each sequence with an adapter of its own, beside the same batches without: ours, then vLLM's."""
+    names = [f"adapter-{number}" for number in range(ADAPTERS)]
+    made = {name: make_adapter(base, folder / name, seed=at, rank=RANK) for at, name in enumerate(names)}
+    limits = AdapterLimits(max_rank=RANK, slots=ADAPTERS, nbytes=1 << 28)
+    memory: dict[str, Any] = {"device_bytes": 60 * SLAB_BYTES, "slab_bytes": SLAB_BYTES, "cache_bytes": 1 << 30}
+    backend = watched(adapters=limits)
+    (folder / "beside").mkdir()
+    async with (
+        one_engine(folder / "beside", **memory, backend=backend, max_batch=ADAPTERS) as one,
+        peer(base, *map(str, made.values())) as process,
+    ):
+        await one.serve({"A": base}, {"A": made})
+        await one.outcome(one.send(commands.Load(model="A", slabs=MANY)))
+        pairs = []
+        for number in range(ADAPTER_ROUNDS + 1):
+            seconds = [await theirs(process, ADAPTERS, SHORT, NEW, some) for some in (0, ADAPTERS)]
+            for some in ((), names):
+                seconds += [await ours(one, backend, f"{number}-{len(some)}", ADAPTERS, SHORT, some)]
+            pairs.append(seconds)
+    plain, lora, own_plain, own_lora = (min(taken) for taken in zip(*pairs[1:], strict=True))  # the first loads them
+    return [
+        Row("vllm: batch of 8 adapters / none (limit: LLMEngine)", own_lora / own_plain, "times", lora / plain, "<="),
+        Row("vllm: batch of 8 adapters, LLMEngine / ours", lora / own_lora, "times"),
+    ]
+
+
+FIGURES = ("beyond", "speed", "switches", "further", "adapters")
+
+
+async def run(folder: Path, only: Sequence[str]) -> bool:
+    """`only`: which of FIGURES."""
     directories = {name: make_model(folder / name, number, MODEL) for number, name in enumerate("AB")}
     backend = watched()
     memory: dict[str, Any] = {"device_bytes": 80 * SLAB_BYTES, "slab_bytes": SLAB_BYTES, "cache_bytes": 1 << 30}
+    rows: list[Row] = []
     async with one_engine(folder, **memory, backend=backend, max_batch=max(BATCHES)) as one:
         await one.serve(directories)
         await one.outcome(one.send(commands.Load(model="A", slabs=MANY)))
-        rows = [await beyond(one, backend), *await speed(one, backend, directories["A"])]
-        rows += [*await switches(one), *await further(one, backend, directories)]
+        if "beyond" in only:
+            rows.append(await beyond(one, backend))
+        if "speed" in only:
+            rows += await speed(one, backend, directories["A"])
+        if "switches" in only:
+            rows += await switches(one)
+        if "further" in only:
+            rows += await further(one, backend, directories)
+    if "adapters" in only:
+        rows += await with_adapters(folder, directories["A"])
     return report("vllm_engine", rows)
 
 
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=FIGURES, default=FIGURES, help="these figures; default: all")
+    only = parser.parse_args().only
+    return in_shared_memory(lambda folder: run(folder, only))
+
+
 if __name__ == "__main__":
-    sys.exit(in_shared_memory(run))
+    sys.exit(main())

@@ -1,8 +1,8 @@
 """Forced switches of many families of models that vLLM executes, every output held against the model run alone.
 
-Two pools of real processes, one after the other. In float32: greedy outputs against transformers, position by position.
-In bfloat16, where transformers rounds elsewhere, and seeded in both: against the same requests alone on an idle pool,
-and greedy outputs of one prompt against each other.
+Two pools of real processes, one after the other, two adapters of one model beside the models. In float32: greedy
+outputs against transformers, position by position. In bfloat16, where transformers rounds elsewhere, and seeded in
+both: against the same requests alone on an idle pool, and greedy outputs of one prompt against each other.
 In vLLM's environment: `make bench-vllm`.
 """
 
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from backend_vllm.adapters import make_adapter, merge
 from backend_vllm.families import FAMILIES, quantise, save
 from benchmarks.exactness import OBJECTIVE, OUTPUTS, SMALL, judge, switches_reach
 from benchmarks.random_traffic import Client, Deck, Load, Output
@@ -30,8 +31,11 @@ from aegaeon_cli.models import make_models, questions
 
 POOLS = {"float32": ("gemma", "phi3", "gptoss", "mixtral", "qwen3"), "bfloat16": ("gptq", "awq", "qwen3")}
 QUANTISED = ("gptq", "awq")
+BASE = "qwen3"  # of each pool, with two adapters
+ADAPTERS = ("poet", "lawyer")
 TOKENIZER = "llama"  # whose tokenizer, and what it was trained to answer, all of them get
 TEXT = {"vocab_size": 2048, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "max_position_embeddings": 1024}
+SLOTS = "2Mi"  # of a device's memory: for both adapters
 TIE = 1e-3  # logits of random models are ten times those of trained ones
 
 
@@ -49,19 +53,31 @@ def make(folder: Path, dtype: str, made: Path) -> dict[str, Path]:
     return models
 
 
+def make_adapters(folder: Path, base: Path) -> dict[str, Path]:
+    """Adapters of a model, by name."""
+    return {name: make_adapter(base, folder / "adapters" / name, seed=at) for at, name in enumerate(ADAPTERS)}
+
+
+def merged(folder: Path, base: Path, adapters: dict[str, Path]) -> dict[str, Path]:
+    """The models that requests for adapters are answered by: of the base's weights with these added."""
+    return {name: merge(base, adapter, folder / "merged" / name) for name, adapter in adapters.items()}
+
+
 @asynccontextmanager
-async def small_stack(models: dict[str, Path], dtype: str, device: str) -> AsyncIterator[Stack]:
+async def small_stack(
+    models: dict[str, Path], adapters: dict[str, Path], dtype: str, device: str
+) -> AsyncIterator[Stack]:
     """Two engines that hold one or two of the models, short turns, everything due at once. Leaves nothing behind."""
     pool = {
         "backend": "vllm",
         "accelerator": {"device": "cpu", "dtype": dtype},
         "engines": {"replicas": 2},
         "memory": SMALL | {"deviceBytes": device},
+        "adapters": {"maxRank": 8, "maxLoaded": 2, "memory": SLOTS},
         "scheduling": {"qMax": "5ms", "minStay": "1ms", "maxGroupSize": 8, "hold": "60s"},
     }
-    served = [
-        {"name": name, "source": {"hostPath": str(path)}, "slo": OBJECTIVE} for name, path in sorted(models.items())
-    ]
+    served = [{**_served(name, path), "slo": OBJECTIVE} for name, path in sorted(models.items())]
+    next(one for one in served if one["name"] == BASE)["adapters"] = [_served(*named) for named in adapters.items()]
     with tempfile.TemporaryDirectory() as folder:
         manifests = [
             _manifest("GpuPool", pool),
@@ -72,6 +88,10 @@ async def small_stack(models: dict[str, Path], dtype: str, device: str) -> Async
             yield stack
     if stack.leftovers:
         raise SystemExit("left behind: " + "; ".join(stack.leftovers))
+
+
+def _served(name: str, directory: Path) -> dict[str, Any]:
+    return {"name": name, "source": {"hostPath": str(directory)}}
 
 
 def _manifest(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -127,11 +147,13 @@ def alone_rows(pairs: Sequence[tuple[Output, Output]]) -> list[Row]:
     ]
 
 
-async def measure(dtype: str, models: dict[str, Path], arguments: argparse.Namespace) -> list[Row]:
+async def measure(dtype: str, folder: Path, models: dict[str, Path], arguments: argparse.Namespace) -> list[Row]:
     """One pool: greedy under load until there are enough switches, then what is compared with itself alone."""
     known = questions(arguments.models)[TOKENIZER]
-    deck = Deck(models, dict.fromkeys(models, known), arguments.seed)
-    async with small_stack(models, dtype, arguments.device_bytes) as stack, Client(stack.state.url) as client:
+    adapters = make_adapters(folder, models[BASE])
+    asked_for = models | merged(folder, models[BASE], adapters)
+    deck = Deck(asked_for, dict.fromkeys(asked_for, known), arguments.seed)
+    async with small_stack(models, adapters, dtype, arguments.device_bytes) as stack, Client(stack.state.url) as client:
         asked = [deck.draw_seeded() for _ in range(arguments.compared)]
         asked += [replace(deck.draw(), leave_after=None) for _ in range(arguments.compared)]
         load = Load(client, deck, arguments.width)
@@ -144,7 +166,9 @@ async def measure(dtype: str, models: dict[str, Path], arguments: argparse.Names
             loaded = await again
     found = [*traffic_rows(arguments.switches, switched, load.outputs), *other_rows(load.outputs)]
     if dtype == "float32":
-        found += judged_rows([output for output in load.outputs if output.tokens], models)
+        found += judged_rows([output for output in load.outputs if output.tokens], asked_for)
+    with_adapter = [output for output in load.outputs if output.request.model in adapters and output.tokens]
+    found.append(Row("outputs of adapters", len(with_adapter), "outputs", 1))
     pairs = list(zip(alone, loaded, strict=True))
     return [replace(row, figure=f"{dtype}: {row.figure}") for row in [*found, *alone_rows(pairs)]]
 
@@ -156,7 +180,11 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", choices=tuple(POOLS), default=tuple(POOLS), help="which pools")
     parser.add_argument("--compared", type=int, default=24, help="requests of each kind to compare with themselves")
     parser.add_argument("--width", type=int, default=16, help="requests that are open at a time")
-    parser.add_argument("--device-bytes", default="9Mi", help="of each engine; a model takes 2 to 6 MiB")
+    parser.add_argument(
+        "--device-bytes",
+        default="11Mi",
+        help="of each engine; slots of adapters take 2 MiB of it, a model takes 2 to 6 MiB",
+    )
     parser.add_argument("--limit-s", type=float, default=1800.0, help="give up waiting after so many seconds")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -166,7 +194,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for dtype in arguments.dtypes:
             models = make(Path(folder), dtype, arguments.models)
-            found += asyncio.run(measure(dtype, models, arguments))
+            found += asyncio.run(measure(dtype, Path(folder) / dtype, models, arguments))
     sys.exit(0 if report("vllm_switches", found) else 1)
 
 

@@ -118,7 +118,7 @@ def test_a_wrong_value_is_refused_by_name(server: Path, tmp_path: Path, values: 
 def test_an_image_with_a_tag_or_a_digest_is_taken_as_it_is(
     server: Path, tmp_path: Path, given: str, tag: str, rendered: str
 ) -> None:
-    values = {"images": {"control": given, "engine": given, "tag": tag}}
+    values = {"images": {"control": given, "engine": given, "engineVllm": given, "tag": tag}}
 
     objects = _objects(_render(server, *_values(tmp_path, values)))
 
@@ -127,7 +127,7 @@ def test_an_image_with_a_tag_or_a_digest_is_taken_as_it_is(
     containers = [container for pod in pods for container in pod["containers"]]
     output = [one["value"] for container in containers for one in container["env"] if one["name"].endswith("_IMAGE")]
     assert {container["image"] for container in containers} == {rendered}
-    assert output == [rendered, rendered]
+    assert output == [rendered] * 3
 
 
 def test_restricted_to_a_namespace_the_operator_gets_no_cluster_roles(server: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from tests.scaling_queries import scaling_query
 
 from aegaeon_gateway.metrics import Metrics
-from aegaeon_scheduler.core.domain import InstanceId, Memory, ModelName, Phase, Role
+from aegaeon_scheduler.core.domain import InstanceId, Memory, ModelName, Role
 from aegaeon_scheduler.core.snapshot import InstanceView, ModelView, Snapshot
 from aegaeon_scheduler.service.metrics import PoolMetrics
 from e2e.cluster.binaries import find
@@ -225,7 +225,7 @@ def exposed_by_a_scheduler(port: int) -> Any:
         engine = InstanceView(
             InstanceId("e-0"), Role.UNIFIED, "cpu", (MODEL,), "m", "", 4, Memory(1, 1), 1, n, n, n, n, n, ""
         )
-        model = ModelView(MODEL, Phase.CACHED, "", 1, 1, n, n, n, n, n, n, n)
+        model = ModelView(MODEL, 1, 1, n, n, n, n, n, n, n)
         return Snapshot(float(n), "aegaeon", (engine,), (model,), (), ())
 
     registry = CollectorRegistry()

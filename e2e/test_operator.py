@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,16 +56,21 @@ def settled_writes(namespace: Path) -> int:
 def test_drift_is_corrected_and_deleted_objects_are_created_again(namespaced: Path) -> None:
     apply(namespaced, pool("demo", engines={"replicas": 2}))
 
-    def engines() -> int:
+    def workload() -> dict[str, Any]:
         found = [one for one in objects(namespaced, "statefulsets") if one["metadata"]["name"] == "demo-engine"]
-        return int(found[0]["spec"]["replicas"]) if found else -1
+        return found[0] if found else {"metadata": {"uid": None}, "spec": {"replicas": -1}}
+
+    def engines() -> int:
+        return int(workload()["spec"]["replicas"])
 
     with operator(namespaced):
         poll("engines are there", lambda: engines() == 2, 60)
         kubectl(namespaced, "scale", "statefulset", "demo-engine", "--replicas=5")
         poll("two engines again", lambda: engines() == 2, 10)
-        kubectl(namespaced, "delete", "statefulset", "demo-engine", "--cascade=orphan")
-        poll("the StatefulSet again", lambda: engines() == 2, 10)
+        seen = {None, workload()["metadata"]["uid"]}
+        # kubectl's own wait for an object that is made again at once may not end.
+        kubectl(namespaced, "delete", "statefulset", "demo-engine", "--cascade=orphan", "--wait=false")
+        poll("another StatefulSet", lambda: workload()["metadata"]["uid"] not in seen and engines() == 2, 20)
         kubectl(namespaced, "scale", "gpool", "demo", "--replicas=3")
         poll("three engines", lambda: engines() == 3, 10)
 

@@ -28,9 +28,9 @@ INTRODUCTION = """
 # The API
 
 OpenAI's, at `http://HOST:PORT/v1`; `GET /openapi.json` describes requests and answers in full. Below is every parameter
-of chats and completions, all of [vLLM](https://docs.vllm.ai)'s server among them. A parameter works, has no effect
-because none is called for, or is refused: with 400, which names it. What is null, or asks for nothing, is accepted
-everywhere. Unknown names are refused.
+of its requests, all of [vLLM](https://docs.vllm.ai)'s server among them; chats and completions come first. A parameter
+works, has no effect because none is called for, or is refused: with 400, which names it. What is null, or asks for
+nothing, is accepted everywhere. Unknown names are refused.
 """
 
 RESPONSES = """
@@ -83,6 +83,7 @@ def page() -> Iterator[str]:
         yield f"| {marked(name)} | {neutral} | {refused.reason} |"
     yield f"\n¹ vLLM's server does not know it.\n{OF_PROMPTS}\n| parameter | of | type | |\n|---|---|---|---|"
     yield from working(schemas, POOLED)
+    yield from (f"| `{name}` | embeddings | {said} |" for name, said in refusals(EmbeddingRequest))
     yield RESPONSES
     yield from other(ResponsesRequest, schemas)
     yield MESSAGES
@@ -118,9 +119,14 @@ def other(kind: Any, schemas: dict[str, Schema], *, without: Any = None, marked_
         return
     for name, entry in KNOWN[kind].no_effect.items():
         yield f"| `{name}` | {type_of(properties[name], schemas)} | no effect: {entry.reason} |"
+    yield from (f"| `{name}` | {said} |" for name, said in refusals(kind))
+
+
+def refusals(kind: Any) -> Iterator[tuple[str, str]]:
+    """What is refused unless it asks for nothing: by name, its neutral values and the reason as two cells."""
     for name, refused in KNOWN[kind].refused.items():
         neutral = ", ".join(f"`{json.dumps(value)}`" for value in refused.allowed)
-        yield f"| `{name}` | {neutral} | else refused: {refused.reason} |"
+        yield name, f"{neutral} | else refused: {refused.reason}"
 
 
 def marked(name: str) -> str:

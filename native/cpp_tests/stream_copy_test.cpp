@@ -33,3 +33,7 @@ TEST(StreamCopy, CopiesPagesSideBySideAndWhatIsLeftOfThem) {
     }
   }
 }
+
+TEST(StreamCopy, CopiesExactlyWhileItFindsOutWhichWayIsTheQuickest) {
+  for (int copy = 0; copy < 20; ++copy) copies_exactly((std::size_t{1} << 19) + 64 + 17, 5);
+}

@@ -15,7 +15,7 @@ from aegaeon_gateway.errors import ConfigError
 from aegaeon_gateway.log_limit import LineLimit
 from aegaeon_gateway.request_id import LOG_FORMAT, RequestIdFilter
 from aegaeon_gateway.run import run
-from aegaeon_proto.channels import TlsError
+from aegaeon_proto.certificates import TlsError
 
 
 async def _until_signal(config: GatewayConfig) -> None:

@@ -88,7 +88,7 @@ async def serve(config: GatewayConfig, start_workers: Starter = start_process) -
         stack.push_async_callback(gateway.texts.stop)
         await gateway.workers.start()
         sink = await start_sink(config.sink, config.tls_folder, open_)
-        stack.push_async_callback(sink.stop, grace=0.1)
+        stack.callback(sink.stop)
         access_log = AccessLog(_write_out if config.access_log else None)
         tasks = [asyncio.create_task(gateway.link.run()), asyncio.create_task(gateway.link.sweep())]
         tasks += [asyncio.create_task(runner.run()) for runner in _runner(gateway, open_, access_log)]
@@ -167,7 +167,7 @@ async def _http(
 ) -> AsyncIterator[int]:
     """Serve HTTP; yields the port. At the end connections are drained; what is left then is cut."""
     refusals = Refusals(gateway.metrics)
-    app = make_app(gateway, refusals, access_log)
+    app = make_app(gateway, refusals, access_log, shutdown.inside)
     connections = Connections(config.http, gateway.metrics, refusals)
     shutdown.attach(app)
     connections.attach(app)

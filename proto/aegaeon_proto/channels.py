@@ -9,16 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 
+from aegaeon_proto.certificates import NO_TLS, NOT_TAKEN, OTHER_ROLE, Files, TlsError, not_of_this_pool, read
 from aegaeon_proto.roles import Role
 
 Options = Sequence[tuple[str, Any]]
 
 _log = logging.getLogger(__name__)
-_FILES = ("ca.crt", "tls.crt", "tls.key")
 _SECOND_MS = 1000
 # A peer whose host or network vanished is noticed within the sum of both, also when nothing is sent. The second one is
 # TCP_USER_TIMEOUT as well: gRPC sets it where it sends keepalive pings.
@@ -31,16 +31,6 @@ KEEPALIVE: Options = (
 )
 
 
-class TlsError(Exception):
-    """The folder of certificates cannot be used; the message says why."""
-
-
-class _Files(NamedTuple):
-    authority: bytes
-    certificate: bytes
-    key: bytes
-
-
 def open_channel(target: str, tls: Path | None, peer: Role, options: Options = ()) -> grpc.aio.Channel:
     """A channel of its own to a gRPC target; `tls` is the folder, None: plaintext. Raises TlsError.
 
@@ -49,7 +39,7 @@ def open_channel(target: str, tls: Path | None, peer: Role, options: Options = (
     options = (*KEEPALIVE, *options)
     if tls is None:
         return grpc.aio.insecure_channel(target, options=options)
-    files = _read(tls)
+    files = read(tls)
     credentials = grpc.ssl_channel_credentials(files.authority, files.key, files.certificate)
     return grpc.aio.secure_channel(
         target, credentials, options=(*options, ("grpc.ssl_target_name_override", peer.dns_name))
@@ -70,13 +60,13 @@ def why(error: grpc.aio.AioRpcError, tls: Path | None) -> str:
     """A connection that failed, in words; `tls` as it was dialled."""
     details = error.details() or error.code().name
     if "CERTIFICATE_VERIFY_FAILED" in details:
-        return f"its certificate is not one of this pool: {_cause(details)}; compare ca.crt in {tls} on both sides"
+        return not_of_this_pool(_cause(details), tls)
     if "Hostname Verification Check failed" in details:
-        return "its certificate is of this pool, but not of the role dialled; does the address lead to another process?"
+        return OTHER_ROLE
     if tls is not None and "Socket closed" in details:
-        return "it closed the connection: it may not take the certificate shown to it; its log says why"
+        return NOT_TAKEN
     if "WRONG_VERSION_NUMBER" in details:
-        return "it does not speak TLS; give it the pool's certificates (`tls`) too"
+        return NO_TLS
     return details
 
 
@@ -86,12 +76,12 @@ def _cause(details: str) -> str:
 
 def server_credentials(folder: Path) -> grpc.ServerCredentials:
     """What is in the folder when a client knocks; what cannot be read leaves it as it was."""
-    used = _read(folder)
+    used = read(folder)
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:
         nonlocal used
         try:
-            files = _read(folder)
+            files = read(folder)
         except TlsError as error:
             _log.warning("certificates stay as they were: %s", error)
             return None
@@ -108,14 +98,5 @@ def server_credentials(folder: Path) -> grpc.ServerCredentials:
     )
 
 
-def _configuration(files: _Files) -> grpc.ServerCertificateConfiguration:
+def _configuration(files: Files) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(files.key, files.certificate)], files.authority)
-
-
-def _read(folder: Path) -> _Files:
-    data = folder / "..data"  # a mounted Secret changes as a whole by this link
-    try:
-        at = data.resolve() if data.exists() else folder
-        return _Files(*((at / name).read_bytes() for name in _FILES))
-    except OSError as error:
-        raise TlsError(f"tls: {error.filename}: cannot be read: {error.strerror}") from error

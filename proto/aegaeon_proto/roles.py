@@ -38,7 +38,6 @@ CALLERS: Mapping[str, frozenset[Role]] = {
     "/aegaeon.v1.Frontend/Serve": _GATEWAY,
     "/aegaeon.v1.Engine/Attach": _ENGINE,
     "/aegaeon.v1.Leadership/Ask": _GATEWAY | _ENGINE,
-    "/aegaeon.v1.TokenSink/Push": _ENGINE,
 }
 # Calls that change a pool: each is logged with its caller.
 AUDITED = frozenset({"/aegaeon.v1.Admin/SetCatalog", "/aegaeon.v1.Admin/SetTenants"})

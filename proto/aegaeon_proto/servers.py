@@ -14,16 +14,18 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from aegaeon_proto.channels import KEEPALIVE_S, Options, TlsError, server_credentials
+from aegaeon_proto.certificates import TlsError
+from aegaeon_proto.channels import KEEPALIVE_S, Options, server_credentials
 from aegaeon_proto.roles import AUDITED, CALLERS, Role, role_of
 
 _log = logging.getLogger(__name__)
 _KIB, _SECOND_MS = 1 << 10, 1000
 # Peers of a scheduler or gateway are some thousand engines and gateways at most, each with one or two streams.
+MOST_CONNECTIONS = 4096
 HANDSHAKE_S = 10  # a scheduler that starts is dialled by all at once, perhaps on a busy node
 BOUNDS: Options = (
     ("grpc.so_reuseport", 0),  # a second server on the same address is an error, not a second listener
-    ("grpc.max_allowed_incoming_connections", 4096),
+    ("grpc.max_allowed_incoming_connections", MOST_CONNECTIONS),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_S * _SECOND_MS),  # TCP, TLS and HTTP/2's first frames together
     ("grpc.max_connection_idle_ms", 60 * _SECOND_MS),  # a connection without a stream
     ("grpc.max_concurrent_streams", 16),
@@ -52,9 +54,14 @@ def add_port(server: grpc.aio.Server, target: str, tls: Path | None) -> int:
     """
     if tls is not None:
         return server.add_secure_port(target, server_credentials(tls))
+    require_local(target)
+    return server.add_insecure_port(target)
+
+
+def require_local(target: str) -> None:
+    """Raises TlsError for what is served to other machines, which takes certificates."""
     if not _within_machine(target):
         raise TlsError(f"{target} is reached from other machines, so it needs certificates: give `tls`")
-    return server.add_insecure_port(target)
 
 
 def _within_machine(target: str) -> bool:

@@ -1,4 +1,4 @@
-"""The sidecar's Prometheus metrics: memory use of its tiers."""
+"""The sidecar's Prometheus metrics: memory use of its tiers, and beside them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from aegaeon_sidecar.engine.engine import Engine
+from aegaeon_sidecar.memory.outside import outside_bytes
 
 
 class EngineMetrics(Collector):
@@ -37,6 +38,7 @@ class EngineMetrics(Collector):
             total.add_metric([name], of_all)
             free.add_metric([name], left)
         yield from (models, total, free)
+        yield _gauge("outside_slabs_bytes", "Memory of the process beside slabs and host cache.", outside_bytes())
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

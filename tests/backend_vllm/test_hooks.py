@@ -24,10 +24,10 @@ def test_the_vllm_for_gpus_has_every_hook() -> None:
 
 
 def test_a_vllm_without_the_hooks_is_recognised(tmp_path: Path) -> None:
-    (tmp_path / "forward_context.py").write_text("def set_forward_context(attn_metadata, vllm_config, more): ...\n")
+    (tmp_path / "forward_context.py").write_text("def create_forward_context(attn_metadata, more): ...\n")
     found = list(differences(tmp_path))
     assert len(found) == len(HOOKS) + len(VARIABLES)
-    assert "set_forward_context has no num_tokens, slot_mapping" in found
+    assert "create_forward_context has no vllm_config, slot_mapping" in found
 
 
 def test_an_engine_whose_kernels_cannot_be_loaded_refuses_to_start(monkeypatch: pytest.MonkeyPatch) -> None:

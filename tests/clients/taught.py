@@ -1,5 +1,7 @@
 """A tiny Qwen3 that has learnt one conversation by heart: reasoning, a call of a tool, and the answer that follows it.
 
+Without the tool it answers the same question in JSON.
+
 Its template shows tools by their names alone, so that every client's schema of the same tool is the same prompt.
 """
 
@@ -19,6 +21,7 @@ THOUGHT = "The tool knows."
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 RESULT = "sunny"
 ANSWER = "It is sunny in Paris."
+TYPED = '{"city": "Paris", "sunny": true}'
 TEMPLATE = (
     "{{ bos_token }}"
     "{% if tools %}<|tools|>{% for tool in tools %}{{ tool.function.name }} {% endfor %}<|end|>{% endif %}"
@@ -73,6 +76,7 @@ def lessons(tokenizer: PreTrainedTokenizerFast) -> list[tuple[str, str]]:
     tools: tuple[Any, ...] = ([tool], None)
     said = [(asked, [tool], f"<think>\n{THOUGHT}\n</think>\n\n{CALL}")]
     said += [(answered, given, ANSWER) for given in tools]
+    said += [(asked, None, TYPED)]
     said += [(messages, given, HELLO) for messages in (greeted, again) for given in tools]
     return [
         (
@@ -97,7 +101,7 @@ def _tokenizer() -> PreTrainedTokenizerFast:
         vocab_size=384, special_tokens=list(SPECIAL), initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )  # fmt: skip
-    tokenizer.train_from_iterator([QUESTION, GREETING, HELLO, THOUGHT, CALL, ANSWER], trainer)
+    tokenizer.train_from_iterator([QUESTION, GREETING, HELLO, THOUGHT, CALL, ANSWER, TYPED], trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<|begin|>", eos_token="<|end|>", pad_token="<|pad|>",
         extra_special_tokens=list(SPECIAL[3:]), chat_template=TEMPLATE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,15 @@ from aegaeon_cli.demo.stack import Stack
 PROGRAMS = Path(__file__).parent / "programs"
 PYTHON = os.environ.get("CLIENTS_PYTHON", "")
 TIMEOUT_S = 240
+AT_A_TIME = 2
 ENVIRONMENT = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "HF_HUB_OFFLINE": "1",
     "OPENAI_AGENTS_DISABLE_TRACING": "1",
     "ANONYMIZED_TELEMETRY": "False",
 }
+
+Run = Future[subprocess.CompletedProcess[str]]
 
 pytestmark = pytest.mark.skipif(not PYTHON, reason="no environment of clients: make test-clients")
 
@@ -35,17 +39,32 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def stack(taught: Path, embedder: Path) -> Iterator[Stack]:
-    with running(manifests({"taught": taught, "embed": embedder}, engines=1)) as stack:
+def stack(taught: Path, embedder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    kept = tmp_path_factory.mktemp("batches")
+    models = {"taught": taught, "embed": embedder}
+    with running(manifests(models, engines=1, batches=kept, origins=["https://chat.example.com"])) as stack:
         yield stack
 
 
-@pytest.mark.parametrize("program", sorted(path.stem for path in PROGRAMS.glob("*.py")))
-def test_a_client_works_unchanged(stack: Stack, taught: Path, program: str) -> None:
-    url = f"{stack.state.url}/v1"
-    command = [PYTHON, str(PROGRAMS / f"{program}.py"), url, "taught"]
+@pytest.fixture(scope="session")
+def runs(request: pytest.FixtureRequest, stack: Stack, taught: Path) -> Iterator[dict[str, Run]]:
+    """Of all programs whose tests were selected, some at a time: most of their seconds go to imports and waiting."""
+    chosen = [item.callspec.params["program"] for item in request.session.items if isinstance(item, pytest.Function)]
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        yield {program: pool.submit(run, program, stack, taught) for program in chosen}
+        pool.shutdown(cancel_futures=True)
+
+
+def run(program: str, stack: Stack, taught: Path) -> subprocess.CompletedProcess[str]:
+    """Raises subprocess.TimeoutExpired."""
+    command = [PYTHON, str(PROGRAMS / f"{program}.py"), f"{stack.state.url}/v1", "taught"]
     environment = {**os.environ, **ENVIRONMENT}
-    done = subprocess.run(
+    return subprocess.run(
         command, input=str(taught), capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False
     )
+
+
+@pytest.mark.parametrize("program", sorted(path.stem for path in PROGRAMS.glob("*.py")))
+def test_a_client_works_unchanged(runs: dict[str, Run], program: str) -> None:
+    done = runs[program].result()
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"

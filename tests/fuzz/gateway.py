@@ -215,8 +215,6 @@ def _template() -> Iterator[One]:
 @contextmanager
 def _tokens() -> Iterator[One]:
     """What an engine pushes at a gateway, into requests that are open."""
-    import asyncio
-
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
 
@@ -225,7 +223,7 @@ def _tokens() -> Iterator[One]:
     from aegaeon_gateway.metrics import Metrics
     from aegaeon_gateway.request.prompt import Prompt
     from aegaeon_gateway.rpc.open_requests import OpenRequests
-    from aegaeon_gateway.rpc.sink import TokenSink
+    from aegaeon_gateway.rpc.sink import take
     from aegaeon_gateway.text.detokenize import Vocabulary
     from aegaeon_gateway.workers.wire import Options
     from aegaeon_proto.v1 import gateway_pb2, model_pb2
@@ -240,16 +238,15 @@ def _tokens() -> Iterator[One]:
     def one(data: bytes) -> None:
         draw, body = Draw(data[1:]), raw(data)
         open_ = OpenRequests()
-        generation = Generation(request, 0, metrics, asyncio.Event())
+        generation = Generation(request, 0, metrics, lambda: None, lambda: None)
         open_.add(generation)
         for choice in generation.choices:
             choice.submit()
-        sink = TokenSink(open_)
         for _ in range(4):
             batch = received(body, draw, gateway_pb2.TokenBatch, ("r", "s"))
             if batch is None:
                 return
-            sink.take(batch)
+            take(open_, batch)
             list(generation.drain())
         for choice in generation.choices:
             assert len(choice.tokens) <= 8, "more tokens than were asked for"

@@ -9,7 +9,7 @@ import json
 import random
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,11 @@ from aegaeon_gateway.config import GatewayConfig, HttpLimits
 from aegaeon_gateway.run import Served, serve
 from aegaeon_gateway.workers.pool import WorkerPool
 from aegaeon_gateway.workers.supervisor import Starter, Stopped
+from aegaeon_proto.frames import dial, frame, read_frame
+from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
-from aegaeon_proto.v1.gateway_pb2_grpc import FrontendServicer, TokenSinkStub, add_FrontendServicer_to_server
+from aegaeon_proto.v1.gateway_pb2_grpc import FrontendServicer, add_FrontendServicer_to_server
 
 TEXT = "Größe 🙂, 数字 and the quick brown fox; tokens are scheduled one by one."
 EOS = 2
@@ -67,6 +69,7 @@ class Peer(FrontendServicer):
     blameless: bool = False  # what is lost cannot have been the cause
     reject: list[pb.Rejected | None] = field(default_factory=list)
     silent: bool = False
+    pace_s: float = 0.0  # between two batches: what comes together is one event of a stream
     submits: list[pb.Submit] = field(default_factory=list)
     cancels: list[pb.CancelRequest] = field(default_factory=list)
     texts: list[pb.TextStatus] = field(default_factory=list)
@@ -76,8 +79,7 @@ class Peer(FrontendServicer):
     _number: int = 0
     _replies: asyncio.Queue[pb.GatewayReply] = field(default_factory=asyncio.Queue)
     _server: grpc.aio.Server | None = None
-    _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
-    _push: Any = None
+    _push: asyncio.StreamWriter | None = None
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     @property
@@ -200,34 +202,35 @@ class Peer(FrontendServicer):
         if self.chaos is not None:
             sent += self.chaos.choices(sent, k=len(sent)) if sent else []
             self.chaos.shuffle(sent)
-        stream = await self._stream()
+        writer = await self._writer()
         for start in range(0, len(sent), size):
             self._number += 1
-            await stream.write(pb.TokenBatch(instance="peer", number=self._number, tokens=sent[start : start + size]))
+            batch = pb.TokenBatch(instance="peer", number=self._number, tokens=sent[start : start + size])
+            writer.write(frame(batch))
+            await writer.drain()
+            await asyncio.sleep(self.pace_s)
 
     async def break_stream(self) -> None:
         """The connection to the sink breaks; the next push makes a new one."""
-        await self._stack.aclose()
-        self._push = None
+        if self._push is not None:
+            self._push.transport.abort()
+            self._push = None
 
-    async def _stream(self) -> Any:
+    async def _writer(self) -> asyncio.StreamWriter:
         if self._push is None:
             assert self.hello is not None
-            channel = await self._stack.enter_async_context(grpc.aio.insecure_channel(self.hello.sink))
-            self._push = TokenSinkStub(channel).Push()
-            self._stack.callback(self._push.cancel)
+            reader, self._push = await dial(self.hello.sink, None, Role.GATEWAY)
             self._number = 0
-            self._tasks.append(asyncio.create_task(self._read_acks(self._push)))
+            self._tasks.append(asyncio.create_task(self._read_acks(reader)))
         return self._push
 
-    async def _read_acks(self, stream: Any) -> None:
-        try:
-            async for ack in stream:
+    async def _read_acks(self, reader: asyncio.StreamReader) -> None:
+        with suppress(EOFError, OSError, asyncio.CancelledError):
+            while True:
+                ack = await read_frame(reader, pb.TokenAck)
                 async with self.changed:
                     self.acks.append(ack.number)
                     self.changed.notify_all()
-        except (grpc.aio.AioRpcError, asyncio.CancelledError):
-            return
 
 
 @dataclass

@@ -22,7 +22,7 @@ from aegaeon_gateway.batches.settings import BatchSettings, batch_settings
 from aegaeon_gateway.batches.store import Store, open_store
 from aegaeon_gateway.batches.throttle import Pressure, Throttle, next_limit
 from aegaeon_gateway.batches.work import Reply, Tools, Work
-from aegaeon_gateway.errors import ApiError, ConfigError
+from aegaeon_gateway.errors import ApiError, ConfigError, model_failed
 
 CHATS = "/v1/chat/completions"
 Ask = Callable[[dict[str, Any]], Reply]
@@ -233,6 +233,45 @@ async def test_a_line_that_finds_no_room_is_asked_again(world: World, monkeypatc
     world.reply = lambda _: replies.pop(0)
     await asyncio.wait_for((await world.work(order)).run(), 10)
     assert (await world.shown(order))["request_counts"]["completed"] == 1
+
+
+async def test_a_line_whose_model_has_failed_gets_its_sentence_after_a_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aegaeon_gateway.batches.work._AGAIN_S", (0.0, 30.0))
+    order = await world.order(jsonl(*map(request, range(3))))
+    sentence = json.dumps(model_failed("m", "no weights").body()).encode()
+    times = {0: 0, 1: 0}
+
+    def reply(body: dict[str, Any]) -> Reply:
+        if body["n"] == 2:
+            return Reply(200, "x", b"{}")
+        times[body["n"]] += 1
+        world.now += 25
+        return Reply(503, "x", sentence, again_s=0.0, failed=True)
+
+    world.reply = reply
+    await asyncio.wait_for((await world.work(order)).run(), 10)
+    shown = await world.shown(order)
+    assert shown["request_counts"] == {"total": 3, "completed": 1, "failed": 2}
+    for line in await world.lines(shown["error_file_id"]):
+        assert (line["response"]["status_code"], line["response"]["body"]["error"]["code"]) == (503, "model_failed")
+        assert "no weights" in line["response"]["body"]["error"]["message"]
+    assert 600 <= 25 * sum(times.values()) <= 700, "lines of a model share their patience"
+
+
+async def test_files_of_a_purpose_fill_their_pages(world: World) -> None:
+    inputs = []
+    for number in range(3):
+        order = await world.order(jsonl(request(number)))
+        await (await world.work(order)).run()  # and a file of its answers
+        inputs.append(order.input_file_id)
+        world.now += 1
+    first, more = await world.files.page("red", Asked(2, newest_first=False), "batch")
+    assert ([one.id for one in first], more) == (inputs[:2], True)
+    last, more = await world.files.page("red", Asked(2, after=first[-1].id, newest_first=False), "batch")
+    assert ([one.id for one in last], more) == (inputs[2:], False)
+    assert len((await world.files.page("red", Asked(9), "batch_output"))[0]) == 3
 
 
 async def test_a_batch_whose_input_is_deleted_fails(world: World) -> None:

@@ -132,17 +132,20 @@ async def test_files_are_listed_read_and_deleted(pools: Any) -> None:
         assert (made[0].filename, made[0].bytes, made[0].purpose) == ("0.jsonl", 2, "batch")
         assert [file.id async for file in client.files.list(limit=2, order="asc")] == [*(m.id for m in made), kept.id]
         assert [file.id async for file in client.files.list(purpose="vision")] == []
+        page = await client.files.list(purpose="batch", limit=3, order="asc")
+        assert ([file.id for file in page.data], page.has_more) == ([m.id for m in made], True)
         assert (await client.files.content(made[1].id)).content == b"1\n"
         assert (await client.files.delete(made[1].id)).deleted
         with pytest.raises(openai.NotFoundError, match="No such file"):
             await client.files.retrieve(made[1].id)
-        for wrong, said in (
+        mistakes: tuple[tuple[dict[str, Any], str], ...] = (
             ({"purpose": "fine-tune"}, "purpose"),
             ({"purpose": "batch", "expires_after": {"anchor": "created_at", "seconds": 5}}, "expires_after"),
             ({"purpose": "batch", "extra_body": {"more": "x"}}, "more"),
-        ):
+        )
+        for wrong, said in mistakes:
             with pytest.raises(openai.BadRequestError, match=said):
-                await client.files.create(file=("a", b"x"), **wrong)  # type: ignore[arg-type]  # wrong on purpose
+                await client.files.create(file=("a", b"x"), **wrong)
         assert len([1 async for _ in client.files.list()]) == 3
 
 
@@ -217,7 +220,13 @@ async def test_other_endpoints_are_asked_as_online(pools: Any, model_directory: 
             ("/v1/responses", {"model": "tiny", "input": "hi"}),
         ):
             line = {"custom_id": "a", "method": "POST", "url": endpoint, "body": body}
-            batch = await over(client, (await started(client, jsonl(line), endpoint)).id)
+            lines = (
+                [line]
+                if "input" not in body
+                else [line, {**line, "custom_id": "b", "body": {**body, "background": True}}]
+            )
+            batch = await over(client, (await started(client, jsonl(*lines), endpoint)).id)
+            assert counts(batch) == (len(lines), 1, len(lines) - 1)
             said = json.dumps(await lines_of(client, batch.output_file_id), ensure_ascii=False)
             assert TEXT in said
 

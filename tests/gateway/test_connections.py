@@ -93,6 +93,7 @@ async def test_a_reader_that_stops_is_cancelled_and_others_continue(pool: Any) -
         loop = asyncio.get_running_loop()
         await loop.sock_connect(sock, ("127.0.0.1", pool.served.port))
         body = {"model": "tiny", "prompt": "hi", "max_tokens": 200, "n": 128, "stream": True, "ignore_eos": True}
+        body["logprobs"] = 5  # so that it is megabytes
         pool.peer.serve_tokens = False
         await loop.sock_sendall(sock, post(json.dumps(body).encode()))
         await pool.peer.until(lambda: bool(pool.peer.submits))

@@ -82,6 +82,20 @@ async def test_all_tenants_together_have_a_bound_in_memory_and_the_largest_pays(
     store.check()
 
 
+async def test_only_what_is_in_progress_is_replaced(store: Conversations) -> None:
+    begun, over = Kept(b"begun", b"[]", beat=1.5), Kept(b"over", b"[]")
+    assert not await store.replace("red", "1", begun), "there is none"
+    await store.put("red", "1", begun)
+    assert not await store.replace("red", "1", Kept(b"x" * 20_000, b"[]")), "too large"
+    assert not await store.replace("blue", "1", over), "another tenant's"
+    assert await store.replace("red", "1", Kept(b"begun", b"[]", beat=2.5))
+    assert await store.replace("red", "1", over)
+    assert not await store.replace("red", "1", begun), "it is over"
+    assert await store.get("red", "1") == over
+    assert await store.delete("red", "1")
+    assert not await store.replace("red", "1", begun), "it is deleted"
+
+
 async def test_memory_forgets_after_its_time() -> None:
     now = [0.0]
     store = MemoryConversations(BOUNDS, 15_000, clock=lambda: now[0])

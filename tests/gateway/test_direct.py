@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.gateway.conftest import HI, Pool
@@ -12,6 +13,7 @@ from aegaeon_gateway.answer.chat import ChatRenderer
 from aegaeon_gateway.generation.output import Delta
 from aegaeon_gateway.http.event_stream import EventStream
 from aegaeon_gateway.rpc.sink import TokenSink
+from aegaeon_proto.frame_server import Connection
 from aegaeon_proto.v1 import gateway_pb2 as pb
 
 CHAT = {"model": "tiny", "messages": [HI], "stream": True}
@@ -79,13 +81,18 @@ async def test_what_a_broken_stream_delivered_wakes_every_answer() -> None:
             woken.append(self._number)
 
     open_: Any = {str(number): Waiting(number) for number in range(100)}
-    sink = TokenSink(open_)
+    connection = Mock(spec=Connection)
+    sink = TokenSink(open_, connection)
     batch = pb.TokenBatch(number=1)
     for number in range(100):
         batch.tokens.add().seq.request = str(number)
-    delivering = asyncio.create_task(sink.deliver(batch))
-    await asyncio.sleep(0)
+    sink.received(batch.SerializeToString())
     assert 0 < len(woken) < 100, "other streams go on meanwhile"
-    delivering.cancel()
-    await asyncio.wait([delivering])
+    connection.pause.assert_called()
+    connection.resume.assert_not_called()
+    sink.ended()
+    connection.send.assert_called_once_with(pb.TokenAck(number=1))
+    for _ in range(3):
+        await asyncio.sleep(0)
     assert sorted(woken) == list(range(100))
+    connection.resume.assert_called_once()

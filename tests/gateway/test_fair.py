@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from typing import Any
 
+import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,3 +74,17 @@ def test_counts_and_bounds_hold_after_any_program(steps: list[tuple[str, str, st
         queue.ended(found[0])
         waiting.remove(found)
     assert not waiting or running, "what waits without a reason"
+
+
+async def test_a_burst_of_small_requests_of_one_client_is_served(pool: Any) -> None:
+    """Of 400 at once, as agents and load generators send."""
+    body = {"model": "tiny", "prompt": "hi", "max_tokens": 1}
+    pool.peer.say = lambda submit, choice: [pool.tokenizer.token_to_id("a")]
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+
+        async def one() -> int:
+            async with http.post(f"{pool.url}/v1/completions", json=body) as response:
+                return response.status
+
+        assert set(await asyncio.gather(*(one() for _ in range(400)))) == {200}

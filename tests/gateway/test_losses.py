@@ -13,6 +13,7 @@ import pytest
 from gateway.conftest import Pool, gateway_config
 
 from aegaeon_gateway.config import GatewayConfig
+from aegaeon_gateway.generation import generation
 from aegaeon_gateway.run import serve
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
@@ -277,3 +278,40 @@ async def test_a_request_that_waited_long_for_an_engine_survives_a_short_schedul
         await peer.start()
         status, body, _ = await asked
     assert (status, body["choices"][0]["message"]["content"]) == (200, TEXT)
+
+
+async def test_last_tokens_lost_with_an_engine_that_had_reported_the_end_are_computed_again(
+    pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation, "END_GRACE_S", 0.3)
+    peer = pool.peer
+    peer.serve_tokens = False
+    asked = asyncio.create_task(pool.chat())
+    await peer.until(lambda: bool(peer.submits))
+    first = peer.submits[0]
+    ended = pb.Ended(seq=model_pb2.SeqId(request=first.request), epoch=1)
+    peer.reply(ended=ended)
+    for token in (output := peer.tokens_of(first, first.choices[0]))[:3]:
+        await asyncio.sleep(0.2)  # they are late, but they come
+        await peer.push([token])
+    assert len(peer.submits) == 1
+    await peer.until(lambda: len(peer.submits) == 2)
+    [again] = peer.submits[1].choices
+    assert (again.epoch, list(again.prefix)) == (2, [token.token for token in output[:3]])
+    peer.reply(ended=ended)  # of the first time: not of what runs
+    await asyncio.sleep(0.5)
+    assert len(peer.submits) == 2
+    await peer.push(peer.tokens_of(peer.submits[1], again))
+    _, body, _ = await asked
+    assert body["choices"][0]["message"]["content"] == TEXT
+
+
+async def test_a_choice_that_is_lost_after_its_last_token_is_cancelled_at_the_scheduler(pool: Any) -> None:
+    status, body, _ = await pool.chat()
+    assert (status, body["choices"][0]["message"]["content"]) == (200, TEXT)
+    [submit] = pool.peer.submits
+    pool.peer.reply(lost=pb.Lost(seq=model_pb2.SeqId(request=submit.request), epoch=1, reason="test"))
+    await pool.peer.until(lambda: bool(pool.peer.cancels))
+    [cancel] = pool.peer.cancels
+    assert (cancel.request, list(cancel.choices)) == (submit.request, [0])
+    assert len(pool.peer.submits) == 1

@@ -83,11 +83,13 @@ async def test_thoughts_and_calls_are_blocks_whole_and_streamed(spoken: Any) -> 
     assert [(call["type"], call["name"], call["input"]) for call in calls] == [("tool_use", "add", USE["input"])] * 2
     assert len({call["id"] for call in calls}) == 2
     assert answer["stop_reason"] == "tool_use"
+    spoken.peer.pace_s = 0.01
     said = await events(spoken)
     assert [name for name, _ in said] == [data["type"] for _, data in said]
     assert (said[0][0], said[-2][0], said[-1][0]) == ("message_start", "message_delta", "message_stop")
     assert said[-2][1]["delta"]["stop_reason"] == "tool_use"
     assert said[-2][1]["usage"] == answer["usage"]
+    assert sum("partial_json" in data.get("delta", {}) for _, data in said) > 2 * len(calls), "whole calls"
     assert joined(said) == [{**block, "id": ""} if "id" in block else block for block in answer["content"]]
 
 
@@ -99,13 +101,13 @@ def joined(said: list[tuple[str, Any]]) -> list[dict[str, Any]]:
         match name:
             case "content_block_start":
                 assert (data["index"], is_open) == (len(blocks), False)
-                blocks.append({**data["content_block"]})
+                blocks.append({**data["content_block"]} | ({"id": ""} if "id" in data["content_block"] else {}))
                 is_open = True
             case "content_block_delta":
                 assert is_open
                 kind, text = {**data["delta"]}.pop("type"), list(data["delta"].values())[1]
                 field = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "id"}[kind]
-                blocks[-1][field] = text if field == "id" else blocks[-1][field] + text
+                blocks[-1][field] += text
             case "content_block_stop":
                 assert data["index"] == len(blocks) - 1
                 is_open = False
@@ -113,6 +115,14 @@ def joined(said: list[tuple[str, Any]]) -> list[dict[str, Any]]:
                     blocks[-1] |= {"input": json.loads(blocks[-1]["id"]), "id": ""}
     assert not is_open
     return blocks
+
+
+async def test_the_template_gets_variables_and_thinking_says_more(spoken: Any, tokenizer: Any) -> None:
+    variables = {"enable_thinking": True}
+    await ask(spoken, model="hermes", chat_template_kwargs=variables)
+    assert prompt_of(spoken, tokenizer).endswith("<think>\n")
+    await ask(spoken, model="hermes", chat_template_kwargs=variables, thinking={"type": "disabled"})
+    assert prompt_of(spoken, tokenizer).endswith("<|assistant|>")
 
 
 async def test_thinking_says_what_the_template_and_the_client_get(spoken: Any, tokenizer: Any) -> None:

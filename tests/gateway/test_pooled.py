@@ -8,12 +8,17 @@ import math
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import numpy as np
 import pytest
-from gateway.conftest import Peer, Pool, model_status
+from gateway.conftest import Peer, Pool, gateway_config, model_status
 from numpy.typing import NDArray
+from otlp_receiver import attributes, otlp_receiver
 from tokenizers import Tokenizer
 
+from aegaeon_gateway.config import GatewayConfig
+from aegaeon_gateway.run import serve
+from aegaeon_gateway.workers.supervisor import Starter
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
 
@@ -51,6 +56,12 @@ def folder(source: Path, target: Path, files: dict[str, Any]) -> Path:
     for name, document in files.items():
         (target / name).write_text(json.dumps(document))
     return target
+
+
+def with_one_number(pool: Pool) -> None:
+    """From here on the models' heads have one, as a reranker's."""
+    assert isinstance(pool.peer, Pools)
+    pool.peer.head = 1
 
 
 @pytest.fixture
@@ -108,6 +119,14 @@ async def test_inputs_of_every_shape_are_embedded_in_their_order(pool: Pool) -> 
         assert (answer["object"], answer["model"], answer["id"][:5]) == ("list", "embeds", "embd-")
 
 
+async def test_priorities_of_prompts_reach_the_scheduler(pool: Pool) -> None:
+    await embed(pool, input=["the quick", "dogs"], priority=-3)
+    await embed(pool, input="dogs")
+    with_one_number(pool)
+    await pool.post("/rerank", {"model": "ranks", "query": "fox", "documents": ["dogs"], "priority": 4})
+    assert [submit.priority for submit in pool.peer.submits] == [-3, -3, 0, 4]
+
+
 async def test_base64_dimensions_and_the_raw_state(pool: Pool) -> None:
     raw = vector_of(pool.tokenizer.encode("dogs").ids)
     _, answer = await embed(pool, input="dogs", encoding_format="base64", user="me")
@@ -140,6 +159,26 @@ async def test_more_prompts_than_are_asked_for_at_a_time_all_come(pool: Pool) ->
     assert f'kind="prompt",model="embeds",tenant=""}} {float(answer["usage"]["prompt_tokens"])}' in page
 
 
+async def test_operators_see_tokens_and_times_in_access_log_and_trace(
+    peer: Peer, tokenizer: Tokenizer, start_workers: Starter, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    async with otlp_receiver() as receiver:
+        settings = {"access_log": True, "otlp_endpoint": receiver.endpoint, "trace_ratio": 1.0}
+        config = GatewayConfig(**gateway_config(peer, **settings))
+        async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
+            pool = Pool(peer, served, http, tokenizer, peer.directory)
+            _, answer = await embed(pool, input=["the quick", "dogs"])
+        span = attributes(receiver.one("embeddings embeds").attributes)
+    [line] = map(json.loads, capsysbinary.readouterr().out.splitlines())
+    tokens = answer["usage"]["prompt_tokens"]
+    assert (line["prompt_tokens"], line["cached_tokens"], line["output_tokens"]) == (tokens, 0, 0)
+    assert (line["model"], line["outcome"], line["finish_reasons"]) == ("embeds", "ok", ["stop"])
+    assert 0 < line["first_s"] == line["total_s"] <= line["seconds"]
+    assert (span["gen_ai.usage.input_tokens"], span["gen_ai.usage.output_tokens"]) == (tokens, 0)
+    assert span["gen_ai.response.finish_reasons"] == ["stop"]
+    assert span["aegaeon.total_s"] > 0
+
+
 async def test_a_lost_prompt_is_asked_for_again(pool: Pool) -> None:
     pool.peer.lose_after = [0, 0]
     status, answer = await embed(pool, input=["the quick", "dogs"])
@@ -151,7 +190,7 @@ async def test_a_lost_prompt_is_asked_for_again(pool: Pool) -> None:
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank"])
 async def test_documents_come_best_first(pool: Pool, path: str) -> None:
     """A classifier gets query and document as the tokenizer joins them, and its logit is squashed."""
-    pool.peer.head = 1  # type: ignore[attr-defined]
+    with_one_number(pool)
     documents = ["dogs", "the quick fox", "tokens"]
     body = {"model": "ranks", "query": "fox", "documents": documents, "top_n": 2}
     status, answer, _ = await pool.post(path, body)
@@ -169,7 +208,7 @@ async def test_documents_come_best_first(pool: Pool, path: str) -> None:
 
 
 async def test_pairs_are_scored_one_with_many_or_as_many_with_as_many(pool: Pool) -> None:
-    pool.peer.head = 1  # type: ignore[attr-defined]
+    with_one_number(pool)
     for names in (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")):
         body = {"model": "ranks", names[0]: "a", names[1]: ["b", "c"]}
         status, answer, _ = await pool.post("/score", body)
@@ -244,8 +283,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/embeddings", {"model": "embeds", "input": [99999]}, "vocabulary"),
     ("/v1/embeddings", {"model": "embeds", "input": "a " * 400}, "maximum context length is 256"),
     ("/v1/embeddings", {"model": "embeds", "input": "a", "encoding_format": "bytes"}, "encoding_format"),
-    ("/v1/embeddings", {"model": "embeds", "input": "a", "priority": 3}, "priority"),
+    ("/v1/embeddings", {"model": "embeds", "input": "a", "priority": 0.5}, "priority"),
     ("/v1/embeddings", {"model": "embeds", "input": "a", "temperature": 1}, "temperature"),
+    ("/v1/embeddings", {"model": "embeds", "input": "a", "messages": [{}]}, "messages is not supported here: texts"),
     ("/rerank", {"model": "ranks", "query": "a", "documents": []}, "documents"),
     ("/rerank", {"model": "ranks", "query": "a", "documents": "b", "instruction": "c"}, "roles query and document"),
 ]
@@ -267,7 +307,7 @@ async def test_prompts_are_cut_where_that_is_asked_for(pool: Pool) -> None:
     assert status == 200
     prompts = [list(submit.prompt) for submit in pool.peer.submits]
     assert prompts == [ids[:5], ids[-5:], (ids * 20)[:256]]
-    pool.peer.head = 1  # type: ignore[attr-defined]
+    with_one_number(pool)
     body = {"model": "ranks", "query": "fox", "documents": "one two three four", "max_tokens_per_doc": 1}
     status, answer, _ = await pool.post("/rerank", body)
     assert status == 200

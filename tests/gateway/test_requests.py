@@ -69,7 +69,8 @@ REFUSED_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"prompt_logprobs": 21}, "prompt_logprobs"),
     ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
     ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
-    ({"priority": 1}, "priority"),
+    ({"priority": 2**31}, "priority"),
+    ({"priority": 0.5}, "priority"),
     ({"messages": [{"role": "user"}]}, "messages[0]"),
     ({"model": 7}, "model"),
 ]

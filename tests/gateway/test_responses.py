@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import aiohttp
 import openai
-from gateway.conftest import HI, TEXT
+from gateway.conftest import HI, TEXT, Pool, gateway_config
 from gateway.test_tools import ADD, client_of, hermes_directory, prompt_of, say, spoken
 
+from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.request.bodies import asked
 from aegaeon_gateway.request.responses_schema import RESPONSES, ResponsesRequest
+from aegaeon_gateway.run import serve
 
 __all__ = ["hermes_directory", "spoken"]  # fixtures
 
@@ -81,6 +84,7 @@ async def test_thoughts_texts_and_calls_are_items_whole_and_streamed(spoken: Any
     assert len({call["call_id"] for call in calls}) == 2
     thinking = answer["usage"]["output_tokens_details"]["reasoning_tokens"]
     assert 0 < thinking < answer["usage"]["output_tokens"] / 2
+    spoken.peer.pace_s = 0.01
     async with client_of(spoken) as client:
         stream = await client.responses.create(model="hermes", input="hi", tools=[TOOL], stream=True)  # type: ignore[call-overload]  # of literals alone
         events = [event async for event in stream]
@@ -96,6 +100,9 @@ async def test_thoughts_texts_and_calls_are_items_whole_and_streamed(spoken: Any
     assert done == last.response.output
     deltas = "".join(event.delta for event in events if event.type == "response.output_text.delta")
     assert deltas == "I add."
+    arguments = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
+    assert "".join(arguments) == "".join(call["arguments"] for call in calls)
+    assert len(arguments) > 2 * len(calls), "whole calls"
 
 
 def content_of(item: dict[str, Any]) -> Any:
@@ -104,17 +111,28 @@ def content_of(item: dict[str, Any]) -> Any:
     return item["type"], content, item.get("name"), item.get("arguments")
 
 
+async def test_thoughts_are_hidden_on_request(spoken: Any) -> None:
+    answer = await ask(spoken, model="hermes", tools=[TOOL], include_reasoning=False)
+    assert [item["type"] for item in answer["output"]] == ["message", "function_call", "function_call"]
+
+
 async def test_a_stream_of_text_and_its_logprobs_are_what_the_client_parses(pool: Any) -> None:
     async with (
         client_of(pool) as client,
         client.responses.stream(
-            model="tiny", input="hi", include=["message.output_text.logprobs"], top_logprobs=2
+            model="tiny",
+            input="hi",
+            include=["message.output_text.logprobs"],
+            top_logprobs=2,
+            extra_body={"stream_options": {"include_usage": True}},  # as load generators ask
         ) as stream,
     ):
         async for _ in stream:
             pass
         final = await stream.get_final_response()
     assert final.output_text == TEXT
+    assert final.usage
+    assert final.usage.output_tokens > 0
     [message] = final.output
     assert message.type == "message"
     [part] = message.content
@@ -160,6 +178,37 @@ async def test_what_is_kept_is_read_and_deleted(pool: Any) -> None:
     assert (await found(pool, unkept["id"]))[0] == 404
 
 
+async def test_the_input_of_a_kept_response_is_listed_in_pages(spoken: Any, tokenizer: Any) -> None:
+    first = await ask(spoken, model="hermes", input=ITEMS, tools=[TOOL])
+    say(spoken, tokenizer, "Three.")
+    last = await ask(spoken, model="hermes", input="Sure?", tools=[TOOL], previous_response_id=first["id"])
+    async with client_of(spoken) as client:
+        listed = [item async for item in client.responses.input_items.list(last["id"], limit=3, order="asc")]
+        page = await client.responses.input_items.list(last["id"], limit=1)
+        assert (page.data, page.has_more) == (listed[-1:], True)
+        assert page.data[0].model_dump(exclude_none=True)["content"] == [{"type": "input_text", "text": "Sure?"}]
+        own = await client.responses.input_items.list(first["id"], order="asc")
+    kinds = [item.type for item in listed]
+    assert kinds == [item.get("type", "message") for item in (*ITEMS, *first["output"], {})]
+    assert [item.type for item in own.data] == kinds[: len(ITEMS)]
+    assert [item.id for item in listed if item.type == "reasoning"] == ["rs_1", first["output"][0]["id"]]
+    assert len({item.id for item in listed}) == len(listed)
+    for path, status in ((f"{last['id']}/input_items?after=x", 400), ("resp_none/input_items", 404)):
+        assert (await found(spoken, path))[0] == status
+
+
+async def test_a_response_says_whether_it_is_kept(peer: Any, tokenizer: Any, start_workers: Any) -> None:
+    config = GatewayConfig(**gateway_config(peer, responses_bytes=99))
+    async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
+        pool = Pool(peer, served, http, tokenizer, peer.directory)
+        assert (await ask(pool))["store"] is False
+        async with client_of(pool) as client:
+            events = [event async for event in await client.responses.create(model="tiny", input="hi", stream=True)]
+    last = events[-1]
+    assert last.type == "response.completed"
+    assert last.response.model_dump()["store"] is False
+
+
 async def test_a_failed_stream_ends_with_a_failed_response(pool: Any) -> None:
     pool.peer.lose_after = [3, *[0] * 9]
     async with client_of(pool) as client:
@@ -182,6 +231,31 @@ async def test_forms_and_choices_are_constraints(spoken: Any, tokenizer: Any) ->
         answer = await ask(spoken, model="hermes", tools=[TOOL], tool_choice=choice)
         assert [item["type"] for item in answer["output"]] == ["function_call"]
         assert answer["tool_choice"] == choice
+
+
+async def test_a_choice_may_allow_some_of_the_tools(spoken: Any, tokenizer: Any) -> None:
+    other = {**TOOL, "name": "sub"}
+    for mode in ("auto", "required"):
+        choice = {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": "sub"}]}
+        answer = await ask(spoken, model="hermes", tools=[TOOL, other], tool_choice=choice)
+        assert answer["tool_choice"] == choice
+        prompt = prompt_of(spoken, tokenizer)
+        assert ('"name": "add"' in prompt, '"name": "sub"' in prompt) == (mode == "required", True)
+        constraint = spoken.peer.submits[-1].sampling.constraint.text
+        assert (mode == "required") == bool(constraint)
+    [call] = json.loads(constraint)["items"]["anyOf"]
+    assert call["properties"]["name"] == {"const": "sub"}
+    chat = {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "sub"}}]},
+    }
+    named = [ADD, {"type": "function", "function": {**ADD["function"], "name": "sub"}}]
+    status, body, _ = await spoken.chat(model="hermes", tools=named, tool_choice=chat)
+    assert status == 200, body
+    assert '"name": "add"' not in prompt_of(spoken, tokenizer)
+    status, body, _ = await spoken.chat(model="hermes", tools=named[:1], tool_choice=chat)
+    assert (status, body["error"]["param"]) == (400, "tool_choice")
+    assert "'sub'" in body["error"]["message"]
 
 
 async def test_what_asks_for_nothing_is_accepted_and_what_is_not_given_is_refused_by_name(pool: Any) -> None:

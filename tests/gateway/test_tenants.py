@@ -319,3 +319,18 @@ async def test_kept_responses_and_keys_of_other_apis_are_a_tenants_own(
         assert body["error"]["type"] == "authentication_error"
         text = await pool.metrics()
         assert 'aegaeon_gateway_requests_total{model="tiny",outcome="ok"} 3.0' in text
+
+
+async def test_a_priority_reaches_the_scheduler_beside_its_tenant(gateways: Callable[..., Any], tmp_path: Path) -> None:
+    async with gateways(write(tmp_path, [RED])) as pool:
+        for path, body in (
+            ("chat/completions", {"messages": [HI], "priority": -5}),
+            ("chat/completions", {"messages": [HI], "priority": None}),
+            ("completions", {"prompt": "hi", "priority": 2**31 - 1}),
+            ("responses", {"input": "hi", "priority": 7}),
+            ("responses", {"input": "hi"}),
+        ):
+            status, answer, _ = await pool.post(f"/v1/{path}", {"model": "tiny", **body}, **key("sk-red"))
+            assert status == 200, answer
+    assert {submit.tenant for submit in pool.peer.submits} == {"red"}
+    assert [submit.priority for submit in pool.peer.submits] == [-5, 0, 2**31 - 1, 7, 0]

@@ -111,6 +111,22 @@ async def test_a_stream_brings_the_same_message(spoken: Any) -> None:
         assert json.loads(call["function"]["arguments"]) == {"a": 1, "b": 2}
 
 
+async def test_arguments_of_calls_come_while_they_are_generated(spoken: Any, tokenizer: Any) -> None:
+    say(spoken, tokenizer, CALL)
+    spoken.peer.pace_s = 0.01
+    deltas = []
+    async with client_of(spoken) as client:
+        stream = await client.chat.completions.create(model="hermes", messages=[HI], tools=[ADD], stream=True)  # type: ignore[call-overload]  # of literals alone
+        async for chunk in stream:
+            deltas += chunk.choices[0].delta.tool_calls or []
+    first, *more = [call.model_dump(exclude_none=True) for call in deltas]
+    assert first["function"]["name"] == "add"
+    assert len(more) > 2
+    assert all(set(call) == {"index", "function"} and set(call["function"]) == {"arguments"} for call in more)
+    whole = (await ask(spoken, tools=[ADD]))["message"]["tool_calls"][0]["function"]["arguments"]
+    assert first["function"]["arguments"] + "".join(call["function"]["arguments"] for call in more) == whole
+
+
 async def test_one_call_is_shown_without_parallel_calls(spoken: Any) -> None:
     choice = await ask(spoken, tools=[ADD], parallel_tool_calls=False)
     assert len(choice["message"]["tool_calls"]) == 1
@@ -132,8 +148,16 @@ async def test_what_is_no_call_is_content(spoken: Any, tokenizer: Any) -> None:
     say(spoken, tokenizer, broken)
     choice = await ask(spoken, tools=[ADD])
     assert (choice["message"]["content"], choice["finish_reason"]) == (broken, "stop")
+    say(spoken, tokenizer, broken.replace('"arguments"', '"input"'))
     message, finish = await streamed(spoken, tools=[ADD])
-    assert (message["content"], finish) == (broken, "stop")
+    assert (message["content"], finish) == (broken.replace('"arguments"', '"input"'), "stop")
+
+
+async def test_a_call_that_breaks_off_in_a_stream_is_shown_as_far_as_it_came(spoken: Any, tokenizer: Any) -> None:
+    say(spoken, tokenizer, 'So.\n<tool_call>\n{"name": "add", "arguments": {"a": 1, no}}\n</tool_call>')
+    message, finish = await streamed(spoken, tools=[ADD])
+    assert [call["function"] for call in message["tool_calls"]] == [{"name": "add", "arguments": '{"a": 1, '}]
+    assert (message["content"], finish) == ("So.no}}\n</tool_call>", "tool_calls")
 
 
 async def test_a_call_alone_has_no_content(spoken: Any, tokenizer: Any) -> None:

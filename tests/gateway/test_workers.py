@@ -56,7 +56,11 @@ class Fake(Worker):
 async def test_a_job_cancelled_as_it_starts_frees_its_worker() -> None:
     loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[object]]()
     worker = Fake(lambda: loop.call_soon(tasks[1].cancel))  # between the end of the first and the turn of the second
-    lane = Lane(LaneConfig(1, Limit(1.0, 1 << 20), 60.0, once=True, low=False), lambda order: worker, lambda: 1)
+    lane = Lane(
+        LaneConfig(1, Limit(1.0, 1 << 20), 60.0, once=True, low=False, waiting=9, waiting_each=9),
+        lambda order: worker,
+        lambda: 1,
+    )
     job = lane.do(Share("a", "m"), Job(b"", "chat", "m", 0), b"")
     tasks += [asyncio.create_task(job), asyncio.create_task(lane.do(Share("a", "m"), Peek(), b""))]
     await asyncio.gather(*tasks, return_exceptions=True)

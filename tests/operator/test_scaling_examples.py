@@ -32,7 +32,7 @@ def test_the_metric_of_the_autoscaler_is_the_one_that_the_adapter_makes() -> Non
 
 @pytest.mark.parametrize("name", ["keda.yaml", "prometheus-adapter.yaml"])
 def test_schedulers_have_the_series_that_the_queries_name(name: str) -> None:
-    model = ModelView(ModelName("m"), None, "", 1, 2, 0, 0, 0, 0, 0.0, 0.0, 0.0)
+    model = ModelView(ModelName("m"), 1, 2, 0, 0, 0, 0, 0.0, 0.0, 0.0)
     registry = CollectorRegistry()
     registry.register(PoolMetrics(lambda: Snapshot(0.0, "aegaeon", (), (model,), (), ()), ()))
     text = generate_latest(registry).decode()

@@ -13,7 +13,8 @@ import pytest
 from pool_certificates import mount
 
 from aegaeon_operator.pki import Pair, is_due, issue, make_authority, signed_by
-from aegaeon_proto.channels import TlsError, connect, open_channel, why
+from aegaeon_proto.certificates import TlsError
+from aegaeon_proto.channels import connect, open_channel, why
 from aegaeon_proto.roles import Role
 from aegaeon_proto.servers import add_port, make_server
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc

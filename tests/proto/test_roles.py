@@ -15,7 +15,8 @@ import pytest
 from pool_certificates import mount, named
 
 from aegaeon_operator.pki import Pair, is_of, issue, make_authority
-from aegaeon_proto.channels import TlsError, connect, open_channel, why
+from aegaeon_proto.certificates import TlsError
+from aegaeon_proto.channels import connect, open_channel, why
 from aegaeon_proto.roles import AUDITED, CALLERS, Role, role_of
 from aegaeon_proto.servers import add_port, make_server
 from aegaeon_proto.v1 import (
@@ -43,7 +44,6 @@ METHODS = {
 class Everything(
     admin_pb2_grpc.AdminServicer,
     engine_pb2_grpc.EngineServicer,
-    gateway_pb2_grpc.TokenSinkServicer,
     leadership_pb2_grpc.LeadershipServicer,
 ):
     """Answers every authorized caller; streams are of both kinds that grpc.aio knows."""
@@ -65,9 +65,6 @@ class Everything(
 
     async def Attach(self, requests: Any, context: Any) -> None:
         await context.write(engine_pb2.Command())
-
-    async def Push(self, requests: Any, context: Any) -> None:
-        await context.write(gateway_pb2.TokenAck())
 
 
 class Frontend(gateway_pb2_grpc.FrontendServicer):
@@ -94,7 +91,6 @@ async def serving(tls: Path | None, target: str = "127.0.0.1:0") -> AsyncIterato
     server, everything = make_server(), Everything()
     admin_pb2_grpc.add_AdminServicer_to_server(everything, server)
     engine_pb2_grpc.add_EngineServicer_to_server(everything, server)
-    gateway_pb2_grpc.add_TokenSinkServicer_to_server(everything, server)
     gateway_pb2_grpc.add_FrontendServicer_to_server(Frontend(), server)
     leadership_pb2_grpc.add_LeadershipServicer_to_server(everything, server)
     port = add_port(server, target, tls)

@@ -6,12 +6,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scheduler_core.test_scheduler import E0, E1, FOOTPRINT, M, of, submitted, up
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import SchedulerConfig, policy_settings
-from aegaeon_scheduler.core.domain import FailureKind, InstanceId, Memory, ModelConfig, Phase, RejectCode, Slo
+from aegaeon_scheduler.core.domain import FailureKind, InstanceId, Memory, ModelConfig, Phase, RejectCode, Role, Slo
 from aegaeon_scheduler.core.scheduler import Scheduler
 
 REASON = "m: weights changed while served: model.safetensors: missing"
@@ -152,3 +154,59 @@ def test_sequences_that_waited_together_part_when_no_instance_serves_the_adapter
         out += brain.on(ev.MemoryReported(other, Memory(40, 40)))
     assert not rejects(out)
     assert opened(out) == {"a": E1, "b": E0}
+
+
+NODES = {"p0": "n0", "d0": "n0", "d1": "n0", "p1": "n1", "d2": "n1"}
+
+
+def disaggregated(policy: str, *names: str) -> Brain:
+    """Instances that prefill (p) and decode (d), on two nodes; each has the model."""
+    brain = Brain(policy)
+    for name in names:
+        role = Role.PREFILL if name.startswith("p") else Role.DECODE
+        brain.on(replace(up(instance=InstanceId(name)), node=NODES[name], role=role))
+        brain.on(cached(InstanceId(name)))
+    return brain
+
+
+@policies
+def test_a_model_that_failed_wherever_it_would_be_decoded_is_prefilled_on_the_other_node(policy):
+    brain = disaggregated(policy, *NODES)
+    brain.on(failed(InstanceId("d0")))
+    brain.on(failed(InstanceId("d1")))
+    out = [command for name in "abcd" for command in brain.on(submitted(name))]
+    assert not rejects(out)
+    assert set(opened(out).values()) == {"p1"}
+    out = brain.on(failed(InstanceId("d2")))
+    assert {name for name, code, _ in rejects(out) if code is RejectCode.MODEL_FAILED} == set("abcd")
+
+
+@policies
+def test_a_model_that_is_mended_where_it_decodes_is_prefilled_again(policy):
+    brain = disaggregated(policy, "p0", "d0")
+    brain.on(failed(InstanceId("d0")))
+    assert [code for _, code, _ in rejects(brain.on(submitted("a")))] == [RejectCode.MODEL_FAILED]
+    brain.on(ev.ModelReported(InstanceId("d0"), M, Phase.FETCHING))
+    assert opened(brain.on(submitted("b"))) == {"b": "p0"}
+
+
+reports = st.tuples(st.sampled_from(sorted(NODES)), st.sampled_from((Phase.CACHED, Phase.FETCHING, Phase.FAILED)))
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(["paper", "slack"]), st.lists(reports | st.just(None), max_size=24))
+def test_nothing_is_prefilled_where_all_that_decode_beside_it_have_failed(policy, events):
+    """None: a request comes."""
+    brain = disaggregated(policy, *NODES)
+    phases = dict.fromkeys(NODES, Phase.CACHED)
+    for number, event in enumerate(events):
+        if event is not None:
+            name, phases[name] = event
+            known = {Phase.CACHED: cached, Phase.FAILED: failed}
+            some = known.get(phases[name], lambda to: ev.ModelReported(to, M, Phase.FETCHING))
+            out = brain.on(some(InstanceId(name)))
+        else:
+            out = brain.on(submitted(f"r{number}"))
+        for place in opened(out).values():
+            beside = [phases[other] for other in NODES if other[0] == "d" and NODES[other] == NODES[place]]
+            assert place[0] != "p" or any(phase is not Phase.FAILED for phase in beside)

@@ -89,6 +89,7 @@ class Script:
     switches: int = 0
     moves: int = 0
     cancels: int = 0
+    rounds: int = 0
 
     async def round(self, home: str) -> None:
         """A switch to a random model with swaps beside it, one turn of one to six steps, and perhaps a cancel."""
@@ -107,7 +108,8 @@ class Script:
         }
         turn = self._turn(link, mine, model, [load])
         chosen = [load, *inward, turn]
-        if rng.random() < 0.2:
+        self.rounds += 1
+        if rng.random() < 0.2 or not self.rounds % 10:  # however few rounds a program takes
             link.send(pb.CancelCommand(id=rng.choice(chosen)))
             self.cancels += 1
         await asyncio.gather(*(link.outcome(i) for i in chosen))

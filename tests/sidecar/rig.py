@@ -17,8 +17,10 @@ from typing import Any
 
 import grpc
 
+from aegaeon_proto.frame_server import Connection, FrameServer
+from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_proto.v1 import engine_pb2_grpc, gateway_pb2, gateway_pb2_grpc
+from aegaeon_proto.v1 import engine_pb2_grpc, gateway_pb2
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.backends import Backend, Launched, StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend
@@ -158,12 +160,30 @@ class Link:
             self.news.notify_all()
 
 
-class Rig(engine_pb2_grpc.EngineServicer, gateway_pb2_grpc.TokenSinkServicer):
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What one sidecar sends to the gateway."""
+
+    rig: Rig
+    peer: Connection
+
+    def received(self, data: bytes) -> None:
+        batch = gateway_pb2.TokenBatch.FromString(data)
+        self.rig.take(batch)
+        if not self.rig.deaf:
+            self.peer.send(gateway_pb2.TokenAck(number=batch.number))
+
+    def ended(self) -> None:
+        """Nothing is kept."""
+
+
+class Rig(engine_pb2_grpc.EngineServicer):
     """The scheduler's and the gateway's side of every stream."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.target = f"unix:{folder}/s.sock"
+        self.sink = f"unix:{folder}/sink.sock"
         self.links: dict[str, Link] = {}
         self.attachments = 0
         self.refused = 0
@@ -173,6 +193,7 @@ class Rig(engine_pb2_grpc.EngineServicer, gateway_pb2_grpc.TokenSinkServicer):
         self.refuses = False  # every sidecar
         self.news = asyncio.Condition()
         self._server: grpc.aio.Server | None = None
+        self._notified: set[asyncio.Task[None]] = set()
 
     async def Attach(self, requests: AsyncIterator[pb.Report], context: Any) -> AsyncIterator[pb.Command]:
         first = await anext(requests)
@@ -196,14 +217,16 @@ class Rig(engine_pb2_grpc.EngineServicer, gateway_pb2_grpc.TokenSinkServicer):
             await link.hear(report)
         link.commands.put_nowait(None)  # it ends its side, so the scheduler ends the other
 
-    async def Push(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        async for batch in requests:
-            for token in batch.tokens:
-                self._take(token)
-            async with self.news:
-                self.news.notify_all()
-            if not self.deaf:
-                yield gateway_pb2.TokenAck(number=batch.number)
+    def take(self, batch: gateway_pb2.TokenBatch) -> None:
+        for token in batch.tokens:
+            self._take(token)
+        task = asyncio.create_task(self._notify())
+        self._notified.add(task)
+        task.add_done_callback(self._notified.discard)
+
+    async def _notify(self) -> None:
+        async with self.news:
+            self.news.notify_all()
 
     def _take(self, token: gateway_pb2.Token) -> None:
         self.received += 1
@@ -237,14 +260,16 @@ class Rig(engine_pb2_grpc.EngineServicer, gateway_pb2_grpc.TokenSinkServicer):
     async def serve(self) -> None:
         self._server = grpc.aio.server()
         engine_pb2_grpc.add_EngineServicer_to_server(self, self._server)
-        gateway_pb2_grpc.add_TokenSinkServicer_to_server(self, self._server)
         self._server.add_insecure_port(self.target)
         await self._server.start()
+        self._gateway = FrameServer("TokenSink", Role.ENGINE, lambda peer: Pushed(self, peer), 64 << 20)
+        await self._gateway.start(self.sink, None)
 
     async def vanish(self) -> None:
         """The scheduler and the gateway are gone, abruptly."""
         if self._server is not None:
             await self._server.stop(None)
+            self._gateway.stop()
             self._server = None
 
     def open(self, name: str, model: str, prompt: list[int], **fields: Any) -> pb.Open:
@@ -257,7 +282,7 @@ class Rig(engine_pb2_grpc.EngineServicer, gateway_pb2_grpc.TokenSinkServicer):
             prompt=prompt,
             sampling=sampling,
             limits=limits,
-            reply_to=fields.pop("reply_to", self.target),
+            reply_to=fields.pop("reply_to", self.sink),
             **fields,
         )
 

@@ -80,6 +80,8 @@ async def test_a_process_asked_to_drain_reports_it_and_finishes_its_sequences(
         text = (await get("metrics"))[1]
         assert "aegaeon_sidecar_sequences 1.0" in text
         assert 'aegaeon_sidecar_models{phase="cached"} 1.0' in text
+        beside = next(line for line in text.splitlines() if line.startswith("aegaeon_sidecar_outside_slabs_bytes "))
+        assert 50 << 20 < float(beside.split()[1]) < 4 << 30
         process.send_signal(signal.SIGTERM)
         await link.until(lambda: link.draining)
         assert (await get("readyz"))[0] == 503

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from sidecar.rig import Rig
 
 from aegaeon_sidecar.domain.reports import Token
-from aegaeon_sidecar.domain.sequences import SeqKey
+from aegaeon_sidecar.domain.sequences import Said, SeqKey
+from aegaeon_sidecar.rpc import sink
 from aegaeon_sidecar.rpc.sink import Sinks
 
 
@@ -25,7 +28,7 @@ async def test_tokens_pushed_from_a_thread_arrive_in_order_and_are_released(sche
 
     def push() -> None:
         for index in range(3000):
-            made.push(scheduler.target, [token(index)])
+            made.push(scheduler.sink, [token(index)])
 
     await asyncio.to_thread(push)
     assert await scheduler.received_tokens("r", 3000) == list(range(100, 3100))
@@ -34,10 +37,25 @@ async def test_tokens_pushed_from_a_thread_arrive_in_order_and_are_released(sche
     await made.close()
 
 
+async def test_logprobs_of_many_prompts_are_several_batches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink, "_BATCH_LARGE_BYTES", 1000)
+    late = Rig(folder)
+    late.deaf = True
+    made = sinks(alive=True)
+    prompt = (Said(token=7, logprob=-1.0, rank=1, top=((7, -1.0),)),) * 100
+    for index in range(6):
+        made.push(late.sink, [replace(token(index), prompt=prompt)])
+    await late.serve()
+    assert await late.received_tokens("r", 6) == list(range(100, 106))
+    assert made.pending == 6, "batches that are not acknowledged"
+    await made.close()
+    await late.vanish()
+
+
 async def test_a_gateway_that_connects_late_gets_everything(folder: Path) -> None:
     late = Rig(folder)
     made = sinks(alive=True)
-    made.push(late.target, [token(0), token(1)])
+    made.push(late.sink, [token(0), token(1)])
     await made.flush(0.4)  # longer than tokens without a sequence would be kept
     assert made.pending == 1
     await late.serve()
@@ -46,6 +64,24 @@ async def test_a_gateway_that_connects_late_gets_everything(folder: Path) -> Non
     assert made.pending == 0
     await made.close()
     await late.vanish()
+
+
+async def test_a_gateway_that_acknowledges_nothing_is_dialled_again(
+    scheduler: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink, "_SILENT_S", 0.2)
+    scheduler.deaf = True
+    made = sinks(alive=True)
+    made.push(scheduler.sink, [token(0)])
+    await scheduler.until(lambda: scheduler.received >= 3)
+    assert made.pending == 1
+    scheduler.deaf = False
+    await made.flush(10)
+    assert made.pending == 0
+    received = scheduler.received
+    await asyncio.sleep(0.5)
+    assert scheduler.received == received, "one that has acknowledged all may be silent"
+    await made.close()
 
 
 async def test_undelivered_tokens_of_a_lost_gateway_are_dropped_with_its_last_sequence(folder: Path) -> None:

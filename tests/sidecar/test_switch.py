@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from sidecar.test_rules import PROMPT, Sidecar, serving
 
 from aegaeon_native import EventTable
 from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_sidecar.domain.program import Lane
+from aegaeon_sidecar.domain.program import AnyCommand, Lane
 
 A, B = "m", "m1"
 
@@ -151,3 +151,41 @@ async def test_tokens_say_how_long_they_waited_for_weights_and_for_turns(sidecar
     assert [token.load_s for token in tokens[1:]] == [0.0] * 4
     assert 0.05 < tokens[3].stall_s < took - waited
     assert [token.stall_s for token in tokens if token is not tokens[3]] == [0.0] * 4
+
+
+async def test_a_load_is_whole_although_another_scheduler_cancelled_one_of_the_same_id(sidecar: Sidecar) -> None:
+    link = sidecar.link
+    await link.done(load(sidecar))
+    whole = weights(sidecar)
+    await link.done(link.send(pb.Unload(model=B)))
+    scrub(sidecar.engine)
+    with held_up(sidecar, Lane.WEIGHTS):
+        coming = link.send(pb.Load(model=B, slabs=32))
+        await until(sidecar, coming, lambda item: item.running)
+        link.send(pb.CancelCommand(id=coming))
+        await until(sidecar, coming, lambda item: item.cancelled)
+    assert (await link.refused(coming)).kind == pb.FAILURE_KIND_CANCELLED
+    attachments = sidecar.scheduler.attachments
+    await sidecar.scheduler.vanish()
+    await sidecar.scheduler.serve()
+    link = await sidecar.scheduler.link("a", attachments + 1)
+    link.last_id = coming - 1
+    await link.done(link.send(pb.Load(model=B, slabs=32)))
+    assert weights(sidecar) == whole
+
+
+def weights(sidecar: Sidecar) -> bytes:
+    model = sidecar.engine.state.table.models[B]
+    assert model.range is not None
+    assert model.layout is not None
+    return bytes(model.range.view(0, model.layout.weight_bytes))
+
+
+async def until(sidecar: Sidecar, command: int, holds: Callable[[AnyCommand], bool]) -> None:
+    """Looks at each heartbeat."""
+
+    def now() -> bool:
+        item = sidecar.engine.state.program.get(command)
+        return item is not None and holds(item)
+
+    await sidecar.link.until(now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,15 +26,21 @@ def manifests(
     host_cache: str = "64Mi",
     backend: str = "torch",
     batches: Path | None = None,
+    origins: Sequence[str] = (),
     adapters: Mapping[str, Mapping[str, Path]] | None = None,
     **scheduling: Any,
 ) -> str:
-    """A GpuPool and a ModelPool for these model directories. `adapters`: of some of them, by model and name."""
+    """A GpuPool and a ModelPool for these model directories.
+
+    `origins`: whose web pages may use the gateway. `adapters`: of some of the models, by model and name.
+    """
     roles: dict[str, Any] = {"engines": {"replicas": engines}} if engines else {}
     if prefill:
         roles |= {"prefill": {"replicas": prefill}, "decode": {"replicas": decode}}
     memory = {"deviceBytes": device, "slabSize": "64Ki", "hostModelCache": host_cache, "hostKv": host_kv}
-    kept = {"batches": {"folder": str(batches)}} if batches else {}
+    kept: dict[str, Any] = {"batches": {"folder": str(batches)}} if batches else {}
+    if origins:
+        kept["gateway"] = {"corsOrigins": list(origins)}
     pool: dict[str, Any] = {
         **_head("GpuPool"),
         "spec": {**roles, **kept, "backend": backend, "memory": memory, "scheduling": {"qMax": "200ms", **scheduling}},

@@ -153,5 +153,5 @@ def _until(client: openai.OpenAI, id_: str, condition: Any) -> Any:
                 return batch
         except (openai.APIConnectionError, openai.InternalServerError):
             pass
-        time.sleep(0.05)
+        time.sleep(0.05)  # the client is synchronous, and the API of batches has nothing to wait on
     raise AssertionError("the batch does not go on")

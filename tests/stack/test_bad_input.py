@@ -93,9 +93,11 @@ def good(**changes: Any) -> dict[str, Any]:
 async def test_a_broken_model_is_failed_with_its_reason_in_every_view(
     stack: Stack, api: aiohttp.ClientSession, name: str
 ) -> None:
-    async with api.get(f"/v1/models/{name}") as answer:
-        state = (await answer.json())["aegaeon"]
-    assert state["phase"] == "failed"
+    state: dict[str, Any] = {}
+    async with asyncio.timeout(10):  # the stack is up when its scheduler knows; its gateway is notified right after
+        while state.get("phase") != "failed":
+            async with api.get(f"/v1/models/{name}") as answer:
+                state = (await answer.json())["aegaeon"]
     assert all(word in state["reason"] for word in BROKEN[name]), state["reason"]
     shown = await asyncio.to_thread(top, stack)
     assert f"failed: {state['reason']}" in shown

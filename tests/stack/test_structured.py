@@ -1,9 +1,10 @@
-"""Structured output through a whole stack: streamed or not, and whatever engine is killed, the same output."""
+"""Structured output and calls of tools through a whole stack: streamed or not, whatever is killed, the same output."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,33 +29,54 @@ SCHEMA = {
     "required": ["rows"],
     "additionalProperties": False,
 }
-FORMAT = {"type": "json_schema", "json_schema": {"name": "rows", "schema": SCHEMA}}
+FORMAT = {"response_format": {"type": "json_schema", "json_schema": {"name": "rows", "schema": SCHEMA}}}
+TOOL = {"type": "function", "function": {"name": "put", "parameters": SCHEMA}}
+CALL = {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}
 Job = tuple[str, int]
 JOBS: list[Job] = [(model, seed) for model in MODELS for seed in range(2)]
 
 
 @pytest.fixture(scope="module")
-def stack(four_models: dict[str, Path]) -> Iterator[Stack]:
-    with running(manifests(four_models, prefill=1, decode=2, device="2Mi", policy="paper")) as up:
+def stack(four_models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    folder = tmp_path_factory.mktemp("models")
+    models = {name: knowing_tools(model, folder / name) for name, model in four_models.items()}
+    with running(manifests(models, prefill=1, decode=2, device="2Mi", policy="paper")) as up:
         yield up
+
+
+def knowing_tools(model: Path, folder: Path) -> Path:
+    """A copy whose chat template has them."""
+    shutil.copytree(model, folder)
+    for file in folder.glob("chat_template.jinja"):
+        file.write_text("{{ tools | tojson if tools else '' }}" + file.read_text())
+    return folder
 
 
 def asked(job: Job) -> dict[str, Any]:
     model, seed = job
     messages = [{"role": "user", "content": "Rows, please."}]
-    return {"model": model, "messages": messages, "seed": seed, "temperature": 0.7, "response_format": FORMAT}
+    wanted = CALL if seed % 2 else FORMAT
+    return {"model": model, "messages": messages, "seed": seed, "temperature": 0.7, **wanted}
 
 
 async def whole(client: Any, job: Job) -> str:
     answer = await client.chat.completions.create(**asked(job), max_tokens=1500)
-    assert answer.choices[0].finish_reason == "stop"
-    return str(answer.choices[0].message.content)
+    [choice] = answer.choices
+    if job[1] % 2:
+        assert choice.finish_reason == "tool_calls"
+        [call] = choice.message.tool_calls
+        assert call.function.name == "put"
+        return str(call.function.arguments)
+    assert choice.finish_reason == "stop"
+    return str(choice.message.content)
 
 
 async def streamed(client: Any, job: Job, at_piece: asyncio.Event) -> str:
     pieces = []
     async for chunk in await client.chat.completions.create(**asked(job), max_tokens=1500, stream=True):
-        pieces.append(chunk.choices[0].delta.content or "")
+        delta = chunk.choices[0].delta
+        [call] = delta.tool_calls or [None]
+        pieces.append(delta.content or "" if call is None else call.function.arguments)
         if len(pieces) == 8:
             at_piece.set()
     return "".join(pieces)

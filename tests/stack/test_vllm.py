@@ -115,8 +115,8 @@ async def test_adapters_are_added_and_removed_during_a_stream_and_one_of_another
 async def until_failed(stack: Stack, client: Any, name: str, why: str) -> None:
     """Until /v1/models shows the reason; then status and a request for it show the same."""
     async with asyncio.timeout(30):
-        while (state := (await client.models.retrieve(name)).aegaeon)["phase"] != "failed":  # noqa: ASYNC110
-            await asyncio.sleep(0.05)  # another process is watched
+        while (state := (await client.models.retrieve(name)).aegaeon)["phase"] != "failed":  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.05)
     assert why in state["reason"]
     status = await read_status(stack.state.scheduler)
     assert [one.reason for one in status.adapters if one.spec.name == name] == [state["reason"]]

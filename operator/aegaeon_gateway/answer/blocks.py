@@ -1,6 +1,6 @@
 """An answer as a row of blocks, for APIs that have it so: reasoning, text and calls, each begun and ended once.
 
-A text that goes on behind a call is a block of its own. Calls come whole.
+A text that goes on behind a call is a block of its own. A call is open until the next block begins.
 """
 
 from __future__ import annotations
@@ -72,12 +72,17 @@ class Blocks:
         """What a delta adds. To be iterated to its end."""
         self.finish, self.stop_reason = delta.finish, delta.stop_reason
         self.nbytes += TOKEN_BYTES * (len(delta.tokens) + sum(1 + len(one.top) for one in delta.logprobs))
+        calls = [*delta.calls]
+        if calls and not calls[0].name:
+            yield self._more(calls.pop(0).arguments, [])
         if delta.reasoning:
             yield from self._text("reasoning", delta.reasoning, [])
         if delta.text:
             yield from self._text("text", delta.text, delta.logprobs)
-        for call in delta.calls:
-            yield from self._call(call)
+        for call in calls:
+            yield from self._begin("call", call)
+            if call.arguments:
+                yield self._more(call.arguments, [])
 
     def end(self) -> Iterator[Ended]:
         """The answer has ended."""
@@ -93,17 +98,14 @@ class Blocks:
     def _text(self, kind: Kind, text: str, logprobs: list[TokenLogprob]) -> Iterator[Event]:
         if self._open is None or self._open.kind != kind:
             yield from self._begin(kind, None)
-        block = self.all[-1]
-        block.texts.append(text)
-        block.logprobs += logprobs
-        yield More(block, text, logprobs)
+        yield self._more(text, logprobs)
 
-    def _call(self, call: Call) -> Iterator[Event]:
-        yield from self._begin("call", call)
-        block = self.all[-1]
-        block.texts.append(call.arguments)
-        yield More(block, call.arguments, [])
-        yield from self.end()
+    def _more(self, text: str, logprobs: list[TokenLogprob]) -> More:
+        """Of the block that is open."""
+        assert self._open is not None, "a block has begun"
+        self._open.texts.append(text)
+        self._open.logprobs += logprobs
+        return More(self._open, text, logprobs)
 
     def _begin(self, kind: Kind, call: Call | None) -> Iterator[Event]:
         yield from self.end()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from aegaeon_gateway.answer.body import Body, Collected
@@ -60,23 +60,29 @@ class ChatRenderer:
         if delta.text or not (delta.reasoning or delta.calls):
             found.append({"content": delta.text})
         if delta.calls:
-            calls = self._calls(delta.index, delta.calls, delta.calls_before)
-            found.append({"tool_calls": [{"index": delta.calls_before + at, **call} for at, call in enumerate(calls)]})
+            found.append({"tool_calls": [*self._call_deltas(delta)]})
         choices = [_chat_choice(delta.index, piece) for piece in found]
         choices[0]["logprobs"] = self._logprobs(delta)
         if self._ids:
             choices[0]["token_ids"] = delta.tokens
         return b"".join(self._envelope.chunk([choice], delta=delta) for choice in choices)
 
-    def _calls(self, index: int, calls: Sequence[Call], before: int = 0) -> list[dict[str, Any]]:
-        return [
-            {
-                "id": call_id(self._request, f"{index}/{before + at}"),
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for at, call in enumerate(calls)
-        ]
+    def _call_deltas(self, delta: Delta) -> Iterator[dict[str, Any]]:
+        """Whole calls, beginnings, and what goes on with the call before."""
+        at = delta.calls_before - 1
+        for call in delta.calls:
+            if call.name:
+                at += 1
+                yield {"index": at, **self._call(delta.index, at, call)}
+            else:
+                yield {"index": at, "function": {"arguments": call.arguments}}
+
+    def _call(self, index: int, at: int, call: Call) -> dict[str, Any]:
+        return {
+            "id": call_id(self._request, f"{index}/{at}"),
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
 
     def ending(self, usage: Usage) -> bytes:
         return self._envelope.ending(usage)
@@ -102,7 +108,7 @@ class ChatRenderer:
         if self._request.options.reasoning:
             message["reasoning_content"] = choice.reasoning or None
         if choice.calls:
-            message["tool_calls"] = self._calls(choice.index, choice.calls)
+            message["tool_calls"] = [self._call(choice.index, at, call) for at, call in enumerate(choice.calls)]
         ids = {"token_ids": choice.tokens} if self._ids else {}
         return {
             "index": choice.index,

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from aegaeon_gateway.errors import EngineError
 from aegaeon_gateway.generation.generation import Generation
+from aegaeon_gateway.generation.output import Usage
 from aegaeon_gateway.generation.request import Request
+from aegaeon_gateway.generation.timing import Timing, longest
 from aegaeon_gateway.metrics import ModelMetrics
 from aegaeon_gateway.rpc.link import SchedulerLink
 from aegaeon_gateway.workers.wire import Pooled
@@ -40,6 +42,11 @@ class Pooling:
         self._next = 0
         self._open: dict[int, Generation] = {}
         self._results: dict[int, bytes] = {}
+        self._cached_tokens = 0
+        self.timing = Timing()
+        """what took how long, the longest of its prompts that are over"""
+        self.finishes: list[str] = []
+        """why its prompts that are over ended, each reason once"""
 
     async def __aenter__(self) -> Pooling:
         return self
@@ -66,6 +73,18 @@ class Pooling:
         """Of the prompts that were computed so far."""
         return sum(self._request.prompts[number].tokens for number in self._results)
 
+    @property
+    def usage(self) -> Usage:
+        """OpenAI's usage object, in tokens: nothing is output."""
+        tokens = self._request.prompt_tokens
+        return {
+            "prompt_tokens": tokens,
+            "completion_tokens": 0,
+            "total_tokens": tokens,
+            "prompt_tokens_details": {"cached_tokens": self._cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": 0},
+        }
+
     def _fill(self, total: int) -> None:
         while len(self._open) < WINDOW and self._next < total:
             generation = Generation(self._request, self._next, self._metrics, self._wake.set, self._wake.set)
@@ -87,6 +106,11 @@ class Pooling:
         generation = self._open.pop(number)
         self._link.close(generation)
         generation.account()
+        self.timing = longest((self.timing, *generation.timings))
+        for choice in generation.choices:
+            self._cached_tokens += choice.cached_tokens
+            if (finish := choice.output.finish) is not None and finish not in self.finishes:
+                self.finishes.append(finish)
 
 
 def _checked(pooled: bytes) -> bytes:

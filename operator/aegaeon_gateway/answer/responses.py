@@ -35,6 +35,7 @@ class ResponsesRenderer:
         self._numbers = count()
         self._created = int(time.time())
         self._named = Naming(request.vocabulary)
+        self._last_events: bytes | None = None
 
     def opening(self) -> bytes:
         response = self._response("in_progress", None)
@@ -46,14 +47,10 @@ class ResponsesRenderer:
         return b"".join(map(self._event, self._blocks.take(delta)))
 
     def ending(self, usage: Usage) -> bytes:
-        ended = b"".join(map(self._event, self._last()))
-        return ended + self._named_event(f"response.{self._status}", response=self._whole(usage))
+        return self._ended() + self._named_event(f"response.{self._status}", response=self._whole(usage))
 
     def failure(self, error: ApiError) -> bytes:
-        said = error.body()["error"]
-        response = {**self._response("failed", None), "output": [*map(self._item, self._blocks.all)]}
-        response["error"] = {"code": said["code"] or "server_error", "message": said["message"]}
-        return self._named_event("response.failed", response=response)
+        return self._named_event("response.failed", response=self._failed(error))
 
     def keep(self, delta: Delta) -> int:
         for _ in self._blocks.take(delta):
@@ -71,6 +68,23 @@ class ResponsesRenderer:
         whole = self._whole(usage)
         return Kept(orjson.dumps(whole), before[:-1] + b"," + orjson.dumps(whole["output"])[1:])
 
+    @property
+    def background(self) -> bool:
+        """No client waits for it."""
+        return bool(self._said["background"])
+
+    def begun(self, now: float) -> Kept:
+        """What is kept while it is generated; `now`: unix seconds."""
+        return Kept(orjson.dumps(self._response("in_progress", None)), self._request.conversation, now)
+
+    def ended_with(self, error: ApiError) -> Kept:
+        """What is kept of one that failed."""
+        return Kept(orjson.dumps(self._failed(error)), self._request.conversation)
+
+    def was_not_kept(self) -> None:
+        """It could not be, whatever its request wants: the response says so."""
+        self._said["store"] = False
+
     # ---- the response ------------------------------------------------------------------------------------------------
 
     @property
@@ -79,13 +93,18 @@ class ResponsesRenderer:
 
     def _whole(self, usage: Usage) -> Json:
         """Ends what is open."""
-        for _ in self._last():
-            pass
+        self._ended()
         response = self._response(self._status, _usage(usage))
         response["output"] = [*map(self._item, self._blocks.all)]
         response["completed_at"] = int(time.time())
         if self._status == "incomplete":
             response["incomplete_details"] = {"reason": "max_output_tokens"}
+        return response
+
+    def _failed(self, error: ApiError) -> Json:
+        said = error.body()["error"]
+        response = {**self._response("failed", None), "output": [*map(self._item, self._blocks.all)]}
+        response["error"] = {"code": said["code"] or "server_error", "message": said["message"]}
         return response
 
     def _response(self, status: str, usage: Json | None) -> Json:
@@ -95,8 +114,8 @@ class ResponsesRenderer:
             "object": "response",
             "created_at": self._created,
             "status": status,
-            "background": False,
             "error": None,
+            "completed_at": None,
             "incomplete_details": None,
             "model": self._request.model,
             "output": [],
@@ -144,6 +163,12 @@ class ResponsesRenderer:
         return content
 
     # ---- events ------------------------------------------------------------------------------------------------------
+
+    def _ended(self) -> bytes:
+        """The events that end the last item, made once."""
+        if self._last_events is None:
+            self._last_events = b"".join(map(self._event, self._last()))
+        return self._last_events
 
     def _last(self) -> Iterator[Event]:
         """An answer has one item at least."""

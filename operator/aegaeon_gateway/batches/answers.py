@@ -35,7 +35,7 @@ class Answers:
 
     async def load(self) -> None:
         """What is answered already."""
-        async for answer in self._distinct(await self._keys()):
+        async for answer in self._distinct(await self.snapshot()):
             self._done[answer.number] = answer.ok
 
     @property
@@ -71,21 +71,13 @@ class Answers:
 
     async def snapshot(self) -> Sequence[str]:
         """The segments that are there now."""
-        return await self._keys()
+        return [entry.key for entry in await self._store.entries(self._prefix)]
 
     async def lines(self, snapshot: Sequence[str], ok: bool) -> AsyncIterator[bytes]:
         """Of the output file, or of the error file, with their ends."""
         async for answer in self._distinct(snapshot):
             if answer.ok == ok:
                 yield bytes(answer.line) + b"\n"
-
-    async def count(self, snapshot: Sequence[str]) -> tuple[int, int]:
-        """Completed and failed lines."""
-        found = [answer.ok async for answer in self._distinct(snapshot)]
-        return sum(found), len(found) - sum(found)
-
-    async def _keys(self) -> list[str]:
-        return [entry.key for entry in await self._store.entries(self._prefix)]
 
     async def _distinct(self, snapshot: Sequence[str]) -> AsyncIterator[Answered]:
         seen: set[int] = set()

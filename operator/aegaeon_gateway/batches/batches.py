@@ -10,7 +10,7 @@ import msgspec
 from aegaeon_gateway.batches.files import Files, not_found
 from aegaeon_gateway.batches.keys import BatchKeys, batches_of, open_of
 from aegaeon_gateway.batches.pages import Asked, new_id, page
-from aegaeon_gateway.batches.records import COMPLETION_WINDOWS, Json, Order, Progress, shown
+from aegaeon_gateway.batches.records import COMPLETION_WINDOWS, OVER, Json, Order, Progress, shown
 from aegaeon_gateway.batches.settings import BatchSettings
 from aegaeon_gateway.batches.store import Store
 from aegaeon_gateway.errors import HttpError, InvalidRequestError
@@ -70,11 +70,10 @@ class Batches:
     async def cancel(self, tenant: str, id_: str) -> Json:
         """What is answered stays. Raises HttpError (404), InvalidRequestError for one that is over."""
         found = await self.get(tenant, id_)
-        at = BatchKeys(tenant, id_)
-        if (await progress_of(self._store, at)).over:
+        if found["status"] in OVER:
             message = f"The batch is {found['status']} already."
             raise InvalidRequestError(message, code="batch_over")
-        await self._store.create(at.cancelled, str(int(self._clock())).encode())
+        await self._store.create(BatchKeys(tenant, id_).cancelled, str(int(self._clock())).encode())
         return await self.get(tenant, id_)
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from aegaeon_gateway.batches import keys
-from aegaeon_gateway.batches.pages import Asked, new_id, page
+from aegaeon_gateway.batches.pages import Asked, in_order, new_id
 from aegaeon_gateway.batches.records import FileRecord
 from aegaeon_gateway.batches.settings import BatchSettings
 from aegaeon_gateway.batches.store import Store
@@ -42,14 +42,13 @@ class Files:
         await self._check_room(tenant)
         return await self._record(tenant, id_, nbytes, filename, "batch", keep_s)
 
-    async def write(self, tenant: str, id_: str, filename: str, lines: AsyncIterator[bytes], keep_s: float) -> int:
-        """A file that a batch writes; returns its bytes. Without a line there is none: 0."""
+    async def write(self, tenant: str, id_: str, filename: str, lines: AsyncIterator[bytes], keep_s: float) -> None:
+        """A file that a batch writes. Without a line there is none."""
         nbytes = await self._store.upload(keys.file_content(tenant, id_), lines)
-        if not nbytes:
+        if nbytes:
+            await self._record(tenant, id_, nbytes, filename, "batch_output", keep_s)
+        else:
             await self.forget(tenant, id_)
-            return 0
-        await self._record(tenant, id_, nbytes, filename, "batch_output", keep_s)
-        return nbytes
 
     async def _record(
         self, tenant: str, id_: str, nbytes: int, filename: str, purpose: str, keep_s: float
@@ -74,13 +73,18 @@ class Files:
         """Of its content; None when it was deleted."""
         return await self._store.part(keys.file_content(tenant, id_), start, nbytes)
 
-    async def page(self, tenant: str, asked: Asked) -> tuple[list[FileRecord], bool]:
-        """A page of a tenant's files, and whether there are more."""
+    async def page(self, tenant: str, asked: Asked, purpose: str | None = None) -> tuple[list[FileRecord], bool]:
+        """A page of a tenant's files, of one purpose or of any, and whether there are more."""
         entries = await self._store.entries(keys.files_of(tenant))
         names = [one.key.rpartition("/")[2] for one in entries if one.key.endswith(keys.RECORD)]
-        ids, more = page([name.removesuffix(keys.RECORD) for name in names], asked)
-        found = [await self._found(keys.file_record(tenant, id_)) for id_ in ids]
-        return [one for one in found if one is not None], more
+        found: list[FileRecord] = []
+        for id_ in in_order([name.removesuffix(keys.RECORD) for name in names], asked):
+            record = await self._found(keys.file_record(tenant, id_))
+            if record is not None and purpose in (None, record.purpose):
+                found.append(record)
+            if len(found) > asked.limit:
+                break
+        return found[: asked.limit], len(found) > asked.limit
 
     async def delete(self, tenant: str, id_: str) -> None:
         """Raises HttpError (404)."""

@@ -26,7 +26,13 @@ class Asked:
 
 def page(ids: Sequence[str], asked: Asked) -> tuple[list[str], bool]:
     """The ids of a page, and whether there are more behind it."""
+    ordered = in_order(ids, asked)
+    return ordered[: asked.limit], len(ordered) > asked.limit
+
+
+def in_order(ids: Sequence[str], asked: Asked) -> list[str]:
+    """All ids from the page's first one on."""
     ordered = sorted(ids, reverse=asked.newest_first)
     if asked.after:
-        ordered = [id_ for id_ in ordered if (id_ < asked.after if asked.newest_first else id_ > asked.after)]
-    return ordered[: asked.limit], len(ordered) > asked.limit
+        return [id_ for id_ in ordered if (id_ < asked.after if asked.newest_first else id_ > asked.after)]
+    return ordered

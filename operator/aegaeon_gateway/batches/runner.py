@@ -86,7 +86,7 @@ class BatchRunner:
         except UnavailableError as error:
             log.warning("batch %s goes on later: %s", order.id, error.message)
             await asyncio.sleep(self._tools.settings.look_s)
-        except Exception:
+        except Exception:  # a defect met in one batch ends none of the others, and is tried again with its lease free
             log.exception("batch %s cannot go on here", order.id)
             await asyncio.sleep(self._tools.settings.lease_s)
         finally:

@@ -53,6 +53,8 @@ class BatchSettings(_Strict):
     defer_s: _Seconds = 60.0
     """seconds by which their tokens are due later than those of online requests: streams that are so far ahead of their
     readers lend their time"""
+    failed_s: _Seconds = 600.0
+    """seconds that lines wait for a model that has failed; then its error is their answer"""
     lease_s: _Seconds = 15.0
     """seconds without a sign of life after which another gateway takes a batch over"""
     look_s: _Seconds = 5.0

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
-import orjson
 from msgspec import Raw, structs
 
 from aegaeon_gateway.batches.answers import Answers
@@ -33,6 +32,7 @@ from aegaeon_gateway.batches.lines import (
     parsed,
 )
 from aegaeon_gateway.batches.pages import new_id
+from aegaeon_gateway.batches.patience import Patience
 from aegaeon_gateway.batches.records import Fault, Order, Progress
 from aegaeon_gateway.batches.settings import BatchSettings
 from aegaeon_gateway.batches.store import Store
@@ -50,12 +50,16 @@ _UNANSWERED = {
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a line. `again_s`: no answer, but when to ask again at the earliest, seconds."""
+    """The answer to a line. `again_s`: no answer, but when to ask again at the earliest, seconds.
+
+    `failed`: with it, the model has failed, and `body` says why.
+    """
 
     status: int
     request_id: str
     body: bytes
     again_s: float | None = None
+    failed: bool = False
 
 
 class Asker(Protocol):
@@ -90,6 +94,7 @@ class Work:
         self._answers = Answers(tools.store, self._at.answers, lease.term)
         self._progress = Progress()
         self._lines_open = asyncio.Semaphore(tools.settings.in_flight)
+        self._patience = Patience(tools.settings.failed_s, 2 * _AGAIN_S[1], tools.clock)
 
     async def run(self) -> None:
         """To its end. Raises LeaseLostError, UnavailableError (of the store): another gateway or a retry goes on."""
@@ -177,7 +182,7 @@ class Work:
                     if not self._answers.has(line.number):
                         await self._lines_open.acquire()
                         asking.create_task(self._ask(line)).add_done_callback(lambda _: self._lines_open.release())
-        except ExceptionGroup as group:
+        except ExceptionGroup as group:  # `run` handles single errors, and the first one ended the others
             raise group.exceptions[0] from group
 
     async def _ask(self, numbered: Numbered) -> None:
@@ -188,10 +193,11 @@ class Work:
                 reply = await self._tools.asker.ask(
                     self._order.tenant, ENDPOINTS[self._order.endpoint], bytes(line.body)
                 )
-                if reply.again_s is not None:
+                if reply.again_s is not None and not reply.failed:
                     self._tools.throttle.refused()
-            if reply.again_s is None:
-                self._answers.add(numbered.number, reply.status < 400, _line(line, reply))
+            if reply.again_s is None or (reply.failed and self._patience.is_over(reply.body)):
+                response = {"status_code": reply.status, "request_id": reply.request_id, "body": Raw(reply.body)}
+                self._answers.add(numbered.number, reply.status < 400, _line(line, response=response))
                 return
             await asyncio.sleep(max(pause_s, min(reply.again_s, _AGAIN_S[1])))
             pause_s = min(2 * pause_s, _AGAIN_S[1])
@@ -206,10 +212,10 @@ class Work:
         await self._lease.renew()
         await self._say(structs.replace(self._progress, status="finalizing", finalizing_at=int(self._tools.clock())))
         snapshot = await self._answers.snapshot()
-        output, errors = [await self._file(snapshot, ok) for ok in (True, False)]
-        completed, failed = await self._answers.count(snapshot)
-        whole = structs.replace(self._progress, completed=completed, failed=failed)
-        self._progress = structs.replace(whole, output_file_id=output, error_file_id=errors)
+        (output, completed), (errors, failed) = [await self._file(snapshot, ok) for ok in (True, False)]
+        self._progress = structs.replace(
+            self._progress, completed=completed, failed=failed, output_file_id=output, error_file_id=errors
+        )
         if await self._end(state):
             await self._tools.store.delete(*snapshot)
         else:
@@ -220,15 +226,21 @@ class Work:
         async for numbered in self._input():
             if not self._answers.has(numbered.number):
                 line = parsed(numbered.text, self._order.endpoint)
-                error = {"code": code, "message": message}
-                line_out = {"id": _request_id(), "custom_id": line.custom_id, "response": None, "error": error}
-                self._answers.add(numbered.number, False, orjson.dumps(line_out))
+                self._answers.add(numbered.number, False, _line(line, error={"code": code, "message": message}))
 
-    async def _file(self, snapshot: Sequence[str], ok: bool) -> str | None:
-        id_, order = new_id("file-", self._tools.clock()), self._order
+    async def _file(self, snapshot: Sequence[str], ok: bool) -> tuple[str | None, int]:
+        """Its id, None without a line, and its lines."""
+        id_, order, count = new_id("file-", self._tools.clock()), self._order, 0
         name = f"{order.id}_{'output' if ok else 'error'}.jsonl"
-        pieces = self._answers.lines(snapshot, ok)
-        return id_ if await self._tools.files.write(order.tenant, id_, name, pieces, order.output_s) else None
+
+        async def counted() -> AsyncIterator[bytes]:
+            nonlocal count
+            async for line in self._answers.lines(snapshot, ok):
+                count += 1
+                yield line
+
+        await self._tools.files.write(order.tenant, id_, name, counted(), order.output_s)
+        return id_ if count else None, count
 
     async def _discard(self, *files: str | None) -> None:
         """Of two gateways that finished the batch, the other was first."""
@@ -250,12 +262,7 @@ class Work:
         return await self._tools.store.create(self._at.end, msgspec.json.encode(self._progress))
 
 
-def _line(line: Line, reply: Reply) -> bytes:
+def _line(line: Line, response: dict[str, object] | None = None, error: dict[str, str] | None = None) -> bytes:
     """Of the output file, or of the error file."""
-    response = {"status_code": reply.status, "request_id": reply.request_id, "body": Raw(reply.body)}
-    line_out = {"id": _request_id(), "custom_id": line.custom_id, "response": response, "error": None}
-    return msgspec.json.encode(line_out)
-
-
-def _request_id() -> str:
-    return new_id("batch_req_", time.time())
+    id_ = new_id("batch_req_", time.time())
+    return msgspec.json.encode({"id": id_, "custom_id": line.custom_id, "response": response, "error": error})

@@ -50,6 +50,11 @@ class MemoryConversations:
             self._remove_oldest(self._bytes.most_common(1)[0][0])
         return id_ in self._entries.get(tenant, {})
 
+    async def replace(self, tenant: str, id_: str, kept: Kept) -> bool:
+        """See Conversations."""
+        before = await self.get(tenant, id_)
+        return before is not None and before.beat > 0 and await self.put(tenant, id_, kept)
+
     async def get(self, tenant: str, id_: str) -> Kept | None:
         """See Conversations."""
         self._expire()

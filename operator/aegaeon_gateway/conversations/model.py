@@ -9,10 +9,14 @@ from msgspec import Struct
 
 
 class Kept(Struct, frozen=True):
-    """A response as its client got it, and the conversation up to its end: items of input and output. Both JSON."""
+    """A response as its client got it, and the conversation up to its end: items of input and output. Both JSON.
+
+    `beat`: of one that is generated in the background, when its gateway last showed that it lives (unix seconds).
+    """
 
     response: bytes
     conversation: bytes
+    beat: float = 0.0
 
     @property
     def size(self) -> int:
@@ -34,6 +38,11 @@ class Conversations(Protocol):
 
     async def put(self, tenant: str, id_: str, kept: Kept) -> bool:
         """Keep a response; False where it is not kept: it is too large, or the store is unavailable."""
+        ...
+
+    async def replace(self, tenant: str, id_: str, kept: Kept) -> bool:
+        """Put it in the place of one that is generated in the background; False where that is over, deleted or expired,
+        or this one is too large. Raises UnavailableError."""
         ...
 
     async def get(self, tenant: str, id_: str) -> Kept | None:

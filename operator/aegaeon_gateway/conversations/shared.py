@@ -17,9 +17,14 @@ log = logging.getLogger(__name__)
 
 _PREFIX = "aegaeon:responses:"
 # KEYS: an id's value, and of its tenant: ids by time, and their sizes with the total under "". ARGV: id, value,
-# milliseconds to keep it, most ids, most bytes. All keys of a tenant have one hash tag, evicted ones too.
+# milliseconds to keep it, most ids, most bytes, and 1 where it is only put in the place of one with a beat. All keys of
+# a tenant have one hash tag, evicted ones too. The last 8 bytes of a value are its beat (msgpack, float64).
 _PUT = """
 local ids, sizes = KEYS[2], KEYS[3]
+if ARGV[6] == '1' then
+  local before = redis.call('GET', KEYS[1])
+  if not before or string.sub(before, -8) == string.rep('\\0', 8) then return 0 end
+end
 local prefix = string.sub(KEYS[1], 1, #KEYS[1] - #ARGV[1])
 local time = redis.call('TIME')
 local now, ttl = time[1] * 1000 + math.floor(time[2] / 1000), tonumber(ARGV[3])
@@ -67,16 +72,25 @@ class RedisConversations:
 
     async def put(self, tenant: str, id_: str, kept: Kept) -> bool:
         """See Conversations."""
-        bounds, value = self._bounds, msgspec.msgpack.encode(kept)
-        if len(value) > bounds.nbytes or not bounds.count:
-            return False
-        arguments = [id_, value, max(int(bounds.seconds * 1000), 1), bounds.count, bounds.nbytes]
         try:
-            await self._put(keys=_keys(tenant, id_), args=arguments)
+            return await self._put_if(tenant, id_, kept, beating=False)
         except (RedisError, OSError) as error:
             log.warning("a response is not kept: Redis is unavailable (%s)", error)
             return False
-        return True
+
+    async def replace(self, tenant: str, id_: str, kept: Kept) -> bool:
+        """See Conversations."""
+        try:
+            return await self._put_if(tenant, id_, kept, beating=True)
+        except (RedisError, OSError) as error:
+            raise _unavailable() from error
+
+    async def _put_if(self, tenant: str, id_: str, kept: Kept, *, beating: bool) -> bool:
+        bounds, value = self._bounds, msgspec.msgpack.encode(kept)
+        if len(value) > bounds.nbytes or not bounds.count:
+            return False
+        arguments = [id_, value, max(int(bounds.seconds * 1000), 1), bounds.count, bounds.nbytes, int(beating)]
+        return bool(await self._put(keys=_keys(tenant, id_), args=arguments))
 
     async def get(self, tenant: str, id_: str) -> Kept | None:
         """See Conversations."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from aegaeon_gateway.dialects import calls, harmony
+from aegaeon_gateway.dialects import calls, forms, harmony
+from aegaeon_gateway.dialects.call_stream import Tools
 from aegaeon_gateway.dialects.forced import ForcedReader
 from aegaeon_gateway.dialects.harmony import HarmonyReader
 from aegaeon_gateway.dialects.marked import MarkedReader, Marks, Region
@@ -15,13 +15,15 @@ from aegaeon_gateway.dialects.pieces import Reader
 NONE = "none"
 """a name for no family at all"""
 _DEEPSEEK_AROUND = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
-_LLAMA3 = Region("<|python_tag|>", "", calls.llama3)
+_LLAMA3 = Region("<|python_tag|>", "", calls.llama3, forms.LLAMA3)
 
 TOOLS: dict[str, Marks] = {
     # by name, in the order in which a template is asked; harmony is none of marks alone
-    "deepseek": Marks((Region("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", calls.deepseek),), _DEEPSEEK_AROUND),
-    "mistral": Marks((Region("[TOOL_CALLS]", "", calls.mistral),)),
-    "hermes": Marks((Region("<tool_call>", "</tool_call>", calls.hermes),)),
+    "deepseek": Marks(
+        (Region("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", calls.deepseek, forms.DEEPSEEK),), _DEEPSEEK_AROUND
+    ),
+    "mistral": Marks((Region("[TOOL_CALLS]", "", calls.mistral, forms.MISTRAL),)),
+    "hermes": Marks((Region("<tool_call>", "</tool_call>", calls.hermes, forms.HERMES),)),
     "llama3": Marks((_LLAMA3,), bare=_LLAMA3),
 }
 REASONING: dict[str, Region] = {
@@ -62,12 +64,12 @@ class Dialect:
         said = Dialect(tools or self.tools, reasoning or self.reasoning)
         return Dialect(said.tools.replace(NONE, ""), said.reasoning.replace(NONE, ""))
 
-    def reader(self, tools: Sequence[str], *, inside: bool) -> Reader | None:
+    def reader(self, tools: Tools, *, inside: bool) -> Reader | None:
         """For one answer; None where there is nothing to be read. `inside`: the prompt ends within reasoning."""
         if self.tools == FORCED:
-            return ForcedReader()
+            return ForcedReader(tools)
         if HARMONY in (self.tools, self.reasoning):
-            return HarmonyReader()
+            return HarmonyReader(tools)
         marks = _marks_of(self.tools, self.reasoning)
         return MarkedReader(marks, tools, inside=inside) if marks.regions else None
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from aegaeon_gateway.dialects import calls
+from aegaeon_gateway.dialects import calls, forms
+from aegaeon_gateway.dialects.call_stream import CallStream, Tools
 from aegaeon_gateway.dialects.pieces import Pieces
 
 
 class ForcedReader:
-    """Implements Reader. What ends before it is whole is content."""
+    """Implements Reader. What ends before it is whole is content, but for calls that were passed on."""
 
-    def __init__(self) -> None:
-        self._body: list[str] = []
+    def __init__(self, tools: Tools) -> None:
+        self._stream = CallStream(forms.FORCED, tools)
 
     def feed(self, text: str) -> Pieces:
         """See Reader."""
-        self._body.append(text)
-        return Pieces()
+        return Pieces(calls=self._stream.feed(text))
 
     @property
     def reasoning(self) -> bool:
@@ -24,8 +24,5 @@ class ForcedReader:
 
     def flush(self) -> Pieces:
         """See Reader."""
-        body, self._body = "".join(self._body), []
-        try:
-            return Pieces(calls=calls.forced(body))
-        except ValueError:
-            return Pieces(content=body)
+        ended = self._stream.end(calls.forced)
+        return Pieces(content=ended.left or "", calls=[*ended.calls])

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 
-from aegaeon_gateway.dialects import calls
+from aegaeon_gateway.dialects import calls, forms
+from aegaeon_gateway.dialects.call_stream import CallStream, Tools
 from aegaeon_gateway.dialects.pieces import Pieces
 from aegaeon_gateway.text.marks import Unread
 
@@ -24,12 +26,13 @@ _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 class HarmonyReader:
     """Implements Reader. The prompt ends with `<|start|>assistant`: the text begins in a header."""
 
-    def __init__(self) -> None:
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
         self._unread = Unread()
         self._header: str | None = ""  # as far as it is known; None inside a message
         self._channel = "final"
         self._recipient = ""
-        self._body: list[str] = []
+        self._calls: CallStream | None = None  # of a message with a recipient
         self._out = Pieces()
 
     def feed(self, text: str) -> Pieces:
@@ -45,7 +48,7 @@ class HarmonyReader:
     @property
     def reasoning(self) -> bool:
         """See Reader."""
-        return self._header is None and not self._recipient and self._channel == "analysis"
+        return self._header is None and self._calls is None and self._channel == "analysis"
 
     def flush(self) -> Pieces:
         """See Reader. A header without a message is what the model said."""
@@ -67,27 +70,27 @@ class HarmonyReader:
         channel, recipient = _CHANNEL.search(self._header), _RECIPIENT.search(self._header)
         self._channel = channel[1] if channel else "final"
         self._recipient = recipient[1].partition("<|")[0] if recipient else ""
+        if self._recipient:
+            self._calls = CallStream(forms.HARMONY, self._tools, self._recipient.removeprefix("functions."))
         self._header = None
 
     def _text(self, text: str) -> None:
         if self._header is not None:
             self._header += text
-        elif self._recipient:
-            self._body.append(text)
+        elif self._calls is not None:
+            self._out.calls += self._calls.feed(text)
         elif self._channel == "analysis":
             self._out.reasoning += text
         else:
             self._out.content += text
 
     def _end_of_message(self) -> None:
-        if not self._recipient:
+        if self._calls is None:
             return
-        recipient, body = self._recipient, "".join(self._body)
-        self._recipient, self._body = "", []
-        try:
-            self._out.calls += calls.harmony(recipient, body)
-        except ValueError:
-            self._out.content += body
+        ended = self._calls.end(partial(calls.harmony, self._recipient))
+        self._calls = None
+        self._out.calls += ended.calls
+        self._out.content += ended.left or ""
 
     def _taken(self) -> Pieces:
         out, self._out = self._out, Pieces()

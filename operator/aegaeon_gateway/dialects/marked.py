@@ -1,28 +1,31 @@
 """Text with marks around reasoning and calls, read as it comes.
 
 Newlines next to a mark belong to the format and are dropped. What was taken for a call and is none is content, its
-marks included.
+marks included, but for calls of it that were passed on already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aegaeon_gateway.dialects.pieces import Call, Pieces
+from aegaeon_gateway.dialects.call_stream import CallStream, Read, Tools
+from aegaeon_gateway.dialects.forms import Form
+from aegaeon_gateway.dialects.pieces import Pieces
 from aegaeon_gateway.text.marks import Unread
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Between `opening` and `closing` there is reasoning, or what `read` makes calls of.
+    """Between `opening` and `closing` there is reasoning, or what `read` makes calls of that begin in `form`.
 
     `closing` empty: it ends where the next one begins, or with the text.
     """
 
     opening: str
     closing: str
-    read: Callable[[str], list[Call]] | None = None
+    read: Read | None = None
+    form: Form | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +47,19 @@ class Marks:
 class MarkedReader:
     """Implements Reader. `inside`: the prompt ends with the opening of reasoning."""
 
-    def __init__(self, marks: Marks, tools: Sequence[str] = (), *, inside: bool = False) -> None:
+    def __init__(self, marks: Marks, tools: Tools, *, inside: bool = False) -> None:
         self._openings = {region.opening: region for region in marks.regions}
         self._ignored = marks.ignored
         self._bare = marks.bare
-        self._tools = frozenset(tools)
+        self._tools = tools
         reasoning = next((region for region in marks.regions if region.read is None), None)
         self._region = reasoning if inside else None
         self._at_start = not inside
         self._after_mark = inside
         self._unread = Unread()
         self._newlines = ""  # behind the text so far: dropped where a mark follows
-        self._raw: list[str] = []  # of a region of calls, with what came right before it
-        self._body: list[str] = []
+        self._raw: list[str] = []  # the opening of a region of calls, with what came right before it
+        self._calls: CallStream | None = None  # of such a region
         self._out = Pieces()
 
     def feed(self, text: str) -> Pieces:
@@ -79,8 +82,8 @@ class MarkedReader:
     def flush(self) -> Pieces:
         """See Reader."""
         self._text(self._unread.rest())
-        if (region := self._region) is not None and region.read is not None:
-            self._end_of_calls(region, "")
+        if self._region is not None and self._calls is not None:
+            self._end_of_calls(self._region, self._calls, "")
         self._write(self._newlines)
         self._newlines = ""
         return self._taken()
@@ -89,7 +92,8 @@ class MarkedReader:
         """Whether it is known how the text begins."""
         first = self._unread.text.lstrip()[:1]
         if first == "{":
-            self._region, self._after_mark = self._bare, False
+            self._enter(self._bare)
+            self._after_mark = False
         self._at_start = not first
         return bool(first)
 
@@ -103,29 +107,33 @@ class MarkedReader:
     def _cross(self, mark: str) -> None:
         """A mark ends what was there, and may begin something."""
         region, after = self._region, True
-        if region is not None and region.read is not None:
-            after = self._end_of_calls(region, mark if mark == region.closing else "")
+        if region is not None and self._calls is not None:
+            after = self._end_of_calls(region, self._calls, mark if mark == region.closing else "")
         ends = region is not None and mark == region.closing
-        self._region = None if ends else self._openings.get(mark)
-        if self._region is not None and self._region.read is not None:
+        self._enter(None if ends else self._openings.get(mark))
+        if self._calls is not None:
             self._raw = [self._newlines, mark]
         self._newlines, self._after_mark = "", after
 
-    def _end_of_calls(self, region: Region, closing: str) -> bool:
-        """Read what was collected; if it cannot be read, it is content, and False is returned."""
-        body, raw = "".join(self._body), "".join([*self._raw, *self._body, closing])
-        self._body, self._raw, self._newlines = [], [], ""
-        calls = _read(region, body)
-        if not calls or (region is self._bare and not {call.name for call in calls} <= self._tools):
-            self._out.content += raw
-            return False
-        self._out.calls += calls
-        return True
+    def _enter(self, region: Region | None) -> None:
+        self._region = region
+        self._calls = CallStream(region.form, self._tools) if region is not None and region.form is not None else None
+
+    def _end_of_calls(self, region: Region, calls: CallStream, closing: str) -> bool:
+        """If its body cannot be read, what is left of it is content, and False is returned."""
+        assert region.read is not None, "a region of calls"
+        ended = calls.end(region.read, known=region is self._bare)
+        self._out.calls += ended.calls
+        if ended.left is not None:
+            before = () if ended.begun else self._raw
+            self._out.content += "".join((*before, ended.left, closing))
+        self._raw, self._newlines, self._calls = [], "", None
+        return ended.left is None
 
     def _text(self, text: str) -> None:
         """Between marks."""
-        if self._region is not None and self._region.read is not None:
-            self._body.append(text)
+        if self._calls is not None:
+            self._out.calls += self._calls.feed(text)
             return
         if self._after_mark:
             text = text.lstrip("\n")
@@ -145,11 +153,3 @@ class MarkedReader:
     def _taken(self) -> Pieces:
         out, self._out = self._out, Pieces()
         return out
-
-
-def _read(region: Region, body: str) -> list[Call]:
-    """The calls in a body; none where it cannot be read."""
-    try:
-        return region.read(body) if region.read is not None else []
-    except ValueError:
-        return []

@@ -18,6 +18,7 @@ class Choice:
         "_early",
         "_limit",
         "cached_tokens",
+        "ended_at",
         "epoch",
         "finish",
         "first_at",
@@ -52,6 +53,8 @@ class Choice:
         """in a row, without a token between them"""
         self.first_at = 0.0
         self.last_at = 0.0
+        self.ended_at = 0.0
+        """its engine has computed all of it; of the newest token since, if one came later; 0: not that it is known"""
         self.submitted = False
         self._early: dict[int, Token] = {}
         self._limit = limit
@@ -67,11 +70,14 @@ class Choice:
             self.epoch += 1
             self._early.clear()
         self.submitted = True
+        self.ended_at = 0.0
 
     def receive(self, token: Token, now: float) -> bool:
         """Take one token, and early ones that are next then; True when there is anything fresh."""
         if token.epoch != self.epoch or self.finish is not None:
             return False
+        if self.ended_at:
+            self.ended_at = now
         due = len(self.tokens)
         if token.index != due:
             if due < token.index < self._limit:

@@ -19,6 +19,8 @@ from aegaeon_proto.v1.model_pb2 import FINISH_REASON_ERROR
 
 MAX_LOSSES = 8
 """losses in a row without a single new token, after which a request is taken for one that kills engines"""
+END_GRACE_S = 2.0
+"""seconds without a token after which those of a sequence that has ended at its engine are taken for lost"""
 
 
 class Generation:
@@ -82,7 +84,7 @@ class Generation:
             submit.pooling.logits_of.extend(request.options.pooled.logits_of)
         submit.age_s = now - request.arrived
         submit.traceparent = request.marks.traceparent
-        submit.tenant, submit.defer_s = request.tenant, request.defer_s
+        submit.tenant, submit.defer_s, submit.priority = request.tenant, request.defer_s, request.options.priority
         return message
 
     def accept(self, now: float) -> None:
@@ -114,6 +116,19 @@ class Generation:
             self.fail(EngineError(f"The engine was lost {choice.losses} times in a row on this request."))
             return None
         return choice
+
+    def is_complete(self, number: int) -> bool:
+        """Whether no engine has to work on a choice any more."""
+        return number < len(self.choices) and not self.choices[number].open
+
+    def ended(self, number: int, epoch: int, now: float) -> None:
+        """An engine has computed all of a choice: its last tokens are on their way, or were lost with the engine."""
+        if number < len(self.choices) and (choice := self.choices[number]).open and choice.epoch == epoch:
+            choice.ended_at = now
+
+    def truncated(self, now: float) -> list[Choice]:
+        """The choices whose last tokens do not come any more."""
+        return [choice for choice in self.open_choices if choice.ended_at and now - choice.ended_at > END_GRACE_S]
 
     def fail(self, error: ApiError) -> None:
         """End with an error; the first one counts."""
@@ -170,10 +185,10 @@ class Generation:
 
     @property
     def timings(self) -> Iterator[Timing]:
-        """Of the choices that have a token."""
+        """Of the choices that have a token, or what was wanted in its place."""
         arrived = self.request.arrived
         for choice in self.choices:
-            if choice.output.tokens:
+            if choice.first_at:
                 first_s, whole_s = choice.first_at - arrived, choice.last_at - arrived
                 yield Timing.of(first_s, whole_s, choice.load_s, choice.prefill_s, choice.stall_s)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+from aegaeon_gateway.dialects.call_stream import Tools
 from aegaeon_gateway.dialects.families import Dialect
-from aegaeon_gateway.dialects.pieces import Call, Pieces
+from aegaeon_gateway.dialects.pieces import Call, Pieces, joined
 from aegaeon_gateway.text.detokenize import Vocabulary
 from aegaeon_gateway.text.stops import StopScanner
 from aegaeon_gateway.workers.wire import Options
@@ -56,8 +57,9 @@ class Delta:
     """What one choice has that is new. `index` is the choice's in the HTTP answer; `finish` on the last one.
 
     `stop_reason`: the stop string or stop token of the client that ended it; `prompt`: logprobs of the prompt's tokens
-    from the second on, on the first delta; `total`: output tokens of the choice so far; `calls_before`: calls of the
-    choice before these; `pooled`: float32, little-endian, where no text was wanted.
+    from the second on, on the first delta; `total`: output tokens of the choice so far; `calls`: the first may go on
+    with the one before; `calls_before`: those that have begun before these; `pooled`: float32, little-endian, where no
+    text was wanted.
     """
 
     index: int
@@ -88,6 +90,7 @@ class Output:
             "_decoded",
             "_delta",
             "_flush",
+            "_hides_call",
             "_logprobs",
             "_options",
             "_plain",
@@ -100,7 +103,8 @@ class Output:
     def __init__(self, index: int, vocabulary: Vocabulary, options: Options) -> None:
         self._options = options
         dialect = Dialect(options.calls, options.reasoning)
-        self._reader = dialect.reader(options.tools, inside=options.inside_reasoning)
+        tools = Tools(frozenset(options.tools), frozenset(options.barred_tools), live=options.stream)
+        self._reader = dialect.reader(tools, inside=options.inside_reasoning)
         detokenizer = vocabulary.detokenizer(skip_special=options.skip_special_tokens, marks=dialect.marks)
         self._decode, self._flush = detokenizer.feed, detokenizer.flush
         self._plain = self._reader is None and not options.stops and options.logprob_count is None
@@ -110,6 +114,7 @@ class Output:
         self._decoded = 0  # characters that the tokens so far have made
         self._shown = 0  # characters of them that are no stop string
         self._calls = 0
+        self._hides_call = False  # the call that is read is not shown
         self.finish: str | None = None
         self.tokens = 0
         """output tokens that are billed"""
@@ -195,14 +200,22 @@ class Output:
         self.finish = self._delta.finish = "tool_calls" if self._calls and reason == "stop" else reason
 
     def _take(self, pieces: Pieces) -> None:
-        """What the reader has found. Without parallel calls there is one at most."""
+        """What the reader has found."""
         options, delta = self._options, self._delta
         delta.text += pieces.content
         if options.show_reasoning:
             delta.reasoning += pieces.reasoning
-        calls = pieces.calls if options.parallel_calls else pieces.calls[: 1 - self._calls]
-        delta.calls = (*delta.calls, *calls)
-        self._calls += len(calls)
+        if pieces.calls:
+            delta.calls = joined((*delta.calls, *self._of_shown(pieces.calls)))
+
+    def _of_shown(self, parts: Iterable[Call]) -> Iterator[Call]:
+        """Without parallel calls there is one at most."""
+        for part in parts:
+            if part.name:
+                self._hides_call = self._calls > 0 and not self._options.parallel_calls
+                self._calls += not self._hides_call
+            if not self._hides_call:
+                yield part
 
 
 def _finite(logprob: float) -> float:

@@ -98,12 +98,10 @@ class LineAsker:
                 raise UnauthorizedError("The tenant of this batch is not known here any more.")
             caller = Caller(found, record, self._defer_s)
             return Reply(200, record.id, await self._answerer.line(caller, endpoint, body))
-        except (UnavailableError, RateLimitedError) as error:
+        except (UnavailableError, RateLimitedError, ModelChangedError) as error:
             record.outcome = error.outcome
-            return Reply(error.status, record.id, b"", again_s=error.retry_after_s or 0.0)
-        except ModelChangedError as error:
-            record.outcome = error.outcome
-            return Reply(error.status, record.id, b"", again_s=0.0)
+            again_s = 0.0 if isinstance(error, ModelChangedError) else error.retry_after_s
+            return Reply(error.status, record.id, orjson.dumps(error.body()), again_s or 0.0, failed=again_s is None)
         except ApiError as error:
             refused = error
         except Exception:  # whatever it is, the line gets an answer and the log the traceback

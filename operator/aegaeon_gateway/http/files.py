@@ -76,9 +76,9 @@ class FileHandlers:
 
     async def list(self, http: web.Request) -> web.Response:
         kept, tenant = kept_for(self._gateway, http)
-        records, more = await kept.files.page(tenant, asked_of(http.query, _MOST_FILES, _MOST_FILES))
-        purpose = http.query.get("purpose")
-        return listed([one.shown() for one in records if purpose in (None, one.purpose)], more)
+        asked = asked_of(http.query, _MOST_FILES, _MOST_FILES)
+        records, more = await kept.files.page(tenant, asked, http.query.get("purpose"))
+        return listed([one.shown() for one in records], more)
 
     async def get(self, http: web.Request) -> web.Response:
         kept, tenant = kept_for(self._gateway, http)

@@ -20,6 +20,7 @@ from aegaeon_gateway.errors import ApiError, BodyTooLargeError, InvalidRequestEr
 from aegaeon_gateway.generation.output import Usage
 from aegaeon_gateway.generation.request import Request
 from aegaeon_gateway.http.admission import Client
+from aegaeon_gateway.http.background import Background
 from aegaeon_gateway.http.caller import Caller
 from aegaeon_gateway.http.event_stream import EventStream
 from aegaeon_gateway.http.gateway import Gateway
@@ -51,8 +52,10 @@ Served = Callable[[Caller, Received, ModelStatus, Holding], Awaitable[web.Stream
 class Answerer:
     """Handlers of every POST: answers of models, and what workers answer alone."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, background: Background | None = None) -> None:
+        """Without `background` nothing is generated in it."""
         self._gateway = gateway
+        self._background = background
         self._preparation = Preparation(gateway)
         self._kept = KeptResponses(gateway)
         self._pooler = Pooler(gateway, self._preparation)
@@ -172,9 +175,24 @@ class Answerer:
             )
         holding.hold(request.prompt_tokens * TOKEN_BYTES + len(request.conversation))
         renderer = _RENDERERS[received.endpoint](request)
+        if isinstance(renderer, ResponsesRenderer) and renderer.background:
+            return await self._started(caller, received.client, request, renderer)
         if events is not None:
             events.failure = renderer.failure
         return await self._answer(caller, request, renderer, holding, events)
+
+    async def _started(
+        self, caller: Caller, client: Client, request: Request, renderer: ResponsesRenderer
+    ) -> web.StreamResponse:
+        """Raises InvalidRequestError, UnavailableError."""
+        if self._background is None:
+            message = "Lines of batches are answered in the background in any case."
+            raise InvalidRequestError(message, param="background", code="invalid_value")
+
+        async def generate(caller: Caller, holding: Holding) -> None:
+            await self._answer(caller, request, renderer, holding, None)
+
+        return await self._background.start(client, caller, request, renderer, generate)
 
     async def _answer(
         self, caller: Caller, request: Request, renderer: Renderer, holding: Holding, events: EventStream | None
@@ -225,5 +243,9 @@ class Answerer:
 
     async def _complete(self, tenant: Tenant, request: Request, renderer: Renderer, usage: Usage) -> None:
         """A response is kept before its client can name it."""
-        if isinstance(renderer, ResponsesRenderer) and (kept := renderer.kept(usage)) is not None:
-            await self._gateway.conversations.put(tenant.name, request.id, kept)
+        if not isinstance(renderer, ResponsesRenderer) or (kept := renderer.kept(usage)) is None:
+            return
+        if renderer.background and self._background is not None:
+            await self._background.complete(tenant.name, request.id, kept)
+        elif not await self._gateway.conversations.put(tenant.name, request.id, kept):
+            renderer.was_not_kept()

@@ -14,10 +14,10 @@ from aegaeon_gateway.http import openapi_batches, openapi_messages, openapi_resp
 from aegaeon_gateway.http.openapi_shapes import COUNT, IDS, STRING, Json, fields, nullable
 from aegaeon_gateway.request.batch_schema import BatchRequest
 from aegaeon_gateway.request.parse import KNOWN
-from aegaeon_gateway.request.pooled import EmbeddingRequest, RerankRequest, ScoreRequest
+from aegaeon_gateway.request.pooled import RerankRequest, ScoreRequest
 from aegaeon_gateway.request.responses_schema import ResponsesRequest
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest, accepted
-from aegaeon_gateway.request.texts import DetokenizeRequest, TokenizeRequest
+from aegaeon_gateway.request.texts import DetokenizeRequest
 
 _COMPONENTS = "#/components/schemas/"
 _FINISH: Json = {"enum": ["stop", "length", "tool_calls", None]}
@@ -80,9 +80,13 @@ def _responses_api() -> Json:
         "get": _operation("getResponse", "A response that is kept.", {**named, **_get("Response")}),
         "delete": _operation("deleteResponse", "Keep it no longer.", {**named, **_get("DeletedResponse")}),
     }
+    cancel = _operation("cancelResponse", "End what is generated in the background.", {**named, **_get("Response")})
+    items = _operation("listInputItems", "What came before its output.", {**named, **_get("ItemList")})
     return {
         "/v1/responses": {"post": _operation("createResponse", "Answer a chat, as OpenAI's Responses API.", create)},
         "/v1/responses/{id}": kept,
+        "/v1/responses/{id}/input_items": {"get": items},
+        "/v1/responses/{id}/cancel": {"post": cancel},
     }
 
 
@@ -151,7 +155,7 @@ def _id(schema: Json) -> Json:
 def _requests() -> dict[str, Json]:
     """The schemas of request bodies and what they name, with what their types cannot say."""
     kinds = [accepted(kind, known) for kind, known in KNOWN.items()]
-    every = [*kinds, BatchRequest, TokenizeRequest, DetokenizeRequest, EmbeddingRequest, RerankRequest, ScoreRequest]
+    every = [*kinds, BatchRequest, DetokenizeRequest, RerankRequest, ScoreRequest]
     _, schemas = msgspec.json.schema_components(every, ref_template=_COMPONENTS + "{name}")
     for kind, known in KNOWN.items():
         properties = schemas[kind.__name__]["properties"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aegaeon_gateway.http.openapi_shapes import COUNT, STRING, Json, fields, nullable
 
-_STATUS: Json = {"enum": ["in_progress", "completed", "incomplete", "failed"]}
+_STATUS: Json = {"enum": ["in_progress", "completed", "incomplete", "failed", "cancelled"]}
 
 
 def answers() -> dict[str, Json]:
@@ -15,16 +15,21 @@ def answers() -> dict[str, Json]:
     )  # fmt: skip
     anything: Json = {"type": "object"}
     response = fields(
-        id=STRING, object={"const": "response"}, created_at=COUNT, completed_at=COUNT, status=_STATUS, model=STRING,
-        output={"type": "array", "items": {"anyOf": _items()}}, usage=usage, error=nullable(anything),
+        id=STRING, object={"const": "response"}, created_at=COUNT, completed_at=nullable(COUNT), status=_STATUS,
+        model=STRING, output={"type": "array", "items": {"anyOf": _items()}}, usage=nullable(usage),
+        error=nullable(anything),
         incomplete_details=nullable(fields(reason={"const": "max_output_tokens"})), instructions=nullable(STRING),
         metadata=anything, previous_response_id=nullable(STRING), parallel_tool_calls={"type": "boolean"},
         tools={"type": "array", "items": anything}, tool_choice={"anyOf": [STRING, anything]}, text=anything,
         reasoning=anything, temperature={"type": "number"}, top_p={"type": "number"}, store={"type": "boolean"},
-        max_output_tokens=nullable(COUNT), background={"const": False}, truncation={"const": "disabled"},
+        max_output_tokens=nullable(COUNT), background={"type": "boolean"}, truncation={"const": "disabled"},
     )  # fmt: skip
     deleted = fields(id=STRING, object={"const": "response"}, deleted={"const": True})
-    return {"Response": response, "DeletedResponse": deleted}
+    items = fields(
+        object={"const": "list"}, data={"type": "array", "items": anything}, first_id=nullable(STRING),
+        last_id=nullable(STRING), has_more={"type": "boolean"},
+    )  # fmt: skip
+    return {"Response": response, "DeletedResponse": deleted, "ItemList": items}
 
 
 def _items() -> list[Json]:

@@ -54,11 +54,13 @@ class Pooler:
         tenant, model = caller.tenant, request.model
         quota = self._gateway.tenants.current().quota_of(model)
         await self._gateway.limits.admit(tenant, model, quota, request.prompt_tokens, caller.record.headers)
-        async with Pooling(request, self._gateway.link, metrics) as pooling:
-            try:
+        pooling = Pooling(request, self._gateway.link, metrics)
+        try:
+            async with pooling:
                 return await pooling.results()
-            finally:
-                metrics.used(tenant.name, pooling.computed_tokens, 0)
+        finally:
+            caller.record.answered(pooling)
+            metrics.used(tenant.name, pooling.computed_tokens, 0)
 
 
 async def _rendered(received: Received, request: Request, vectors: list[Vector]) -> bytes:

@@ -13,6 +13,7 @@ from aiohttp import web
 from opentelemetry.trace import INVALID_SPAN, NoOpTracer, Span, Tracer, set_span_in_context
 
 from aegaeon_gateway.answer.answer import Answer
+from aegaeon_gateway.answer.pooled import Pooling
 from aegaeon_gateway.generation.output import Usage
 from aegaeon_gateway.generation.request import Marks, Request
 from aegaeon_gateway.generation.timing import Timing
@@ -84,7 +85,7 @@ class Record:
         self.stream = request.options.stream
         describe(self.span, request)
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: Answer | Pooling) -> None:
         """An answer is over, however it ended."""
         self.usage, self.timing, self.finishes = answer.usage, answer.timing, answer.finishes
 

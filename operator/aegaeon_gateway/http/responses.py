@@ -55,9 +55,9 @@ async def stream(events: EventStream, answer: Answer, renderer: Renderer, silenc
                 made.append(renderer.opening())
                 opened = True
             made.append(renderer.chunk(delta))
-        last, outcome = _end(answer, renderer)
-        if outcome == "ok":
+        if answer.done:
             await complete(answer.usage)
+        last, outcome = _end(answer, renderer)
         if answer.error is not None and outcome != "ok" and not events.begun:
             raise answer.error
         if answer.accepted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from importlib.metadata import version
 from typing import Any
 
@@ -16,6 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from aegaeon_gateway.answer.messages import error_body
 from aegaeon_gateway.errors import ApiError, fault, overloaded
 from aegaeon_gateway.http.access_log import AccessLog
+from aegaeon_gateway.http.background import Background
 from aegaeon_gateway.http.batches import BatchHandlers
 from aegaeon_gateway.http.cors import Cors
 from aegaeon_gateway.http.files import FileHandlers
@@ -40,15 +42,19 @@ _RESPONSE_ID = r"{id:[\w.-]{1,128}}"
 _ID = r"{id:[A-Za-z0-9_-]{1,128}}"
 
 
-def make_app(gateway: Gateway, refusals: Refusals, access_log: AccessLog) -> web.Application:
-    """The application with all routes."""
+def make_app(
+    gateway: Gateway, refusals: Refusals, access_log: AccessLog, inside: Callable[[], AbstractContextManager[None]]
+) -> web.Application:
+    """The application with all routes. `inside`: around what goes on behind an answer."""
     cors = Cors(gateway.config.http.cors_origins)
-    answerer = Answerer(gateway)
-    pages, kept = _Pages(gateway), KeptResponses(gateway)
+    background = Background(gateway, access_log, inside)
+    answerer = Answerer(gateway, background)
+    pages, kept = _Pages(gateway), KeptResponses(gateway, background)
     rules = request_rules(gateway.config, cors)
     middlewares = [_recorded(gateway, access_log), _shaped(refusals), rules, cors.preflight, _identifier(gateway)]
     app = web.Application(middlewares=middlewares)
     app.on_response_prepare.append(_headers(cors))
+    app.on_cleanup.append(lambda _: background.stop())
     app.router.add_post("/v1/chat/completions", answerer.chat)
     app.router.add_post("/v1/completions", answerer.completions)
     app.router.add_post("/v1/messages", answerer.messages)
@@ -56,6 +62,8 @@ def make_app(gateway: Gateway, refusals: Refusals, access_log: AccessLog) -> web
     app.router.add_post("/v1/responses", answerer.responses)
     app.router.add_get(f"/v1/responses/{_RESPONSE_ID}", kept.get)
     app.router.add_delete(f"/v1/responses/{_RESPONSE_ID}", kept.delete)
+    app.router.add_get(f"/v1/responses/{_RESPONSE_ID}/input_items", kept.input_items)
+    app.router.add_post(f"/v1/responses/{_RESPONSE_ID}/cancel", kept.cancel)
     app.router.add_post("/v1/embeddings", answerer.embeddings)
     _add_batches(app, gateway)
     for prefix in ("", "/v1"):

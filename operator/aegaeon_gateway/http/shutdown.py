@@ -9,7 +9,8 @@ answers until their clients came back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -19,7 +20,7 @@ CUT_S = 1.0  # for what is cancelled to end
 
 
 class GracefulShutdown:
-    """Counts the requests that are being answered; once it has begun, every answer ends its connection."""
+    """Counts what is being answered, in the background too; once it has begun, every answer ends its connection."""
 
     def __init__(self) -> None:
         self._begun = False
@@ -56,10 +57,16 @@ class GracefulShutdown:
 
     @web.middleware
     async def _count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        with self.inside():
+            return await handler(request)
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Around what is to end before the gateway does."""
         self._inside += 1
         self._empty.clear()
         try:
-            return await handler(request)
+            yield
         finally:
             self._inside -= 1
             if not self._inside:

@@ -31,7 +31,6 @@ from aegaeon_gateway.request.schema import ChatRequest
 from aegaeon_gateway.request.structured import JsonSchema, ResponseFormat
 
 NAMES = {
-    "chat_template_kwargs": "thinking",
     "reasoning_effort": "output_config.effort",
     "response_format.json_schema.schema": "output_config.format.schema",
     "stop": "stop_sequences",
@@ -130,10 +129,13 @@ def _tool_choice(request: CountRequest) -> dict[str, Any]:
 def _thinking(request: CountRequest) -> dict[str, Any]:
     thinking = request.thinking
     if thinking is None:
-        return {}
+        return {"chat_template_kwargs": request.chat_template_kwargs}
     shown = thinking.type != "disabled" and thinking.display != "omitted"
     return {
-        "chat_template_kwargs": {"enable_thinking": thinking.type != "disabled"},
+        "chat_template_kwargs": {
+            **(request.chat_template_kwargs or {}),
+            "enable_thinking": thinking.type != "disabled",
+        },
         "thinking_token_budget": thinking.budget_tokens,
         "include_reasoning": shown,
     }

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from aegaeon_gateway.request.anthropic_content import AnthropicMessage, AnthropicTool, Text, ToolChoice
-from aegaeon_gateway.request.parameters import Known, NoEffect, Refused
+from aegaeon_gateway.request.parameters import Known, NoEffect, Refused, refused, unused
 from aegaeon_gateway.request.sampling_fields import StopString, Temperature, TokenCount, TopK, TopP
 from aegaeon_gateway.request.schema import MAX_TOOLS
 
@@ -61,6 +61,10 @@ class CountRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
     output_config: Annotated[
         OutputConfig | None, Meta(description="`effort` for templates that know of it, `format`: a JSON schema")
     ] = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any] | None,
+        Meta(description="variables of the chat template; `thinking` comes before its `enable_thinking`"),
+    ] = None
 
 
 class MessagesRequest(CountRequest, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -77,6 +81,7 @@ class MessagesRequest(CountRequest, forbid_unknown_fields=True, frozen=True, kw_
 
 
 _REFUSED = {
+    **refused("cache_salt", "ec_transfer_params", "kv_transfer_params", "mm_payload", "vllm_xargs", "watermarking"),
     "container": Refused("no code is executed"),
     "context_management": Refused("conversations are taken as they are", ({}, {"edits": []})),
     "diagnostics": Refused("there are no such diagnostics"),
@@ -85,6 +90,7 @@ _REFUSED = {
     "speed": Refused("a model's tier and a tenant's quota say who comes first", ("standard",)),
 }
 _NO_EFFECT = {
+    **unused("return_mm_kwargs"),
     "cache_control": NoEffect(dict[str, Any] | None, "prompts are found by their content"),
     "metadata": NoEffect(dict[str, Any] | None, "tenants are known by their keys"),
     "service_tier": NoEffect(Literal["auto", "standard_only"] | None, "the model's tier counts"),

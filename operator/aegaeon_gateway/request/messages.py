@@ -112,11 +112,34 @@ class NamedFunction(Struct, forbid_unknown_fields=True, frozen=True):
     name: ToolName
 
 
-class NamedTool(Struct, forbid_unknown_fields=True, frozen=True):
+class NamedTool(Struct, forbid_unknown_fields=True, frozen=True, tag_field="type", tag="function"):
     """A `tool_choice` of one function."""
 
     function: NamedFunction
+
+
+class ToolReference(Struct, forbid_unknown_fields=True, frozen=True):
+    """One of the request's tools, by its name."""
+
+    function: NamedFunction
     type: Literal["function"] = "function"
+
+
+class AllowedTools(Struct, forbid_unknown_fields=True, frozen=True):
+    """Some of the request's tools. Under `auto` any of them may be called, under `required` one at least is."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ToolReference], Meta(min_length=1)]
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(tool.function.name for tool in self.tools)
+
+
+class AllowedChoice(Struct, forbid_unknown_fields=True, frozen=True, tag_field="type", tag="allowed_tools"):
+    """A `tool_choice` of some of the tools."""
+
+    allowed_tools: AllowedTools
 
 
 def _call_for_template(call: ToolCall) -> dict[str, Any]:

@@ -69,7 +69,6 @@ REFUSED: dict[str, Refused] = {
     "mm_processor_kwargs": Refused(TEXT_ONLY, ({},)),
     "modalities": Refused(TEXT_ONLY, (["text"],)),
     "prediction": Refused("there is no speculation on a given text"),
-    "priority": Refused("a model's tier and a tenant's quota say who comes first", (0,)),
     "prompt_embeds": Refused(TEXT_ONLY),
     "repetition_detection": Refused("use repetition_penalty"),
     "return_prompt_text": Refused("POST /tokenize shows the prompt's tokens", (False,)),
@@ -101,3 +100,13 @@ NO_EFFECT: dict[str, NoEffect] = {
 
 COMPLETIONS = Known(REFUSED, NO_EFFECT)
 """of chats and completions"""
+
+
+def refused(*names: str) -> dict[str, Refused]:
+    """Those of chats that another endpoint refuses for the same reasons."""
+    return {name: REFUSED[name] for name in names}
+
+
+def unused(*names: str) -> dict[str, NoEffect]:
+    """Those of chats that have no effect at another endpoint either."""
+    return {name: NO_EFFECT[name] for name in names}

@@ -13,11 +13,11 @@ from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.request.anthropic_schema import MESSAGES, CountRequest, MessagesRequest
 from aegaeon_gateway.request.batch_schema import BatchRequest
 from aegaeon_gateway.request.parameters import COMPLETIONS, Known
-from aegaeon_gateway.request.pooled import MAX_INPUTS, EmbeddingRequest, RerankRequest, ScoreRequest
+from aegaeon_gateway.request.pooled import EMBEDDINGS, MAX_INPUTS, EmbeddingRequest, RerankRequest, ScoreRequest
 from aegaeon_gateway.request.responses_items import Item
 from aegaeon_gateway.request.responses_schema import RESPONSES, ResponsesRequest
 from aegaeon_gateway.request.schema import MAX_CHOICES, ChatRequest, CommonRequest, CompletionRequest, accepted
-from aegaeon_gateway.request.texts import DetokenizeRequest, TokenizeRequest
+from aegaeon_gateway.request.texts import TOKENIZE, DetokenizeRequest, TokenizeRequest
 
 _MESSAGES = {
     # by parameter, or by the last names of its path: where msgspec's own words say less
@@ -44,13 +44,15 @@ class _Named(Struct):
 RequestT = TypeVar("RequestT", ChatRequest, CompletionRequest)
 StructT = TypeVar("StructT", bound=Struct)
 AloneT = TypeVar("AloneT", TokenizeRequest, DetokenizeRequest, RerankRequest, ScoreRequest, BatchRequest)
-_ALONE = (BatchRequest, TokenizeRequest, DetokenizeRequest, EmbeddingRequest, RerankRequest, ScoreRequest, _Named)
+_ALONE = (BatchRequest, DetokenizeRequest, RerankRequest, ScoreRequest, _Named)
 KNOWN: dict[type[Struct], Known] = {
     ChatRequest: COMPLETIONS,
     CompletionRequest: COMPLETIONS,
     MessagesRequest: MESSAGES,
     CountRequest: MESSAGES,
     ResponsesRequest: RESPONSES,
+    EmbeddingRequest: EMBEDDINGS,
+    TokenizeRequest: TOKENIZE,
 }
 """requests by their type, with what they may name beside its fields"""
 _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {
@@ -93,9 +95,9 @@ def parse(kind: type[RequestT], body: bytes | bytearray) -> RequestT:
 
 
 def decoded(kind: type[StructT], body: bytes | bytearray) -> StructT:
-    """A body of KNOWN by its types, without what is refused. Raises InvalidRequestError naming the parameter."""
+    """A body by its types, without what is refused. Raises InvalidRequestError naming the parameter."""
     request: StructT = _decode(kind, body)
-    for name, refused in KNOWN[kind].refused.items():
+    for name, refused in KNOWN[kind].refused.items() if kind in KNOWN else ():
         if isinstance(value := getattr(request, name), Raw):
             refused.check(name, bytes(value))
     return request
@@ -112,13 +114,12 @@ def check(request: ChatRequest | CompletionRequest) -> None:
 
 def parse_alone(kind: type[AloneT], body: bytes | bytearray) -> AloneT:
     """The same of a body that its types say everything of."""
-    request: AloneT = _decode(kind, body)
-    return request
+    return decoded(kind, body)
 
 
 def parse_embedding(body: bytes | bytearray) -> EmbeddingRequest:
     """The same of a body of /v1/embeddings."""
-    request: EmbeddingRequest = _decode(EmbeddingRequest, body)
+    request = decoded(EmbeddingRequest, body)
     if isinstance(request.input, list) and len(set(map(type, request.input))) != 1:
         raise _invalid("input", _MESSAGES["input"])
     if len(request.prompts) > MAX_INPUTS:

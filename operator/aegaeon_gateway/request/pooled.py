@@ -10,6 +10,9 @@ from typing import Annotated, Any, Literal, cast
 
 from msgspec import Meta, Struct
 
+from aegaeon_gateway.request.parameters import Known, Refused, refused
+from aegaeon_gateway.request.sampling_fields import Priority
+
 MAX_INPUTS = 2048
 """prompts of one HTTP request"""
 
@@ -20,7 +23,7 @@ TokenCount = Annotated[int, Meta(ge=0, lt=2**31)]
 
 
 class PooledRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What all of them take. `priority` and below are refused unless neutral."""
+    """What all of them take. `padding` and below are refused unless neutral."""
 
     model: Annotated[str, Meta(description="a name of GET /v1/models")]
     user: Annotated[str | None, Meta(description="no effect: tenants are known by their keys")] = None
@@ -35,9 +38,7 @@ class PooledRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     use_activation: Annotated[
         bool | None, Meta(description="false: neither normalised nor squashed; what the model gives itself")
     ] = None
-    priority: Annotated[
-        Literal[0] | None, Meta(description="a model's tier and a tenant's quota say who comes first")
-    ] = None
+    priority: Priority = None
     padding: Annotated[Literal["do_not_pad"] | None, Meta(description="prompts are computed as they are")] = None
     cache_salt: Annotated[None, Meta(description="nothing of a prompt is kept")] = None
     mm_processor_kwargs: Annotated[
@@ -77,6 +78,18 @@ class EmbeddingRequest(PooledRequest, frozen=True, kw_only=True):
         if isinstance(self.input[0], int):
             return [cast("list[int]", self.input)]
         return cast("list[str | list[int]]", self.input)
+
+
+_OF_CHATS = Refused("texts and token ids are embedded; POST /tokenize renders a chat into token ids")
+EMBEDDINGS = Known(
+    {
+        **dict.fromkeys(
+            ("messages", "add_generation_prompt", "chat_template_kwargs", "continue_final_message"), _OF_CHATS
+        ),
+        **refused("chat_template", "media_io_kwargs"),
+    },
+    {},
+)
 
 
 class ScoringRequest(PooledRequest, frozen=True, kw_only=True):

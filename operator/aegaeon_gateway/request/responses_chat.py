@@ -10,6 +10,8 @@ import msgspec
 
 from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.request.messages import (
+    AllowedChoice,
+    AllowedTools,
     Called,
     FunctionDefinition,
     Message,
@@ -18,9 +20,16 @@ from aegaeon_gateway.request.messages import (
     TextPart,
     Tool,
     ToolCall,
+    ToolReference,
 )
 from aegaeon_gateway.request.responses_items import Item, Parts
-from aegaeon_gateway.request.responses_schema import NamedResponseTool, ResponsesRequest, ResponseTool, TextConfig
+from aegaeon_gateway.request.responses_schema import (
+    AllowedResponseTools,
+    NamedResponseTool,
+    ResponsesRequest,
+    ResponseTool,
+    TextConfig,
+)
 from aegaeon_gateway.request.sampling_fields import SamplingFields
 from aegaeon_gateway.request.schema import ChatRequest
 from aegaeon_gateway.request.structured import JsonSchema, ResponseFormat
@@ -40,6 +49,7 @@ _SAME = (
     "parallel_tool_calls",
     "structured_outputs",
     "chat_template_kwargs",
+    "include_reasoning",
 )
 
 
@@ -55,6 +65,8 @@ def chat_of(request: ResponsesRequest, history: Iterable[Item]) -> ChatRequest:
     if request.top_logprobs and not request.with_logprobs:
         message = "top_logprobs is allowed only with message.output_text.logprobs in include"
         raise InvalidRequestError(message, param="top_logprobs")
+    if request.background:
+        _check_background(request)
     instructions = [] if request.instructions is None else [Message(role="system", content=request.instructions)]
     return ChatRequest(
         **{name: getattr(request, name) for name in _SAME},
@@ -69,10 +81,21 @@ def chat_of(request: ResponsesRequest, history: Iterable[Item]) -> ChatRequest:
     )
 
 
+def _check_background(request: ResponsesRequest) -> None:
+    """Raises InvalidRequestError."""
+    if request.stream:
+        message = "stream is not supported here with background: GET /v1/responses/{id} says how far it is"
+        raise InvalidRequestError(message, param="stream", code="unsupported_parameter")
+    if request.store is False:
+        message = "store: a response that is generated in the background is kept; leave it out"
+        raise InvalidRequestError(message, param="store", code="invalid_value")
+
+
 def said(request: ResponsesRequest) -> dict[str, Any]:
     """What the response repeats of its request, where that is not what the chat's sampling says."""
     reasoning, text = request.reasoning, request.text
     return {
+        "background": bool(request.background),
         "instructions": request.instructions,
         "metadata": request.metadata or {},
         "max_output_tokens": request.max_output_tokens,
@@ -158,8 +181,14 @@ def _tool(tool: ResponseTool) -> Tool:
 
 
 def _tool_choice(request: ResponsesRequest) -> Any:
-    choice = request.tool_choice
-    return NamedTool(NamedFunction(choice.name)) if isinstance(choice, NamedResponseTool) else choice
+    match request.tool_choice:
+        case NamedResponseTool(name=name):
+            return NamedTool(NamedFunction(name))
+        case AllowedResponseTools(mode=mode, tools=tools):
+            allowed = [ToolReference(NamedFunction(tool.name)) for tool in tools]
+            return AllowedChoice(AllowedTools(mode, allowed))
+        case choice:
+            return choice
 
 
 def _format(text: TextConfig | None) -> ResponseFormat | None:

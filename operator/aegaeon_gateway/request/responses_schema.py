@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from aegaeon_gateway.request.messages import ToolName
-from aegaeon_gateway.request.parameters import Known, NoEffect, Refused
+from aegaeon_gateway.request.parameters import Known, NoEffect, Refused, refused, unused
 from aegaeon_gateway.request.responses_items import Item
 from aegaeon_gateway.request.sampling_fields import LikeliestCount, SamplingFields, TokenCount
 from aegaeon_gateway.request.schema import MAX_TOOLS
@@ -29,11 +29,24 @@ class ResponseTool(Struct, forbid_unknown_fields=True, frozen=True):
     output_schema: None = None
 
 
-class NamedResponseTool(Struct, forbid_unknown_fields=True, frozen=True):
+class NamedResponseTool(Struct, forbid_unknown_fields=True, frozen=True, tag_field="type", tag="function"):
     """A `tool_choice` of one function."""
+
+    name: ToolName
+
+
+class ResponseToolReference(Struct, forbid_unknown_fields=True, frozen=True):
+    """One of the request's tools, by its name."""
 
     type: Literal["function"]
     name: ToolName
+
+
+class AllowedResponseTools(Struct, forbid_unknown_fields=True, frozen=True, tag_field="type", tag="allowed_tools"):
+    """A `tool_choice` of some of the tools: under `auto` any may be called, under `required` one at least is."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ResponseToolReference], Meta(min_length=1)]
 
 
 class TextFormat(Struct, forbid_unknown_fields=True, frozen=True):
@@ -64,9 +77,10 @@ class Reasoning(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class ResponseStreamOptions(Struct, forbid_unknown_fields=True, frozen=True):
-    """Nothing that has an effect."""
+    """Nothing that has an effect: the last event has the usage anyway."""
 
     include_obfuscation: Literal[False] | None = None
+    include_usage: bool | None = None
 
 
 class ResponsesRequest(SamplingFields, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -82,6 +96,9 @@ class ResponsesRequest(SamplingFields, forbid_unknown_fields=True, frozen=True, 
         str | None, Meta(description="a response that is kept: its input and output come first")
     ] = None
     store: Annotated[bool | None, Meta(description="false: the response is not kept; true is the default")] = None
+    background: Annotated[
+        bool | None, Meta(description="true: it is answered at once and generated then; not with `stream`")
+    ] = None
     metadata: Annotated[dict[str, str] | None, Meta(description="comes back with the response")] = None
     max_output_tokens: Annotated[TokenCount | None, Meta(description="output tokens at most")] = None
     text: Annotated[
@@ -92,12 +109,14 @@ class ResponsesRequest(SamplingFields, forbid_unknown_fields=True, frozen=True, 
         Meta(description="functions that the model may call; none that run on a server"),
     ] = None
     tool_choice: Annotated[
-        Literal["none", "auto", "required"] | NamedResponseTool | None, Meta(description="auto with tools")
+        Literal["none", "auto", "required"] | NamedResponseTool | AllowedResponseTools | None,
+        Meta(description="auto with tools; `allowed_tools`: of some of them"),
     ] = None
     parallel_tool_calls: Annotated[bool | None, Meta(description="false: one call at most is shown")] = None
     reasoning: Annotated[
         Reasoning | None, Meta(description="`effort` for templates that know of it; thoughts are shown in full")
     ] = None
+    include_reasoning: Annotated[bool | None, Meta(description="false: reasoning is not shown")] = None
     include: Annotated[
         list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None,
         Meta(description="logprobs of the text; reasoning is never encrypted"),
@@ -115,14 +134,18 @@ class ResponsesRequest(SamplingFields, forbid_unknown_fields=True, frozen=True, 
 
 
 _REFUSED = {
-    "background": Refused("a response is generated while its client waits", (False,)),
+    **refused("cache_salt", "ec_transfer_params", "kv_transfer_params", "media_io_kwargs", "mm_payload"),
+    **refused("mm_processor_kwargs", "vllm_xargs", "watermarking"),
     "context_management": Refused("conversations are taken as they are", ([],)),
     "conversation": Refused("use previous_response_id"),
+    "enable_response_messages": Refused("POST /tokenize shows the prompt's tokens", (False,)),
     "moderation": Refused("nothing is moderated"),
+    "previous_input_messages": Refused("send what came before in input"),
     "prompt": Refused("there are no stored prompts"),
     "truncation": Refused("a conversation is never cut", ("disabled",)),
 }
 _NO_EFFECT = {
+    **unused("request_id", "return_mm_kwargs", "session_id"),
     "max_tool_calls": NoEffect(int | None, "no tool is called by the server"),
     "prompt_cache_key": NoEffect(str | None, "prompts are found by their content"),
     "prompt_cache_options": NoEffect(dict[str, Any] | None, "prompts are found by their content"),

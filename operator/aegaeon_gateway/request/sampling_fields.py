@@ -1,4 +1,4 @@
-"""What requests of every endpoint of OpenAI's may say of sampling and of the end of an output."""
+"""What requests of every endpoint of OpenAI's may say of sampling, of the end of an output, and of their place."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ TopP = Annotated[
     Annotated[float, Meta(ge=sampling.TOP_P.low, le=1)] | None, Meta(description="of the probability, 1 is off")
 ]
 TopK = Annotated[Annotated[int, Meta(ge=-1, lt=2**31)] | None, Meta(description="-1 and 0 are off")]
+Priority = Annotated[
+    Annotated[int, Meta(ge=-(2**31), lt=2**31)] | None,
+    Meta(description="among your requests for the model: prompts of lower numbers begin first; 0 is the default"),
+]
 
 
 class SamplingFields(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -74,3 +78,4 @@ class SamplingFields(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
         Annotated[int, Meta(ge=-1, lt=2**31)] | None,
         Meta(description="tokens of reasoning, after which its end is output; -1 is off"),
     ] = None
+    priority: Priority = None

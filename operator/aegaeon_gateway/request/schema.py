@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from aegaeon_gateway.request.messages import Message, NamedTool, Tool
+from aegaeon_gateway.request.messages import AllowedChoice, AllowedTools, Message, NamedTool, Tool
 from aegaeon_gateway.request.parameters import COMPLETIONS, Known
 from aegaeon_gateway.request.sampling_fields import LikeliestCount, TokenCount, TokenId
 from aegaeon_gateway.request.structured import StructuredFields
@@ -120,7 +120,8 @@ class ChatRequest(CommonRequest, frozen=True, kw_only=True):
         Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None, Meta(description="functions that the model may call")
     ] = None
     tool_choice: Annotated[
-        Literal["none", "auto", "required"] | NamedTool | None, Meta(description="auto with tools, none without")
+        Literal["none", "auto", "required"] | NamedTool | AllowedChoice | None,
+        Meta(description="auto with tools, none without; `allowed_tools`: of some of them"),
     ] = None
     parallel_tool_calls: Annotated[bool | None, Meta(description="false: one call at most is shown")] = None
     include_reasoning: Annotated[bool | None, Meta(description="false: reasoning is not shown")] = None
@@ -132,12 +133,30 @@ class ChatRequest(CommonRequest, frozen=True, kw_only=True):
     @property
     def forces_tools(self) -> bool:
         """The output is calls, and nothing else."""
+        if (allowed := self.allowed_tools) is not None:
+            return allowed.mode == "required"
         return self.tool_choice not in (None, "none", "auto")
 
     @property
+    def allowed_tools(self) -> AllowedTools | None:
+        """Those of the tools that alone may be called; None: any of them, or as tool_choice says."""
+        return self.tool_choice.allowed_tools if isinstance(self.tool_choice, AllowedChoice) else None
+
+    @property
     def callable_tools(self) -> Sequence[Tool]:
-        """Those that the prompt names."""
-        return () if self.tool_choice == "none" else self.tools or ()
+        """Those that the prompt names; all where a grammar keeps the output to what is allowed."""
+        tools, allowed = self.tools or (), self.allowed_tools
+        if self.tool_choice == "none":
+            return ()
+        if allowed is None or self.forces_tools:
+            return tools
+        return [tool for tool in tools if tool.function.name in allowed.names]
+
+    @property
+    def barred_tools(self) -> Sequence[Tool]:
+        """Those that must not be called."""
+        allowed = self.allowed_tools
+        return [] if allowed is None else [one for one in self.tools or () if one.function.name not in allowed.names]
 
     @property
     def output_limit(self) -> int | None:

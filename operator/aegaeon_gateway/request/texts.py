@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from aegaeon_gateway.request.messages import Message, Tool
+from aegaeon_gateway.request.parameters import Known, refused
 
 TokenId = Annotated[int, Meta(ge=0, lt=2**32)]
 
@@ -30,3 +31,6 @@ class DetokenizeRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only
 
     model: str
     tokens: list[TokenId]
+
+
+TOKENIZE = Known(refused("chat_template", "media_io_kwargs", "mm_processor_kwargs"), {})

@@ -27,7 +27,8 @@ from aegaeon_gateway.request_id import logged_as
 from aegaeon_gateway.rpc.open_requests import OpenRequests
 from aegaeon_gateway.rpc.outbox import Outbox
 from aegaeon_gateway.tenancy import Tenants
-from aegaeon_proto.channels import TlsError, why
+from aegaeon_proto.certificates import TlsError
+from aegaeon_proto.channels import why
 from aegaeon_proto.leaders import Leader, Leaders, NoLeaderError
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1.gateway_pb2_grpc import FrontendStub
@@ -101,7 +102,9 @@ class SchedulerLink:
 
     def cancel(self, generation: Generation, choices: Sequence[Choice]) -> None:
         """End these choices (none given: all) at the engines."""
-        message = pb.CancelRequest(request=generation.id, choices=[choice.number for choice in choices])
+        self._cancel(pb.CancelRequest(request=generation.id, choices=[choice.number for choice in choices]))
+
+    def _cancel(self, message: pb.CancelRequest) -> None:
         if self._outbox is None:
             self._unsent_cancels.append(message)
         else:
@@ -189,15 +192,22 @@ class SchedulerLink:
             generation.accept(time.monotonic())
         elif kind == "rejected" and (generation := self._open.get(reply.rejected.request)):
             self._on_rejected(generation, reply.rejected)
-        elif kind == "lost" and (generation := self._open.get(reply.lost.seq.request)):
-            self._on_lost(generation, reply.lost)
+        elif kind == "lost":
+            self._on_lost(reply.lost)
+        elif kind == "ended" and (generation := self._open.get(reply.ended.seq.request)):
+            generation.ended(reply.ended.seq.choice, reply.ended.epoch, time.monotonic())
 
     def _on_places(self, places: Iterable[pb.Place]) -> None:
         for place in places:
             if (generation := self._open.get(place.request)) is not None:
                 generation.place = place.place
 
-    def _on_lost(self, generation: Generation, lost: pb.Lost) -> None:
+    def _on_lost(self, lost: pb.Lost) -> None:
+        """Submit it again. What has all its tokens here, which came before the engine could report the end, is over."""
+        generation = self._open.get(lost.seq.request)
+        if generation is None or generation.is_complete(lost.seq.choice):
+            self._cancel(pb.CancelRequest(request=lost.seq.request, choices=[lost.seq.choice]))
+            return
         with logged_as(generation.request.marks.log_id):
             log.warning("%s choice %d lost: %s", generation.id, lost.seq.choice, lost.reason)
         if (choice := generation.lose(lost.seq.choice, lost.epoch, lost.blameless)) is not None:
@@ -237,6 +247,9 @@ class SchedulerLink:
             generation.fail(self._not_taken(generation.request.model))
         elif generation.retry_at is not None and now >= generation.retry_at:
             self._submit(generation, generation.open_choices)
+        elif truncated := generation.truncated(now):
+            log.warning("%s: its last tokens were lost with their engine; computing them again", generation.id)
+            self._submit(generation, truncated)
 
     def _not_taken(self, model: str) -> ApiError:
         """No engine answered: because of the model, if that is known."""

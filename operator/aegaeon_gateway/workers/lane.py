@@ -19,7 +19,8 @@ Spawner = Callable[[Spawn], Worker]
 class LaneConfig:
     """`workers`: processes at most. `wall_s`: a job that takes longer is given up, whatever it waits for.
 
-    `once`: a worker ends after one job; `low`: it has the lowest priority.
+    `once`: a worker ends after one job; `low`: it has the lowest priority. `waiting`: jobs in all, `waiting_each`: of
+    one owner.
     """
 
     workers: int
@@ -27,8 +28,8 @@ class LaneConfig:
     wall_s: float
     once: bool
     low: bool
-    waiting: int = 1024
-    waiting_each: int = 128
+    waiting: int
+    waiting_each: int
 
     @property
     def spawn(self) -> Spawn:

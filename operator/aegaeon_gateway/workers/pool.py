@@ -54,8 +54,11 @@ class WorkerPool:
         self._config = config
         self._slow_until: dict[bytes, float] = {}
         self._supervisor = Supervisor(start, self._refresh)
-        fast = LaneConfig(config.workers, _FAST, config.wall_s, once=False, low=False)
-        bulk = LaneConfig(config.workers, config.job, config.wall_s, once=True, low=True)
+        # A small job takes a millisecond: a burst of an agent's or a benchmark's requests waits for less than a second.
+        fast = LaneConfig(config.workers, _FAST, config.wall_s, once=False, low=False, waiting=4096, waiting_each=1024)
+        bulk = LaneConfig(
+            config.workers, config.job, config.wall_s, once=True, low=True, waiting=1024, waiting_each=128
+        )
         self._fast, self._bulk = (Lane(lane, self._supervisor.spawn, self._generation) for lane in (fast, bulk))
 
     # ---- what the gateway asks for ---------------------------------------------------------------------------------

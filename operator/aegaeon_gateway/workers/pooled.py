@@ -50,7 +50,7 @@ def embed(job: Job, body: bytes, text: ModelText, stage: Stage) -> tuple[Done, b
     activated = request.use_activation is not False
     encoded = request.encoding_format == "base64"
     pooled = Pooled(normalize=purpose.normalize and activated, dimensions=dimensions, base64=encoded)
-    return _done(pooled, prompts, [])
+    return _done(request, pooled, prompts, [])
 
 
 def score(job: Job, body: bytes, text: ModelText, stage: Stage) -> tuple[Done, bytes]:
@@ -74,11 +74,11 @@ def score(job: Job, body: bytes, text: ModelText, stage: Stage) -> tuple[Done, b
     top_n = (request.top_n or 0) if isinstance(request, RerankRequest) else 0
     if purpose.task is Task.EMBED:
         prompts, numbers = _compared(pairs, request, job, text, stage)
-        return _done(Pooled(pairs=numbers, top_n=top_n), prompts, repeated)
+        return _done(request, Pooled(pairs=numbers, top_n=top_n), prompts, repeated)
     logits_of = () if purpose.classifies else tuple(_answer_ids(text))
     prompts = list(_scored(pairs, request, job, purpose, text, stage))
     pooled = Pooled(logits_of=logits_of, sigmoid=request.use_activation is not False, top_n=top_n)
-    return _done(pooled, prompts, repeated)
+    return _done(request, pooled, prompts, repeated)
 
 
 def _compared(
@@ -193,11 +193,13 @@ def _not_for(job: Job, purpose: Purpose) -> InvalidRequestError:
     return InvalidRequestError(message, param="model", code="unsupported_model")
 
 
-def _done(pooled: Pooled, prompts: Sequence[array[int]], texts: list[str]) -> tuple[Done, bytes]:
+def _done(
+    request: PooledRequest, pooled: Pooled, prompts: Sequence[array[int]], texts: list[str]
+) -> tuple[Done, bytes]:
     packed = [pack(prompt) for prompt in prompts]
     limits = Limits(max_tokens=1).SerializeToString()
     done = Done(
-        options=Options(silent=True, pooled=pooled),
+        options=Options(silent=True, priority=request.priority or 0, pooled=pooled),
         sampling=Sampling(top_p=1.0, repetition_penalty=1.0).SerializeToString(),
         limits=[limits] * len(prompts),
         tokens=[len(prompt) for prompt in prompts],

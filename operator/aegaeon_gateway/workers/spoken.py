@@ -59,6 +59,8 @@ def _calls(request: ChatRequest) -> Schema:
     if not tools:
         raise _refused("tool_choice", "there are no tools to choose from")
     if not isinstance(request.tool_choice, NamedTool):
+        if (allowed := request.allowed_tools) is not None:
+            tools = [tool for tool in tools if tool.name in allowed.names]
         return tool_schema.calls_schema(tools, parallel=request.parallel_tool_calls is not False)
     name = request.tool_choice.function.name
     named = next((tool for tool in tools if tool.name == name), None)
@@ -91,6 +93,10 @@ def variables_of(request: ChatRequest) -> dict[str, Any]:
 
 
 def _check(request: ChatRequest, dialect: Dialect, text: ModelText) -> None:
+    if (allowed := request.allowed_tools) is not None:
+        known = {tool.function.name for tool in request.tools or ()}
+        for name in sorted(allowed.names - known):
+            raise _refused("tool_choice", f"no tool is called {name!r}")
     if request.callable_tools and not text.knows("tools"):
         raise _refused("tools", "this model's chat template does not know of them")
     if request.callable_tools and not request.forces_tools and not dialect.tools:

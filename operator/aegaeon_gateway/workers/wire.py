@@ -152,7 +152,8 @@ class Options(Struct, frozen=True):
 
     `silent`: no output was asked for, and that one token which an engine makes all the same is not shown;
     `prompt_logprobs`: engines send them; `prompt_logprob_count`: so many are shown of each, None without the parameter;
-    `calls`, `reasoning`: names of dialects by which the text is read; `tools`: names of those that may be called;
+    `calls`, `reasoning`: names of dialects by which the text is read; `tools`: names of those that may be called,
+    `barred_tools`: of others that the request has;
     `pooled`: no text is wanted.
     """
 
@@ -176,8 +177,10 @@ class Options(Struct, frozen=True):
     reasoning: str = ""
     inside_reasoning: bool = False
     tools: tuple[str, ...] = ()
+    barred_tools: tuple[str, ...] = ()
     parallel_calls: bool = True
     show_reasoning: bool = True
+    priority: int = 0
     pooled: Pooled | None = None
 
 

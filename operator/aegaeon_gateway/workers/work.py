@@ -120,8 +120,10 @@ def _options(request: Request, dialect: Dialect, prompts: Prompts) -> Options:
         reasoning=dialect.reasoning,
         inside_reasoning=prompts.reasoning,
         tools=tuple(tool.function.name for tool in chat.callable_tools) if chat else (),
+        barred_tools=tuple(tool.function.name for tool in chat.barred_tools) if chat else (),
         parallel_calls=chat is None or chat.parallel_tool_calls is not False,
         show_reasoning=chat is None or chat.include_reasoning is not False,
+        priority=request.priority or 0,
     )
 
 

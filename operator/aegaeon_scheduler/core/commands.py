@@ -165,10 +165,15 @@ class SequenceLost:
 
 @dataclass(frozen=True, slots=True)
 class SequenceEnded:
-    """The core has forgotten the sequence; the driver may drop what it kept for it."""
+    """The core has forgotten the sequence; the driver may drop what it kept for it.
+
+    `gateway`: of a sequence that an engine has computed to its end. It is notified, as an engine that is killed right
+    after its report takes the last tokens with it.
+    """
 
     seq: SeqId
     epoch: int
+    gateway: GatewayId | None = None
 
 
 @dataclass(frozen=True, slots=True)

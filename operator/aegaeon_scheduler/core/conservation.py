@@ -49,6 +49,7 @@ def _instance(pool: Pool, inst: Instance) -> None:
     for seq in inst.sequences.values():
         _same(pool.sequences.get(seq.id) is seq and seq.home is inst, f"{inst.id} lists {seq.id}, which is elsewhere")
         _same(not inst.lacks(seq), f"{seq.id} is on {inst.id}, where its adapter failed")
+        _same(inst.id not in seq.model.cut_off, f"{seq.id} is on {inst.id}, beside which its model decodes nowhere")
         for turn in seq.turns:
             _same(turn in inst.commands, f"{seq.id} is in turn {turn}, which is not out")
     distinct = {id(w.shared): w.shared for w in inst.weights.values()}

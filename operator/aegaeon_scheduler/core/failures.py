@@ -8,6 +8,7 @@ from aegaeon_scheduler.core.domain import FailureKind, Phase, Place, RejectCode,
 from aegaeon_scheduler.core.events import CommandFailed, CommandSkipped
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
+from aegaeon_scheduler.core.nodes import cut_off
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.reports import Reports
 from aegaeon_scheduler.core.shared_weights import hide, left
@@ -90,11 +91,24 @@ class Failures:
         inst.phases[model.name] = Phase.FAILED
         self._pool.fleet.model_changed(model)
         model.failed[inst.id] = reason
+        self.cut_off_changed(model)
         if inst.without.pop(model.name, None):
             self.adapters_failed(model)
         for seq in [s for s in inst.sequences.values() if s.model is model]:
             self._life.model_failed(seq, f"{model.name} failed on {inst.id}: {reason}")
         self._handoff.place_waiting(model)
+
+    def cut_off_changed(self, model: Model) -> None:
+        """Where the model failed may have changed: what is prefilled beside such instances alone goes elsewhere."""
+        before, model.cut_off = model.cut_off, cut_off(model, self._pool.instances.values())
+        if before == model.cut_off:
+            return
+        self._pool.fleet.model_changed(model)
+        for inst in [i for i in self._pool.instances.values() if i.id in model.cut_off - before]:
+            for seq in [s for s in inst.sequences.values() if s.model is model]:
+                self._life.model_failed(seq, f"{model.name} failed on all that decode beside {inst.id}", blame=0)
+        if before - model.cut_off:
+            self._handoff.place_waiting(model)
 
     def adapters_failed(self, model: Model) -> None:
         """What of the model's adapters cannot be served where may have changed: sequences go elsewhere, or end with the

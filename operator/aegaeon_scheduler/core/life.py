@@ -8,12 +8,11 @@ from __future__ import annotations
 from aegaeon_scheduler.core.admission import Admission
 from aegaeon_scheduler.core.book import blocks_for, least_slabs, slabs_of
 from aegaeon_scheduler.core.commands import Accept, Amend, Close, Reject, SequenceEnded, SequenceLost
-from aegaeon_scheduler.core.domain import POISONED, Footprint, Phase, RejectCode, Role, Stage
+from aegaeon_scheduler.core.domain import POISONED, Footprint, GatewayId, Phase, RejectCode, Role, Stage
 from aegaeon_scheduler.core.events import Submitted
-from aegaeon_scheduler.core.fleet import Make
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence
+from aegaeon_scheduler.core.state import Instance, Issued, Make, Model, Sequence
 from aegaeon_scheduler.core.timers import Timers
 
 
@@ -131,7 +130,8 @@ class Life:
         """Whether an instance may compute its prompt; where there is none that computes prompts, one may come."""
         instances = self._pool.instances.values()
         first = [inst for inst in instances if inst.role is not Role.DECODE] or instances
-        able = (i.phases.get(seq.model.name) is not Phase.FAILED and not i.lacks(seq) for i in first)
+        cut_off, name = seq.model.cut_off, seq.model.name
+        able = (i.phases.get(name) is not Phase.FAILED and i.id not in cut_off and not i.lacks(seq) for i in first)
         return not instances or any(able)
 
     # -- out --------------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class Life:
         inst = seq.home
         seq.opened = False
         seq.model.ended += 1
-        self._end(seq, "ended")
+        self._end(seq, "ended", computed_for=seq.gateway)
         if inst is not None:
             self.wake(inst)
 
@@ -228,7 +228,9 @@ class Life:
         seq.failures = seq.suspected = 0
         self._pool.suspects.pop(seq.id, None)
 
-    def _end(self, seq: Sequence, reason: str, answer: Reject | None = None) -> None:
+    def _end(
+        self, seq: Sequence, reason: str, answer: Reject | None = None, computed_for: GatewayId | None = None
+    ) -> None:
         if seq.home is not None:
             seq.home.ended += 1
         self.withdraw(seq, reason)
@@ -237,7 +239,7 @@ class Life:
         self._count(seq.stage, seq, -1)
         del self._pool.sequences[seq.id]
         self._pool.suspects.pop(seq.id, None)
-        self._pool.out.append(SequenceEnded(seq.id, seq.epoch))
+        self._pool.out.append(SequenceEnded(seq.id, seq.epoch, computed_for))
 
     def stage(self, seq: Sequence, stage: Stage) -> None:
         """Change the stage and the counters that follow it."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from aegaeon_scheduler.core.domain import Role
+from collections.abc import Collection
+
+from aegaeon_scheduler.core.domain import InstanceId, Phase, Role
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance
+from aegaeon_scheduler.core.state import Instance, Model
 
 
 def strand(pool: Pool) -> list[Instance]:
@@ -23,3 +25,15 @@ def strand(pool: Pool) -> list[Instance]:
         inst.stranded = stranded
     pool.fleet.changed()
     return found
+
+
+def cut_off(model: Model, instances: Collection[Instance]) -> frozenset[InstanceId]:
+    """Instances that prefill, and beside which the model failed on everything that decodes."""
+    if model.pools or not model.failed:
+        return frozenset()
+    decoding: dict[str, list[Instance]] = {}
+    for inst in instances:
+        if inst.role is not Role.PREFILL:
+            decoding.setdefault(inst.node, []).append(inst)
+    failing = {node for node, some in decoding.items() if all(i.phases.get(model.name) is Phase.FAILED for i in some)}
+    return frozenset(inst.id for inst in instances if inst.role is Role.PREFILL and inst.node in failing)

@@ -85,6 +85,7 @@ class Recovery:
             model.footprint = event.footprint
         self._pool.fleet.model_changed(model)
         self._policy.reshaped(model)
+        self._failures.cut_off_changed(model)
         inst.without.pop(model.name, None)
         if event.without:
             inst.without[model.name] = dict(event.without)
@@ -161,10 +162,13 @@ class Recovery:
         self._pool.ask_pass()
 
     def _refit(self) -> None:
-        """The instances have changed, and with them where adapters are served. What prefills where nothing decodes any
-        more gives up what it has: it is computed again elsewhere."""
-        for model in [m for m in self._pool.models.values() if m.without]:
-            self._failures.adapters_failed(model)
+        """The instances have changed, and with them where models and adapters are served. What prefills where nothing
+        decodes any more gives up what it has: it is computed again elsewhere."""
+        for model in list(self._pool.models.values()):
+            if model.failed or model.cut_off:
+                self._failures.cut_off_changed(model)
+            if model.without:
+                self._failures.adapters_failed(model)
         for inst in strand(self._pool):
             for seq in list(inst.sequences.values()):
                 self._life.lose(seq, f"nothing on the node of {inst.id} decodes", blame=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from aegaeon_scheduler.core.commands import Adopt, Load, SwapIn, SwapOut, Unload
 from aegaeon_scheduler.core.domain import FailureKind, Finish, Memory, Place, RejectCode, Stage
 from aegaeon_scheduler.core.events import CommandDone, Progress, TurnProgress
@@ -195,7 +197,9 @@ class Reports:
         slo, now = seq.model.config.slo, self._pool.now
         if slo.tbt_s > 0:
             first_in_time = (now - seq.due_from - slo.ttft_s) / slo.tbt_s  # token k is on time when k >= this
-            late = min(output_tokens, max(seq.output_tokens, -int(-first_in_time // 1))) - seq.output_tokens
+            late = 0
+            if first_in_time > seq.output_tokens:
+                late = min(output_tokens, ceil(first_in_time)) - seq.output_tokens
         else:
             late = 0 if now <= seq.deadline() else new
         seq.model.output_tokens += new

@@ -137,7 +137,7 @@ class Residency:
             self._enlist(turn, seq, max(1, min(steps, seq.max_tokens - seq.output_tokens)))
         for seq in proposal.prefill:
             self._enlist(turn, seq, proposal.part_of(seq))
-        turn.alone = any(seq in self._pool.suspects for seq in turn.members)
+        turn.alone = not self._pool.suspects.keys().isdisjoint(turn.members)
         weights = inst.weights[proposal.model.name]
         turn.weights = weights
         weights.turns += 1

@@ -60,7 +60,10 @@ class Room:
 
     def spare(self, prefill: tuple[Sequence, ...], decode: list[Sequence]) -> int:
         """A slab more where a sequence was starved last time: its engine's borders fell differently."""
-        return int(any(s.starved for s in decode) or any(s.starved for s in prefill))
+        for seq in (*prefill, *decode):
+            if seq.starved:
+                return 1
+        return 0
 
     def need(self, inst: Instance, proposal: Proposal, decode: list[Sequence], steps: int, tight: bool = True) -> int:
         """Slabs that the proposal takes from the book: weights, copies in, growth."""

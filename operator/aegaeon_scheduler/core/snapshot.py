@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from aegaeon_scheduler.core.domain import InstanceId, Memory, ModelName, Phase, Place, Role, SeqId, Stage
+from aegaeon_scheduler.core.domain import InstanceId, Memory, ModelName, Place, Role, SeqId, Stage
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
@@ -39,8 +39,6 @@ class ModelView:
     that no engine could go on with, `suspects` those that run alone (see core.suspects)."""
 
     model: ModelName
-    phase: Phase | None
-    reason: str
     queued: int
     running: int
     ended: int
@@ -143,10 +141,8 @@ def _instance(inst: Instance) -> InstanceView:
 
 def _model(pool: Pool, model: Model) -> ModelView:
     suspects = sum(seq.model is model for seq in pool.suspects.values())
-    best = pool.fleet.of(model).phase
-    reason = next(iter(model.failed.values()), "")
     return ModelView(
-        model.name, best, reason, model.queued, model.running, model.ended, model.output_tokens, model.on_time,
+        model.name, model.queued, model.running, model.ended, model.output_tokens, model.on_time,
         model.loads, model.busy_s, model.stall_s, model.switch_s, model.poisoned, suspects,
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import InitVar, dataclass, field
+from typing import NamedTuple
 
 from aegaeon_scheduler.core.book import Book, Grant
 from aegaeon_scheduler.core.commands import Body
@@ -42,6 +43,7 @@ class Model:
     waiting: dict[SeqId, Sequence] = field(default_factory=dict)  # no instance has the model yet
     failed: dict[InstanceId, str] = field(default_factory=dict)
     without: Lacking = field(default_factory=dict)  # adapters that cannot be served there; see adapters.py
+    cut_off: frozenset[InstanceId] = frozenset()  # where it would be prefilled, and decoded nowhere; see nodes.py
     holders: dict[InstanceId, Instance] = field(default_factory=dict)  # whose `weights` have it; see shared_weights.py
     withdrawn: bool = False
     ranked: bool = False  # some of its sequences were deferred, or had a priority
@@ -235,6 +237,15 @@ class Sequence:
         return self.due_from + slo.ttft_s + self.output_tokens * slo.tbt_s
 
 
+class Make(NamedTuple):
+    """What decides whether a sequence of some length fits an instance."""
+
+    role: Role
+    slab_bytes: int
+    slabs: int
+    host_slabs: int
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Instance:
     """One attachment of a sidecar: facts from its reports, and its program so far."""
@@ -250,6 +261,7 @@ class Instance:
     slabs: int = field(init=False)
     host_slabs: int = field(init=False)
     max_batch: int = field(init=False)
+    make: Make = field(init=False)
     book: Book = field(init=False)
     reported: list[ModelName] = field(init=False)  # resident before this attachment, size still unknown
     shared: dict[ModelName, ModelName] = field(init=False)  # of these, the name that they share slabs under
@@ -292,6 +304,7 @@ class Instance:
         self.slabs = event.slabs
         self.host_slabs = event.host_slabs
         self.max_batch = max(1, event.max_batch)
+        self.make = Make(event.role, event.slab_bytes, event.slabs, event.host_slabs)
         self.book = Book(event.slabs, event.slab_bytes, event.memory)
         self.reported = list(event.resident)
         self.shared = dict(event.twins)
@@ -300,6 +313,8 @@ class Instance:
         """Whether this model may come here: it is cached, its weights fit the device, and the instance is of use."""
         if self.draining or self.stranded or self.phases.get(model.name) is not Phase.CACHED:
             return False  # `closed` and `cached` in place: a pass over a full pool asks a thousand times
+        if model.cut_off and self.id in model.cut_off:
+            return False
         return model.footprint is None or model.footprint.weight_slabs < self.slabs
 
     def lacks(self, seq: Sequence) -> bool:

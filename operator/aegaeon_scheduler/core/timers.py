@@ -85,14 +85,15 @@ class Timers:
     def arm(self) -> None:
         """Ask for the earliest Tick that is needed, once."""
         self._drop_stale()
-        heads = [queue[0][0] for queue in (self._holds, self._losses, self._leases) if queue]
+        at = inf if self._pool.pass_at is None else self._pool.pass_at
         if self._awaiting_reattach:
-            heads.append(self._pool.reattach_deadline)
-        if self._pool.pass_at is not None and self._pool.pass_at < inf:
-            heads.append(self._pool.pass_at)
-        if heads and (self._armed is None or min(heads) < self._armed):
-            self._armed = min(heads)
-            self._pool.out.append(Wake(self._armed))
+            at = min(at, self._pool.reattach_deadline)
+        for queue in (self._holds, self._losses, self._leases):
+            if queue and queue[0][0] < at:
+                at = queue[0][0]
+        if at < (inf if self._armed is None else self._armed):
+            self._armed = at
+            self._pool.out.append(Wake(at))
 
     def _drop_stale(self) -> None:
         while self._holds and not self._held(self._holds[0][2]):

@@ -273,3 +273,5 @@ class Driver:
         self.sequences.drop(ended.seq, ended.epoch)
         if self.sequences.get(ended.seq) is None:
             self.handles.ended(ended.seq)
+        if ended.gateway is not None:
+            self.tell(ended.gateway, codec.ended(ended))

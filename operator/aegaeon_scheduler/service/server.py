@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from aegaeon_proto.channels import TlsError
+from aegaeon_proto.certificates import TlsError
 from aegaeon_proto.pages import Pages
 from aegaeon_proto.servers import add_port, make_server
 from aegaeon_proto.tracing import Tracing, TracingSettings

@@ -284,6 +284,7 @@ class GatewayReply(_message.Message):
     TENANTS_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     PLACES_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def catalog(self) -> Global___CatalogStatus: ...
     @_builtins.property
@@ -298,6 +299,8 @@ class GatewayReply(_message.Message):
     def load(self) -> Global___PoolLoad: ...
     @_builtins.property
     def places(self) -> Global___Places: ...
+    @_builtins.property
+    def ended(self) -> Global___Ended: ...
     def __init__(
         self,
         *,
@@ -308,12 +311,13 @@ class GatewayReply(_message.Message):
         tenants: Global___Tenants | None = ...,
         load: Global___PoolLoad | None = ...,
         places: Global___Places | None = ...,
+        ended: Global___Ended | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "body", b"body", "catalog", b"catalog", "load", b"load", "lost", b"lost", "places", b"places", "rejected", b"rejected", "tenants", b"tenants"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "body", b"body", "catalog", b"catalog", "ended", b"ended", "load", b"load", "lost", b"lost", "places", b"places", "rejected", b"rejected", "tenants", b"tenants"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "body", b"body", "catalog", b"catalog", "load", b"load", "lost", b"lost", "places", b"places", "rejected", b"rejected", "tenants", b"tenants"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "body", b"body", "catalog", b"catalog", "ended", b"ended", "load", b"load", "lost", b"lost", "places", b"places", "rejected", b"rejected", "tenants", b"tenants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["catalog", "accepted", "rejected", "lost", "tenants", "load", "places"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["catalog", "accepted", "rejected", "lost", "tenants", "load", "places", "ended"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -659,7 +663,36 @@ class Lost(_message.Message):
 Global___Lost: _TypeAlias = Lost  # noqa: Y015
 
 @_typing.final
+class Ended(_message.Message):
+    """An engine has computed it to its end. Its last tokens may arrive later, or never where the engine was killed right after:
+    the gateway submits it again, with the prefix and a higher epoch, when they do not.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQ_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    @_builtins.property
+    def seq(self) -> _model_pb2.SeqId: ...
+    def __init__(
+        self,
+        *,
+        seq: _model_pb2.SeqId | None = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["seq", b"seq"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "seq", b"seq"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Ended: _TypeAlias = Ended  # noqa: Y015
+
+@_typing.final
 class TopLogprob(_message.Message):
+    """---- tokens: sidecar -> gateway. The gateway serves: TokenBatches in frames, TokenAcks back (aegaeon_proto.frames). ----"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKEN_FIELD_NUMBER: _builtins.int

@@ -68,31 +68,3 @@ class FrontendServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_gateway_pb2.PoolStatus], _abc.AsyncIterator[_gateway_pb2.PoolStatus]]: ...
 
 def add_FrontendServicer_to_server(servicer: FrontendServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
-
-class TokenSinkStub:
-    """---- tokens: sidecar -> gateway. The gateway serves. ------------------------------------------------------------"""
-
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> TokenSinkAsyncStub: ...
-    Push: _grpc.StreamStreamMultiCallable[_gateway_pb2.TokenBatch, _gateway_pb2.TokenAck]
-
-@_typing.type_check_only
-class TokenSinkAsyncStub(TokenSinkStub):
-    """---- tokens: sidecar -> gateway. The gateway serves. ------------------------------------------------------------"""
-
-    def __init__(self, channel: _aio.Channel) -> None: ...
-    Push: _aio.StreamStreamMultiCallable[_gateway_pb2.TokenBatch, _gateway_pb2.TokenAck]  # type: ignore[assignment]
-
-class TokenSinkServicer(metaclass=_abc_1.ABCMeta):
-    """---- tokens: sidecar -> gateway. The gateway serves. ------------------------------------------------------------"""
-
-    @_abc_1.abstractmethod
-    def Push(
-        self,
-        request_iterator: _MaybeAsyncIterator[_gateway_pb2.TokenBatch],
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_gateway_pb2.TokenAck], _abc.AsyncIterator[_gateway_pb2.TokenAck]]: ...
-
-def add_TokenSinkServicer_to_server(servicer: TokenSinkServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

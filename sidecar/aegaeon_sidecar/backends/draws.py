@@ -7,6 +7,7 @@ inputs. What depends on the tokens so far (penalties) or reports more than the t
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from math import isfinite
 
 import numpy as np
 import torch
@@ -50,10 +51,13 @@ def likeliest(logits: Tensor) -> Tensor:
 
 
 def _likeliest_on_cpu(logits: NDArray[np.float32]) -> Tensor:
-    """By numpy, whose argmax is vectorised; it finds NaN first, too."""
+    """By numpy, whose argmax is vectorised; it finds NaN first, too. Of few rows, each is looked at by itself: after a
+    forward pass no code is in the caches, and every further operation costs more than its work."""
     tokens = logits.argmax(axis=1)
-    peaks = logits[np.arange(len(logits)), tokens]
-    return torch.from_numpy(np.where(np.isfinite(peaks), tokens, NO_TOKEN))
+    for row, token in enumerate(tokens):
+        if not isfinite(logits[row, token]):
+            tokens[row] = NO_TOKEN
+    return torch.from_numpy(tokens)
 
 
 def pick(logits: Tensor, rules: Tensor, filtered: bool = True) -> Tensor:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from itertools import count
 from typing import Any, Generic, TypeVar
 
 from aegaeon_sidecar.domain.reports import Skipped
@@ -31,7 +32,8 @@ class Lane(Enum):
 class Item(Generic[Body]):
     """One command with a lane. `cancelled` is read by the lane that runs it; `issued_s` is a monotonic time.
 
-    `owner` is the attachment that its id belongs to.
+    `owner` is the attachment that its id belongs to: another scheduler's ids begin at 1 again. `tag`, of its copies, is
+    no other command's.
     """
 
     id: int
@@ -42,6 +44,7 @@ class Item(Generic[Body]):
     issued_s: float = 0.0
     running: bool = False
     cancelled: bool = False
+    tag: int = field(default_factory=count(1).__next__)
 
 
 AnyCommand = Item[Any]

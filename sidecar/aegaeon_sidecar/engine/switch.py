@@ -66,6 +66,13 @@ class Switch:
 
     def carry_out(self, command: Queued) -> Outcome:
         """One command, on its lane's thread. Raises CommandError or NativeError: Failed, and Skipped for dependants."""
+        try:
+            return self._carry_out(command)
+        finally:
+            if command.cancelled and command.lane in self._copiers:
+                self._copiers[command.lane].forget(command)
+
+    def _carry_out(self, command: Queued) -> Outcome:
         match command.body:
             case SwapOut() as swap:
                 return self._swap_out(command, swap)

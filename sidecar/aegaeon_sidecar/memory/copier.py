@@ -43,15 +43,15 @@ class Copier:
         """Queue the ranks' parts of the image at this address, each from its byte `first` on."""
         for rank, (lane, to) in enumerate(zip(self._lanes, into.addresses, strict=True)):
             source = image + rank * part_bytes
-            lane.copy(to + first, source + first, part_bytes - first, tag=command.id)
+            lane.copy(to + first, source + first, part_bytes - first, tag=command.tag)
 
     def copy_blocks(self, command: AnyCommand, into: BlockPool, to: Blocks, source: BlockPool, of: Blocks) -> None:
         """Queue block of[i] of `source` to block to[i] of `into`, for all i; both hold blocks of one size."""
-        self._copy(into.addresses, source.addresses, Units(into.block_bytes, to, of), command.id)
+        self._copy(into.addresses, source.addresses, Units(into.block_bytes, to, of), command.tag)
 
     def copy_units(self, command: AnyCommand, into: BlockPool, source: SlabPool, units: Units) -> None:
         """Queue pieces of blocks of another pool, numbered on both sides in pieces of one size."""
-        self._copy(into.addresses, source.addresses, units, command.id)
+        self._copy(into.addresses, source.addresses, units, command.tag)
 
     def begin(self, into: BlockPool, to: Blocks, source: BlockPool, of: Blocks) -> Event:
         """Queue blocks as `copy_blocks` does, for no command: nothing cancels it. The event says that it is over."""
@@ -72,7 +72,12 @@ class Copier:
 
     def cancel(self, command: AnyCommand) -> None:
         for lane in self._lanes:
-            lane.cancel(command.id)
+            lane.cancel(command.tag)
+
+    def forget(self, command: AnyCommand) -> None:
+        """It is over, and was cancelled: the lanes need not remember that."""
+        for lane in self._lanes:
+            lane.cancelled(command.tag)
 
     def close(self) -> None:
         for lane in self._lanes:

@@ -11,7 +11,8 @@ import logging
 
 import grpc
 
-from aegaeon_proto.channels import TlsError, why
+from aegaeon_proto.certificates import TlsError
+from aegaeon_proto.channels import why
 from aegaeon_proto.leaders import Leader, Leaders, NoLeaderError
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import engine_pb2_grpc as rpc

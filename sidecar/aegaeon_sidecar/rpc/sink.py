@@ -1,33 +1,32 @@
-"""Sends tokens to the gateways: one Push stream per gateway; every batch is kept until it is acknowledged.
+"""Sends tokens to the gateways: one connection per gateway; every batch is kept until it is acknowledged.
 
-`push` only appends, so the compute lane never waits for the network. A broken stream is opened again with growing
+`push` only appends, so the compute lane never waits for the network. A broken connection is made again with growing
 backoff and repeats unacknowledged batches. The gateway orders tokens by index, so duplicates are harmless.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
 
-import grpc
-
-from aegaeon_proto.channels import TlsError, open_channel, why
+from aegaeon_proto.certificates import TlsError
+from aegaeon_proto.frames import dial, frame, read_frame, why_closed
 from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import gateway_pb2 as pb
-from aegaeon_proto.v1 import gateway_pb2_grpc as rpc
 from aegaeon_sidecar.domain.reports import Token
-from aegaeon_sidecar.rpc.backoff import CHANNEL_OPTIONS, Backoff
+from aegaeon_sidecar.rpc.backoff import Backoff
 from aegaeon_sidecar.rpc.codec.tokens import token_to
 
 log = logging.getLogger(__name__)
 
 _BATCH_TOKENS = 1024
-_BATCH_POOLED_BYTES = 1 << 20  # of embeddings, which are much larger than tokens
-Call = grpc.aio.StreamStreamCall[pb.TokenBatch, pb.TokenAck]
+_BATCH_LARGE_BYTES = 1 << 20  # of embeddings and logprobs of prompts, which are much larger than tokens
+_SILENT_S = 5.0  # a gateway that acknowledges nothing for so long is dialled again
 
 
 class Sinks:
@@ -53,7 +52,7 @@ class Sinks:
     def push(self, target: str, tokens: list[Token]) -> None:
         """Queue tokens for a gateway. Any thread; never blocks."""
         if target and tokens:
-            sink = self._sinks.setdefault(target, _Sink(self._instance, target, self._tls))
+            sink = self._sinks.setdefault(target, _Sink(self._instance, target, self._tls, self._loop))
             sink.fresh.append(tokens)
             if not sink.woken:
                 sink.woken = True
@@ -89,8 +88,8 @@ class Sinks:
         while True:
             try:
                 await sink.stream()
-            except grpc.aio.AioRpcError as error:
-                log.info("gateway %s: %s; its tokens are kept", sink.target, why(error, self._tls))
+            except OSError as error:
+                log.info("gateway %s: %s; its tokens are kept", sink.target, why_closed(error, self._tls))
             except TlsError as error:
                 log.warning("gateway %s: %s; its tokens are kept", sink.target, error)
             if sink.acked_any:
@@ -113,8 +112,10 @@ class Sinks:
 class _Sink:
     """One gateway: `fresh` is filled by the compute lane, everything else belongs to the event loop."""
 
-    def __init__(self, instance: str, target: str, tls: Path | None) -> None:
+    def __init__(self, instance: str, target: str, tls: Path | None, loop: asyncio.AbstractEventLoop) -> None:
         self.target = target
+        self._loop = loop
+        self._heard_at = 0.0
         self._tls = tls
         self.fresh: deque[list[Token]] = deque()
         self.unacked: OrderedDict[int, pb.TokenBatch] = OrderedDict()
@@ -130,34 +131,46 @@ class _Sink:
         return len(self.fresh) + len(self.unacked)
 
     async def stream(self) -> None:
-        """One Push stream until it breaks. Raises AioRpcError; returns when the gateway ends it."""
-        async with open_channel(self.target, self._tls, Role.GATEWAY, CHANNEL_OPTIONS) as channel:
-            call: Call = rpc.TokenSinkStub(channel).Push()
-            reader = asyncio.create_task(self._acknowledgements(call))
-            writer = asyncio.create_task(self._batches(call))
-            try:
-                await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in (reader, writer):
-                    task.cancel()
-                await asyncio.gather(reader, writer, return_exceptions=True)
-                call.cancel()
-            for task in (reader, writer):
-                error = None if task.cancelled() else task.exception()
-                if isinstance(error, grpc.aio.AioRpcError):
-                    raise error
-                if error is not None and not isinstance(error, asyncio.InvalidStateError):  # the call is over already
-                    log.error("gateway %s: its tokens are kept, but not sent: a defect", self.target, exc_info=error)
+        """One connection until it breaks. Raises OSError and TlsError; returns when the gateway ends it."""
+        reader, writer = await dial(self.target, self._tls, Role.GATEWAY)
+        tasks = [
+            asyncio.create_task(one)
+            for one in (self._acknowledgements(reader), self._batches(writer), self._until_silent())
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            writer.transport.abort()
+        for task in tasks:
+            error = None if task.cancelled() else task.exception()
+            if isinstance(error, OSError):
+                raise error
+            if error is not None and not isinstance(error, EOFError):  # of a gateway that stops
+                log.error("gateway %s: its tokens are kept, but not sent: a defect", self.target, exc_info=error)
 
-    async def _acknowledgements(self, call: Call) -> None:
-        async for ack in call:
+    async def _acknowledgements(self, reader: asyncio.StreamReader) -> None:
+        while True:
+            ack = await read_frame(reader, pb.TokenAck)
             self.acked_any = True
+            self._heard_at = self._loop.time()
             while self.unacked and next(iter(self.unacked)) <= ack.number:
                 self.unacked.popitem(last=False)
             if not self.pending:
                 self.drained.set()
 
-    async def _batches(self, call: Call) -> None:
+    async def _until_silent(self) -> None:
+        """Raises TimeoutError: its host is lost or it hangs, though the connection is there."""
+        self._heard_at = self._loop.time()
+        while self._loop.time() - self._heard_at < _SILENT_S:
+            await asyncio.sleep(_SILENT_S / 5)
+            if not self.unacked:
+                self._heard_at = self._loop.time()
+        raise TimeoutError(errno.ETIMEDOUT, f"it has acknowledged nothing for {_SILENT_S:g} s")
+
+    async def _batches(self, writer: asyncio.StreamWriter) -> None:
         again = list(self.unacked.values())
         self.unacked.clear()
         numbers = itertools.count(1)
@@ -165,12 +178,14 @@ class _Sink:
             old.number = next(numbers)
             self.unacked[old.number] = old
         for old in again:
-            await call.write(old)
+            writer.write(frame(old))
+            await writer.drain()
         while True:
             while (batch := self._gather()) is not None:
                 batch.number = next(numbers)
                 self.unacked[batch.number] = batch
-                await call.write(batch)
+                writer.write(frame(batch))
+                await writer.drain()
             await self.filled.wait()
 
     def _gather(self) -> pb.TokenBatch | None:
@@ -178,9 +193,10 @@ class _Sink:
         self.filled.clear()
         self.woken = False
         tokens: list[pb.Token] = []
-        pooled = 0
-        while self.fresh and len(tokens) < _BATCH_TOKENS and pooled < _BATCH_POOLED_BYTES:
-            tokens += map(token_to, self.fresh[0])
-            pooled += sum(len(token.pooled) for token in self.fresh[0])
+        large = 0
+        while self.fresh and len(tokens) < _BATCH_TOKENS and large < _BATCH_LARGE_BYTES:
+            made = [*map(token_to, self.fresh[0])]
+            tokens += made
+            large += sum(token.ByteSize() for token in made if token.pooled or token.prompt)
             self.fresh.popleft()  # only now: what cannot be encoded is not lost
         return pb.TokenBatch(instance=self._instance, tokens=tokens) if tokens else None

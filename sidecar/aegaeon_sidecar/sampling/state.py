@@ -35,7 +35,7 @@ class SamplerState:
     """
 
     __slots__ = (
-        *("_counts", "_ids", "_places", "_reasoning", "_recent", "_used"),
+        *("_counts", "_ids", "_never_plain", "_places", "_reasoning", "_recent", "_used"),
         *("allowed", "bias", "choice", "generated", "guide", "params", "stop_ids"),
     )
 
@@ -58,6 +58,7 @@ class SamplerState:
         self._recent: deque[int] = deque(maxlen=longest - 1)
         budget = params.reasoning
         self._reasoning = None if budget is None or not budget.closing.tokens else Reasoning(budget)
+        self._never_plain = not self.greedy or params.logprobs is not None or self._always_reshaped or guide is not None
         self.generated = 0
         self._reset_counts()
         if params.repetition_penalty != 1.0:
@@ -85,12 +86,16 @@ class SamplerState:
     @property
     def plain(self) -> bool:
         """The next token is the argmax of the raw logits and nothing else is asked for."""
-        return self.greedy and self.params.logprobs is None and not self.reshaped and self.guide is None
+        return not (self._never_plain or self.stops_masked)
 
     @property
     def reshaped(self) -> bool:
         """The logits change before a choice is made (penalties, bias, masked tokens)."""
-        masked = self.stops_masked or self.allowed.size > 0 or bool(self.params.bad_words or self._reasoning)
+        return self._always_reshaped or self.stops_masked
+
+    @property
+    def _always_reshaped(self) -> bool:
+        masked = self.allowed.size > 0 or bool(self.params.bad_words or self._reasoning)
         return self.penalised or self.bias[0].size > 0 or masked
 
     def completes_bad_word(self) -> NDArray[np.int64]:

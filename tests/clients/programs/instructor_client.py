@@ -17,7 +17,7 @@ class Weather(BaseModel):
     sunny: bool
 
 
-for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA):
+for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON, instructor.Mode.JSON_SCHEMA):
     client = instructor.from_openai(openai.OpenAI(base_url=URL, api_key="none", max_retries=0), mode=mode)
     answer = client.chat.completions.create(
         model=MODEL,

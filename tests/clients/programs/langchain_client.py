@@ -33,7 +33,7 @@ class Weather(BaseModel):
     city: Literal["Paris"]
 
 
-for method in ("function_calling", "json_schema"):
+for method in ("function_calling", "json_mode", "json_schema"):
     typed = chat.with_structured_output(Weather, method=method)
     assert typed.invoke([question]) == Weather(city="Paris"), method
 streamed = None

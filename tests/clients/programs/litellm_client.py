@@ -32,3 +32,5 @@ again = litellm.completion(messages=[*hello, answer.model_dump(), *hello], **ASK
 assert again.choices[0].message.content == "Hello to you.", again
 chunks = list(litellm.completion(messages=hello, stream=True, stream_options={"include_usage": True}, **ASK))
 assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "Hello to you."
+vectors = litellm.embedding(model="hosted_vllm/embed", input=["a text"], api_base=URL, api_key="none").data
+assert all(isinstance(value, float) for value in vectors[0]["embedding"]), vectors

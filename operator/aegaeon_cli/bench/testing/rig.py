@@ -8,23 +8,23 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import grpc
 import torch
 
 from aegaeon_cli.bench.spans import Span
-from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
+from aegaeon_proto.frame_server import Connection, FrameServer
+from aegaeon_proto.roles import Role
+from aegaeon_proto.v1 import gateway_pb2
 from aegaeon_sidecar.backends import Backend, Launched, StepInput
 from aegaeon_sidecar.backends.completed import CompletedStep
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
 from aegaeon_sidecar.config import SidecarConfig
 from aegaeon_sidecar.domain import commands
-from aegaeon_sidecar.domain.catalog import DirectorySource, ModelPhase, ModelSpec, ModelState
+from aegaeon_sidecar.domain.catalog import AdapterSpec, DirectorySource, ModelPhase, ModelSpec, ModelState
 from aegaeon_sidecar.domain.reports import Done, Failed, Report, StepDone
 from aegaeon_sidecar.domain.sequences import SamplingParams, SeqKey
 from aegaeon_sidecar.engine.engine import Engine
@@ -150,23 +150,43 @@ class OneEngine:
         mapped = begin + self.engine.state.table.models[model].map_s
         return [Span(lane, "map", model, begin, mapped), Span(lane, "load", model, mapped, end, done.bytes)]
 
-    async def serve(self, models: dict[str, Path]) -> None:
-        """The catalog, until every model is in the host cache."""
-        specs = tuple(ModelSpec(name, DirectorySource(str(directory))) for name, directory in models.items())
-        self.send(commands.Catalog(specs))
-        while not models.keys() <= {n for n, s in self.states.items() if s.phase is ModelPhase.CACHED}:
+    async def serve(self, models: dict[str, Path], adapters: Mapping[str, Mapping[str, Path]] | None = None) -> None:
+        """The catalog, until every model is in the host cache, and so are these adapters of each."""
+        some = {name: _adapters((adapters or {}).get(name, {})) for name in models}
+        specs = (ModelSpec(name, _source(folder), adapters=some[name]) for name, folder in models.items())
+        self.send(commands.Catalog(tuple(specs)))
+        while not all(_is_cached(self.states.get(name), some[name]) for name in models):
             match await self.outbox.take():
                 case ModelState(phase=ModelPhase.FAILED, reason=reason):
                     raise RuntimeError(reason)
                 case ModelState(model) as state:
                     self.states[model] = state
 
-    def open(self, name: str, model: str, prompt: Sequence[int] = PROMPT) -> SeqKey:
+    def open(self, name: str, model: str, prompt: Sequence[int] = PROMPT, adapter: str = "") -> SeqKey:
         """Tell the engine of a greedy sequence that never ends by itself."""
         seq = SeqKey(name, 0)
         self._models[seq] = model
-        self.send(commands.Open(seq, 1, model, tuple(prompt), (), SamplingParams(), 100_000, self.target))
+        limits = SamplingParams(), 100_000, self.target
+        self.send(commands.Open(seq, 1, model, tuple(prompt), (), *limits, adapter=adapter))
         return seq
+
+
+def _source(directory: Path) -> DirectorySource:
+    return DirectorySource(str(directory))
+
+
+def _adapters(directories: Mapping[str, Path]) -> tuple[AdapterSpec, ...]:
+    return tuple(AdapterSpec(name, _source(directory)) for name, directory in directories.items())
+
+
+def _is_cached(state: ModelState | None, adapters: Iterable[AdapterSpec]) -> bool:
+    """Raises RuntimeError when an adapter has failed."""
+    if state is None or state.phase is not ModelPhase.CACHED:
+        return False
+    phases = {one.adapter: one.phase for one in state.adapters}
+    if failed := [one.reason for one in state.adapters if one.phase is ModelPhase.FAILED]:
+        raise RuntimeError(failed[0])
+    return all(phases.get(one.name) is ModelPhase.CACHED for one in adapters)
 
 
 def _config(folder: Path, **fields: object) -> SidecarConfig:
@@ -253,19 +273,24 @@ def make_model(directory: Path, seed: int, size: Size) -> Path:
     return directory
 
 
-class _Gateway(gateway_pb2_grpc.TokenSinkServicer):
-    async def Push(self, requests: Any, context: Any) -> Any:
-        async for batch in requests:
-            yield gateway_pb2.TokenAck(number=batch.number)
+@dataclass(frozen=True, slots=True)
+class _Gateway:
+    """Acknowledges every batch."""
+
+    connection: Connection
+
+    def received(self, data: bytes) -> None:
+        self.connection.send(gateway_pb2.TokenAck(number=gateway_pb2.TokenBatch.FromString(data).number))
+
+    def ended(self) -> None:
+        """Nothing is kept."""
 
 
 async def _gateway(target: str) -> None:
-    server = grpc.aio.server()
-    gateway_pb2_grpc.add_TokenSinkServicer_to_server(_Gateway(), server)
-    server.add_insecure_port(target)
-    await server.start()
+    server = FrameServer("TokenSink", Role.ENGINE, _Gateway, most_bytes=64 << 20)
+    await server.start(target, None)
     print("ready", flush=True)
-    await server.wait_for_termination()
+    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

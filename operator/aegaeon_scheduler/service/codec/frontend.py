@@ -59,6 +59,11 @@ def accepted(request: str) -> gateway_pb2.GatewayReply:
     return gateway_pb2.GatewayReply(accepted=gateway_pb2.Accepted(request=request))
 
 
+def ended(command: commands.SequenceEnded) -> gateway_pb2.GatewayReply:
+    """All of it was computed: its last tokens are on their way to the gateway."""
+    return gateway_pb2.GatewayReply(ended=gateway_pb2.Ended(seq=seq_to(command.seq), epoch=command.epoch))
+
+
 def lost(command: commands.SequenceLost) -> gateway_pb2.GatewayReply:
     """The gateway is to submit the sequence again."""
     message = gateway_pb2.Lost(seq=seq_to(command.seq), epoch=command.epoch, reason=command.reason)

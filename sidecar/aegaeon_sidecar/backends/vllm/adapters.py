@@ -38,7 +38,7 @@ class Rows:
     """
 
     tile: int
-    groups: Seq[tuple[int, Tensor]] = ()
+    groups: Seq[tuple[int, Tensor | slice]] = ()
 
     def add_lora_linear(
         self,
@@ -172,7 +172,7 @@ class Adapters:
             if part.adapter is not None:
                 rows.setdefault(slots[part.adapter.key], []).extend(range(start, start + count))
             start += count
-        self._rows.groups = [(slot, torch.tensor(some)) for slot, some in rows.items()]
+        self._rows.groups = [(slot, _indices(some)) for slot, some in rows.items()]
 
     def _slot(self, weights: AdapterWeights) -> int:
         if weights.key not in self._slots:
@@ -189,6 +189,12 @@ class Adapters:
             self._manager.remove_adapter(number)
             raise
         self._slots[weights.key] = number
+
+
+def _indices(rows: list[int]) -> Tensor | slice:
+    """Of a group: rows that lie side by side need no copy."""
+    first, end = rows[0], rows[-1] + 1
+    return slice(first, end) if end - first == len(rows) else torch.tensor(rows)
 
 
 def _tile(rank: int) -> int:

@@ -15,6 +15,7 @@ from aegaeon_proto.pooling import Purpose
 from aegaeon_sidecar.backends.rows import few_rows_product, padded_linear
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.backends.vllm.adapters import Adapters
+from aegaeon_sidecar.backends.vllm.batch import Batch
 from aegaeon_sidecar.backends.vllm.parameters import Place, hollow_parameters, place_parameters
 from aegaeon_sidecar.backends.vllm.refusals import check_caches, check_heads
 from aegaeon_sidecar.backends.vllm.rehearsal import (
@@ -35,7 +36,7 @@ class Shell:
     """`groups`: layers of one kind of attention, by name, and what makes their kernels' metadata.
 
     `page_bytes`: of one layer in one block; `capacity`: blocks of the memory that is bound; `purpose` says which head
-    the model has; `adapters`: None before it has its first.
+    the model has; `adapters`: None before it has its first; `batch`: of the last step.
     """
 
     config: Any
@@ -50,6 +51,7 @@ class Shell:
     capacity: int = 0
     blocks: Tensor | None = None
     adapters: Adapters | None = None
+    batch: Batch | None = None
     purpose: Purpose = surface.GENERATES
 
     @property

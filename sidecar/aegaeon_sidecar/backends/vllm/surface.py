@@ -21,7 +21,7 @@ from torch import Tensor
 from vllm import __version__ as VERSION  # noqa: N812  # a constant, as PLATFORM is
 from vllm.config import LoRAConfig, VllmConfig, get_layers_from_vllm_config, set_current_vllm_config
 from vllm.engine.arg_utils import EngineArgs
-from vllm.forward_context import set_forward_context
+from vllm.forward_context import create_forward_context, override_forward_context
 from vllm.lora.lora_model import LoRAModel
 from vllm.lora.model_manager import LoRAModelManager
 from vllm.lora.peft_helper import PEFTHelper
@@ -184,9 +184,10 @@ def cache_view(memory: Tensor, layer: Any, spec: Any, capacity: int, block_bytes
 
 
 @contextmanager
-def forward_context(config: Any, attention: dict[str, Any], slots: dict[str, Tensor], tokens: int) -> Iterator[None]:
-    """Attention layers find in it, by their names, what their kernels need."""
-    with set_forward_context(attention, config, num_tokens=tokens, slot_mapping=slots):
+def forward_context(config: Any, attention: dict[str, Any], slots: dict[str, Tensor]) -> Iterator[None]:
+    """Attention layers find in it, by their names, what their kernels need. What vLLM adds of platforms, data
+    parallelism and its log is not asked for: it takes longer than all the rest."""
+    with override_forward_context(create_forward_context(attention, config, slot_mapping=slots)):
         yield
 
 

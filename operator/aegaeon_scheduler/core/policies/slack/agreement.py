@@ -11,11 +11,14 @@ from aegaeon_scheduler.core.pool import Pool
 def disagreements(pool: Pool, table: Table, now: float) -> list[str]:
     """What differs; nothing where all is well."""
     found = []
+    several = set(table.several())
     for group in table.groups.values():
         if not group.agrees(now):
             found.append(f"group {group.number} of {group.model.name} keeps another size or deadline than it has")
         if (group.number in table.waiting) is not (group.inst is None):
             found.append(f"group {group.number} of {group.model.name} is not where the list of those that wait says")
+        if (group in several) is not (group.inst is None and len(table.of(group.model)) > 1):
+            found.append(f"group {group.number} of {group.model.name} is not listed by what else its model has")
         strange = (seq.id for seq in group.members.values() if seq.batch is not group)
         found.extend(f"{seq} would not tell its group of a change" for seq in strange)
     for inst in pool.instances.values():

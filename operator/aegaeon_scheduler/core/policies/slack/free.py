@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from math import inf
 
+from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.policies.slack.group import Group, Still
 from aegaeon_scheduler.core.policies.slack.view import View
 
@@ -42,41 +43,60 @@ class Span:
         for view in views:
             makes.setdefault((view.inst.device, view.inst.slab_bytes), []).append(view)
         self.lots = [Lot(these) for these in makes.values()]
+        self._room = max((lot.room for lot in self.lots), default=-inf)
+        self._most = max((lot.most for lot in self.lots), default=-inf)
+
+    @cached_property
+    def _roomiest(self) -> list[View]:
+        return sorted(self.views, key=lambda v: v.nbytes - v.fits, reverse=True)
+
+    @cached_property
+    def _latest(self) -> list[View]:
+        return sorted(self.views, key=lambda v: v.most)
+
+    @cached_property
+    def _empty(self) -> list[View]:
+        return [view for view in self.views if not view.loads]
+
+    def left(self) -> bool:
+        """Whether one of them is free yet."""
+        return _last(self._latest) is not None
+
+    def beyond(self, nbytes: int, rank: float) -> bool:
+        """Whether none of them has so much room or a group later than this rank."""
+        if nbytes > self._room and self._most <= rank:
+            return True  # as of the start: most end here
+        if _last(self._empty) is not None:
+            return False
+        room, most = _last(self._roomiest), _last(self._latest)
+        return room is None or most is None or (nbytes > room.fits - room.nbytes and most.most <= rank)
 
 
 class Free:
     """All of them, and those of each node."""
 
-    def __init__(self, views: list[View]) -> None:
-        self._all = Span(views)
+    def __init__(self, views: list[View], settings: SlackSettings) -> None:
+        self._settings = settings
+        self._spans: dict[str | None, Span] = {None: Span(views)}
         self._on: dict[str, list[View]] = {}
         for view in views:
             self._on.setdefault(view.inst.node, []).append(view)
-        self._nodes: dict[str, Span] = {}
-        self._roomiest = sorted(views, key=lambda v: v.nbytes - v.fits, reverse=True)
-        self._latest = sorted(views, key=lambda v: v.most)
-        self._empty = [view for view in views if not view.loads]
 
     def __bool__(self) -> bool:
-        return _last(self._latest) is not None
+        return self._spans[None].left()
 
     def span(self, node: str | None) -> Span:
         """Those of a node, or all."""
-        if node is None:
-            return self._all
-        span = self._nodes.get(node)
+        span = self._spans.get(node)
         if span is None:
-            span = self._nodes[node] = Span(self._on.get(node, []))
+            span = self._spans[node] = Span(self._on.get(node or "", []))
         return span
 
     def beyond(self, group: Group, rank: float, rest: Still) -> bool:
         """Whether none of them can take a group that waits; quick, for most of them."""
-        if _last(self._empty) is not None:
-            return False
         fp = group.model.fp
-        nbytes = fp.weight_bytes + rest.blocks * fp.kv_block_bytes
-        room, most = _last(self._roomiest), _last(self._latest)
-        return room is None or most is None or (nbytes > room.fits - room.nbytes and most.most <= rank)
+        least_s = self._settings.preempt_share * group.model.config.slo.ttft_s
+        return self.span(rest.node).beyond(fp.weight_bytes + rest.blocks * fp.kv_block_bytes, rank + least_s)
 
 
 def still(views: list[View]) -> Iterator[View]:

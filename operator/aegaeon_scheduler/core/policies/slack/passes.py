@@ -22,7 +22,7 @@ def run_pass(pool: Pool, settings: SlackSettings, table: Table, now: float) -> l
     """The moves of one pass, most urgent first."""
     table.reap()
     table.recast()
-    table.part()
+    table.split_by_adapter()
     if not table.groups:
         return []
     picture = Picture(pool, settings, table, now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.policies import Move
@@ -67,16 +67,13 @@ class Picture:
             self._leaving[view] = found
         return found
 
-    def waiting(self, groups: Iterable[Group] | None = None) -> list[Waiting]:
-        """Groups that wait and are at rest, by rank: of these, or all."""
-        waiting = []
+    def waiting(self, groups: Iterable[Group] | None = None) -> Iterator[Waiting]:
+        """Groups that wait and are at rest: of these, or all. Sorted, they are in order of rank."""
         for group in self.table.waiting.values() if groups is None else groups:
             if group.model.footprint is not None:
                 rest = group.rest()
                 if rest is not None:
-                    waiting.append((group.order(self.now, self.settings).rank, group.number, group, rest))
-        waiting.sort(key=lambda item: item[:2])
-        return waiting
+                    yield group.order(self.now, self.settings).rank, group.number, group, rest
 
     def admit(self, view: View, load: Load, why: str) -> None:
         """A waiting group is placed there: one load at a time."""

@@ -13,11 +13,11 @@ from aegaeon_scheduler.core.policies.slack.view import View
 def place_waiting(picture: Picture) -> None:
     """Place what can be placed."""
     views = [view for view in picture.views if view.free]
-    line = picture.waiting() if views else []
-    if not line:
+    if not views or not picture.table.waiting:
         return
-    free = Free([picture.note(view) for view in views])
-    for rank, _, group, rest in line:
+    free = Free([picture.note(view) for view in views], picture.settings)
+    line = (item for item in picture.waiting() if not free.beyond(item[2], item[0], item[3]))
+    for rank, _, group, rest in sorted(line):
         if not free:
             break
         if not free.beyond(group, rank, rest):

@@ -28,8 +28,11 @@ class Table:
         self.uneven = False  # instances differ in size
         self._at: dict[InstanceId, View] = {}
         self._of: dict[Model, list[Group]] = {}
+        self._several: dict[Model, list[Group]] = {}  # of these, those with more than one
         self._joined: dict[SeqId, Group] = {}
         self._emptied: dict[int, Group] = {}  # some may have members again
+        self._uncast: dict[int, Group] = {}  # they began to wait, or had nowhere to go; see recast
+        self._cast_for = -1  # the fleet's version
         self._fresh: dict[Model, None] = {}  # groups of them began since the last pass
 
     def at(self, inst: Instance) -> list[Group]:
@@ -62,6 +65,10 @@ class Table:
         """Groups of a model, placed or waiting."""
         return self._of.get(model, ())
 
+    def several(self) -> list[Group]:
+        """Those that wait, of models with more than one."""
+        return [group for of in self._several.values() for group in of if group.inst is None]
+
     def group(self, seq: Sequence) -> Group | None:
         """The group that it is a member of."""
         return self._joined.get(seq.id)
@@ -89,9 +96,13 @@ class Table:
     def create(self, model: Model, kind: Kind) -> Group:
         """An empty group that waits."""
         group = Group(model, kind, self._pool.tick())
-        self.groups[group.number] = self.waiting[group.number] = self._emptied[group.number] = group
+        self.groups[group.number] = self._emptied[group.number] = group
+        self._wait(group)
         self._fresh[model] = None
-        self._of.setdefault(model, []).append(group)
+        of = self._of.setdefault(model, [])
+        of.append(group)
+        if len(of) > 1:
+            self._several[model] = of
         self._pool.ask_pass()
         return group
 
@@ -112,8 +123,11 @@ class Table:
             view.changed()
             group.inst = group.still = group.watcher = None
             group.changed()
-            self.waiting[group.number] = group
+            self._wait(group)
             self._pool.ask_pass()
+
+    def _wait(self, group: Group) -> None:
+        self.waiting[group.number] = self._uncast[group.number] = group
 
     def join(self, group: Group, seq: Sequence) -> None:
         """A sequence becomes a member. Idempotent."""
@@ -142,9 +156,13 @@ class Table:
 
     def recast(self) -> None:
         """Instances came or went: groups that wait and may go nowhere begin anew as what the pool has room for."""
-        for group in list(self.waiting.values()):
-            if any(role in self._pool.fleet.of(group.model).roles for role in group.kind.roles):
+        fleet = self._pool.fleet
+        groups = self._uncast if self._cast_for == fleet.version else self.waiting
+        self._cast_for, self._uncast = fleet.version, {}
+        for group in list(groups.values()):
+            if group.inst is not None or not fleet.of(group.model).roles.isdisjoint(group.kind.roles):
                 continue
+            self._uncast[group.number] = group
             running = [s for s in group.members.values() if s.stage is not Stage.QUEUED]
             if len(running) == len(group.members):
                 group.kind = Kind.DECODES
@@ -153,8 +171,8 @@ class Table:
                 self.move(running, group.model, Kind.DECODES)
             group.kind = self.prompt_kind(group.model)
 
-    def part(self) -> None:
-        """Groups that wait, and whose members' adapters no one instance serves, are parted: one for each adapter."""
+    def split_by_adapter(self) -> None:
+        """Groups that wait, and whose members' adapters no one instance serves, are split: one for each adapter."""
         for group in [g for g in self.waiting.values() if g.model.without]:
             node = node_of(group)
             places = [inst for inst in self._pool.fleet.of(group.model).open if node in (None, inst.node)]
@@ -202,8 +220,12 @@ class Table:
                 continue
             self.remove(group)
             del self.groups[group.number], self.waiting[group.number]
-            self._of[group.model].remove(group)
-            if not self._of[group.model]:
+            self._uncast.pop(group.number, None)
+            of = self._of[group.model]
+            of.remove(group)
+            if len(of) < 2:
+                self._several.pop(group.model, None)
+            if not of:
                 del self._of[group.model]
 
     def fresh(self) -> Collection[Model]:

@@ -14,8 +14,7 @@ from aegaeon_scheduler.core.policies.slack.view import View
 
 def unite(picture: Picture) -> None:
     """Those that wait join one on an engine, else one that waits as well, most urgent first."""
-    of = picture.table.of
-    for _, _, group, rest in picture.waiting([g for g in picture.table.waiting.values() if len(of(g.model)) > 1]):
+    for _, _, group, rest in sorted(picture.waiting(picture.table.several())):
         for other in list(picture.table.of(group.model)):
             if other is group or other.kind is not group.kind or not other.members or not group.members:
                 continue

@@ -50,12 +50,14 @@ class View:
 
     def measure(self, estimates: Estimates) -> None:
         """What its groups ask for."""
-        self.loads, self.util, self.nbytes, self.most = [], 0.0, 0, -inf
-        self.models = set()
-        for group in self.groups:
-            if group.members:
-                self.add(group.load(estimates, self.inst))
-        self.stale = any(load.group.model.pools for load in self.loads)  # their prompts count, which come and go
+        self.loads = loads = [group.load(estimates, self.inst) for group in self.groups if group.members]
+        self.models = {load.group.model.name for load in loads}
+        self.util, self.nbytes, self.most = 0.0, 0, -inf
+        self.stale = False
+        for load in loads:
+            self.util += load.util
+            self.nbytes += load.nbytes
+            self.stale |= load.group.model.pools  # their prompts count, which come and go
         self._until = -inf
 
     def note(self, now: float, settings: SlackSettings) -> None:

@@ -1,0 +1,167 @@
+"""Responses that are generated while no client waits: clients poll what is kept of them, and may cancel them.
+
+The gateway that generates one shows in what is kept that it lives. Where that ends, the response has failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import replace
+from functools import partial
+
+import orjson
+from aiohttp import web
+
+from aegaeon_gateway.answer.responses import ResponsesRenderer
+from aegaeon_gateway.conversations import Kept
+from aegaeon_gateway.errors import ApiError, InvalidRequestError, UnavailableError, fault, overloaded
+from aegaeon_gateway.generation.request import Request
+from aegaeon_gateway.http.access_log import AccessLog
+from aegaeon_gateway.http.admission import Client
+from aegaeon_gateway.http.caller import Caller
+from aegaeon_gateway.http.gateway import Gateway
+from aegaeon_gateway.http.intake import TOKEN_BYTES, Holding
+from aegaeon_gateway.http.record import Record
+from aegaeon_gateway.request_id import logged_as
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 5.0  # between two signs of life, and until a cancellation at another gateway is seen
+DEAD_S = 60.0
+"""without a sign of life, after which the gateway is taken for gone"""
+
+Generate = Callable[[Caller, Holding], Awaitable[object]]
+"""generates the response and keeps it"""
+
+
+def seen(kept: Kept, now: float) -> bytes:
+    """The response as it is to be shown; `now`: unix seconds."""
+    if not kept.beat or now - kept.beat <= DEAD_S:
+        return kept.response
+    error = {"code": "server_error", "message": "The gateway that generated this response has ended."}
+    return orjson.dumps({**orjson.loads(kept.response), "status": "failed", "error": error})
+
+
+class Background:
+    """Owner of their tasks. `inside`: around work for which a graceful shutdown waits."""
+
+    def __init__(
+        self, gateway: Gateway, access_log: AccessLog, inside: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._intake = gateway.intake
+        self._kept = gateway.conversations
+        self._access_log = access_log
+        self._inside = inside
+        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+
+    async def start(
+        self, client: Client, caller: Caller, request: Request, renderer: ResponsesRenderer, generate: Generate
+    ) -> web.Response:
+        """Answer at once with what is kept of it from then on. Raises UnavailableError."""
+        key = (client.tenant.name, request.id)
+        with ExitStack() as stack:
+            holding = stack.enter_context(self._intake.request(client.owner, shared=client.shared))
+            holding.hold(request.prompt_tokens * TOKEN_BYTES + len(request.conversation))
+            kept = renderer.begun(time.time())
+            if not await self._kept.put(*key, kept):
+                raise overloaded("The response cannot be kept at present; ask for it without background.")
+            stack.enter_context(self._inside())
+            behind = replace(caller, record=_record(caller.record))
+            task = asyncio.create_task(self._run(key, behind.record, renderer, partial(generate, behind, holding)))
+            self._tasks[key] = task
+            task.add_done_callback(partial(self._ended, key, stack.pop_all()))
+        return web.Response(body=kept.response, content_type="application/json")
+
+    async def cancel(self, tenant: str, id_: str, kept: Kept) -> bytes:
+        """End it, if it is not over; returns the response. Raises UnavailableError."""
+        if not kept.beat:
+            return kept.response
+        response = orjson.dumps({**orjson.loads(seen(kept, time.time())), "status": "cancelled", "error": None})
+        if not await self._kept.replace(tenant, id_, Kept(response, kept.conversation)):
+            ended = await self._kept.get(tenant, id_)  # in this very moment
+            return response if ended is None else ended.response
+        if (task := self._tasks.get((tenant, id_))) is not None:
+            task.cancel()
+        return response
+
+    async def complete(self, tenant: str, id_: str, kept: Kept) -> None:
+        """Keep it, unless its client does not want it any more. Raises ApiError, also where it is too large."""
+        if not await self._kept.replace(tenant, id_, kept):
+            before = await self._kept.get(tenant, id_)
+            if before is not None and before.beat:
+                message = "The response is larger than what may be kept; ask for it without background."
+                raise InvalidRequestError(message, code="response_too_large")
+
+    async def stop(self) -> None:
+        """What is not over has failed."""
+        tasks = dict(self._tasks)
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+        for key in tasks:
+            with suppress(UnavailableError):
+                if (kept := await self._kept.get(*key)) is not None:
+                    await self._kept.replace(*key, Kept(seen(kept, kept.beat + 2 * DEAD_S), kept.conversation))
+
+    def _ended(self, key: tuple[str, str], stack: ExitStack, task: asyncio.Task[None]) -> None:
+        """Not a `finally` of the task: one that is cancelled before its first step never gets there."""
+        del self._tasks[key]
+        stack.close()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a fault of the gateway in the background", exc_info=error)
+
+    async def _run(
+        self,
+        key: tuple[str, str],
+        record: Record,
+        renderer: ResponsesRenderer,
+        generate: Callable[[], Awaitable[object]],
+    ) -> None:
+        with logged_as(record.log_id):
+            try:
+                await self._while_wanted(key, generate())
+            except ApiError as error:
+                await self._failed(key, renderer, error)
+            except Exception:  # whatever it is, who polls learns of it and the log has the traceback
+                log.exception("a fault of the gateway")
+                await self._failed(key, renderer, fault(record.id))
+            finally:
+                self._access_log.add(record)
+
+    async def _while_wanted(self, key: tuple[str, str], work: Awaitable[object]) -> None:
+        """Show signs of life until the work is over; end it where its response is not wanted any more."""
+        working = asyncio.ensure_future(work)
+        try:
+            while not working.done():
+                await asyncio.wait([working], timeout=_LOOK_S)
+                if not working.done() and not await self._beat(key):
+                    return
+            working.result()
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    async def _beat(self, key: tuple[str, str]) -> bool:
+        """False where its client does not want it any more."""
+        with suppress(UnavailableError):
+            kept = await self._kept.get(*key)
+            if kept is None or not kept.beat:
+                return False
+            return await self._kept.replace(*key, Kept(kept.response, kept.conversation, time.time()))
+        return True
+
+    async def _failed(self, key: tuple[str, str], renderer: ResponsesRenderer, error: ApiError) -> None:
+        with suppress(UnavailableError):  # without a sign of life it has failed as well
+            await self._kept.replace(*key, renderer.ended_with(error))
+
+
+def _record(asked: Record) -> Record:
+    """Of what is done behind the answer to a request: a line of its own in the access log."""
+    endpoint, began = "background /v1/responses", time.monotonic()
+    record = Record(asked.id, asked.client_id, asked.method, endpoint, asked.address, began)
+    record.model, record.tenant, record.status = asked.model, asked.tenant, 200
+    return record

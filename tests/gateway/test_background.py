@@ -1,0 +1,116 @@
+"""Responses that are generated in the background: polled, cancelled, deleted, and what becomes of them otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+from gateway.conftest import TEXT, Pool, gateway_config
+from gateway.test_responses import found
+from gateway.test_tools import client_of
+
+from aegaeon_gateway.config import GatewayConfig
+from aegaeon_gateway.conversations import Kept
+from aegaeon_gateway.http import background
+from aegaeon_gateway.run import serve
+
+
+async def begun(client: openai.AsyncOpenAI, **more: Any) -> Any:
+    response = await client.responses.create(model="tiny", input="hi", background=True, **more)
+    assert (response.status, response.background, response.output, response.usage) == ("in_progress", True, [], None)
+    return response
+
+
+async def over(client: openai.AsyncOpenAI, id_: str) -> Any:
+    """Polls until it is."""
+    for _ in range(1000):
+        if (response := await client.responses.retrieve(id_)).status != "in_progress":
+            return response
+        await asyncio.sleep(0.02)
+    raise AssertionError("it does not end")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it is not so")
+
+
+async def test_a_response_is_generated_while_its_client_polls(pool: Any) -> None:
+    async with client_of(pool) as client:
+        first = await over(client, (await begun(client, metadata={"a": "b"})).id)
+        assert (first.status, first.output_text, first.metadata) == ("completed", TEXT, {"a": "b"})
+        assert first.usage.output_tokens > 10
+        second = await client.responses.create(model="tiny", input="And?", previous_response_id=first.id)
+        assert second.background is False
+        with pytest.raises(openai.BadRequestError, match="background can be cancelled"):
+            await client.responses.cancel(second.id)
+        assert (await client.responses.cancel(first.id)).status == "completed"
+    assert 'outcome="ok"} 2.0' in await pool.metrics()
+
+
+async def test_one_that_is_cancelled_or_deleted_ends_at_its_engine(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_LOOK_S", 0.05)
+    pool.peer.serve_tokens = False
+    async with client_of(pool) as client:
+        one, other = await begun(client), await begun(client)
+        await until(lambda: len(pool.peer.submits) == 2)
+        with pytest.raises(openai.BadRequestError, match="not complete"):
+            await client.responses.create(model="tiny", input="And?", previous_response_id=one.id)
+        assert (await client.responses.cancel(one.id)).status == "cancelled"
+        await client.responses.delete(other.id)
+        await until(lambda: not len(pool.served.open))
+        assert (await client.responses.retrieve(one.id)).status == "cancelled"
+        assert (await found(pool, other.id))[0] == 404
+    assert {cancel.request for cancel in pool.peer.cancels} == {one.id, other.id}
+
+
+async def test_one_that_cannot_go_on_has_failed_and_says_why(pool: Any) -> None:
+    pool.peer.lose_after = [3, *[0] * 9]
+    async with client_of(pool) as client:
+        response = await over(client, (await begun(client)).id)
+        asked = await client.responses.input_items.list(response.id)
+    assert (response.status, "lost" in response.error.message) == ("failed", True)
+    assert response.output, "what it had said"
+    assert [item.content[0].text for item in asked.data] == ["hi"]
+
+
+async def test_a_graceful_shutdown_waits_for_it_and_then_it_has_failed(
+    peer: Any, tokenizer: Any, start_workers: Any, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    peer.serve_tokens = False
+    config = GatewayConfig(**gateway_config(peer, drain_s=0.2, access_log=True))
+    async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
+        pool = Pool(peer, served, http, tokenizer, peer.directory)
+        async with client_of(pool) as client:
+            await begun(client)
+            await until(lambda: len(peer.submits) == 1)
+    served.intake.check()
+    assert len(served.open) == 0
+    asked, behind = map(json.loads, capsysbinary.readouterr().out.splitlines())
+    assert (asked["request_id"], asked["status"]) == (behind["request_id"], 200)
+    assert (behind["endpoint"], behind["outcome"]) == ("background /v1/responses", "cancelled")
+
+
+async def test_what_goes_with_no_background_is_refused_by_name(pool: Any) -> None:
+    for more, param in (({"stream": True}, "stream"), ({"store": False}, "store")):
+        body = {"model": "tiny", "input": "hi", "background": True, **more}
+        status, answer, _ = await pool.post("/v1/responses", body)
+        assert (status, answer["error"]["param"]) == (400, param)
+    assert (await found(pool, "resp_x/cancel", "POST"))[0] == 404
+    assert (await found(pool, "resp_x?stream=true"))[0] == 400
+
+
+def test_one_whose_gateway_shows_no_life_has_failed() -> None:
+    kept = Kept(b'{"status":"in_progress","error":null}', b"[]", beat=1000.0)
+    assert background.seen(kept, 1000 + background.DEAD_S) == kept.response
+    late = json.loads(background.seen(kept, 1001 + background.DEAD_S))
+    assert (late["status"], late["error"]["code"]) == ("failed", "server_error")
+    assert background.seen(Kept(b"{}", b"[]"), 1e9) == b"{}"

@@ -266,10 +266,11 @@ bench-vllm: $(VLLM_STAMP) models ## with vLLM: front-end and engine beside vLLM'
 
 # The peers have an environment of their own, made once for each lock; llama-cpp-python is compiled for the machine.
 PEERS := $(CACHE)/peers-$(shell sha256sum < benchmarks/peers/requirements.lock | cut -c1-16)
+LLAMA_SWAP ?= $(shell command -v llama-swap)
 .PHONY: bench-peers
 bench-peers: $(VLLM_STAMP) $(PEERS)/.installed models ## eight models with room for two: this project beside what people use instead (ONLY=torch: of these names)
 	$(PY) -m benchmarks.peers --models $(CACHE)/peers-models --vllm $(abspath $(VLLM_PY)) --peers $(PEERS)/bin/python \
-	  $(if $(ONLY),--only '$(ONLY)')
+	  $(if $(LLAMA_SWAP),--llama-swap $(LLAMA_SWAP)) $(if $(ONLY),--only '$(ONLY)')
 $(PEERS)/.installed: | $(BIN)/uv
 	@rm -rf $(PEERS)
 	$(BIN)/uv venv --quiet --python $(PY) $(PEERS)

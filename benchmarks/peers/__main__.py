@@ -16,20 +16,22 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from benchmarks.peers.ahead import rows
 from benchmarks.peers.client import Answer, ask, replay
 from benchmarks.peers.figure import draw
 from benchmarks.peers.memory import Watch
 from benchmarks.peers.models import NAMES, make, words
 from benchmarks.peers.score import Score, score
-from benchmarks.peers.systems import SYSTEMS, Command, System, Where
+from benchmarks.peers.systems import Command, System, Where, systems
 from benchmarks.peers.trace import Session, trace
-from benchmarks.report import RESULTS
+from benchmarks.report import RESULTS, line
 
 from aegaeon_cli.folders import models_folder
 
 LOADS = (0.3, 1.0, 2.0)
-SECONDS, DRAIN_S = 30.0, 30.0
+SECONDS, DRAIN_S = 25.0, 20.0
 _START_S = 180.0
+_LAST_LINES = 5
 _SEED = 1
 
 
@@ -39,18 +41,31 @@ def main() -> None:
     tokenizer = models_folder() / "llama"
     make(given.models, tokenizer, given.peers)
     traces = [trace(words(tokenizer), load, SECONDS, _SEED + index) for index, load in enumerate(LOADS)]
+    found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="aegaeon-peers-") as scratch:
-        where = Where(given.models, Path(scratch), given.vllm, given.peers)
-        found = [_measure(system, where, traces) for system in SYSTEMS if given.only in system.name]
+        where = Where(given.models, Path(scratch), given.vllm, given.peers, given.llama_swap)
+        for system in systems(where):
+            if given.only in system.name:
+                found.append(_measure(system, where, traces))
+                _keep(found, given.only)
     if not given.only:
-        (RESULTS / "peers.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-        draw(found)
+        draw(found, SECONDS + DRAIN_S)
+        for row in rows(found, SECONDS + DRAIN_S):
+            print(line(row), flush=True)
+
+
+def _keep(found: Sequence[dict[str, Any]], only: str) -> None:
+    """After each system, so that what ends the run loses one."""
+    if not only:
+        kept = {"seconds": SECONDS, "then_s": DRAIN_S, "systems": found}
+        (RESULTS / "peers.json").write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
 
 
 def _arguments() -> Any:
     parser = argparse.ArgumentParser(description=__doc__)
     for name, about in (("models", "their folder"), ("vllm", "Python with vLLM"), ("peers", "Python with the peers")):
         parser.add_argument(f"--{name}", type=Path, required=True, help=about)
+    parser.add_argument("--llama-swap", type=Path, help="the program; without it another proxy stands for it")
     parser.add_argument("--only", default="", help="systems with this in their names; nothing is written")
     return parser.parse_args()
 
@@ -59,8 +74,9 @@ def _measure(system: System, where: Where, traces: Sequence[Sequence[Session]]) 
     print(f"\n== {system.name}\n   {system.settings}\n   lost at a switch: {system.loses}", flush=True)
     command = system.command(where)
     runs = []
-    with _running(command, where.scratch / f"{command.port}.log") as pid:
-        first = asyncio.run(_first_answer(command))
+    log = where.scratch / f"{command.port}.log"
+    with _running(command, log) as pid:
+        first = _started(command, log)
         for load, sessions in zip(LOADS, traces, strict=True):
             busy = os.getloadavg()[0]
             with Watch(pid) as memory:
@@ -94,8 +110,16 @@ def _running(command: Command, log: Path) -> Iterator[int]:
             process.wait()
 
 
+def _started(command: Command, log: Path) -> str:
+    """The text that a model says to a fixed prompt, which shows whose weights it has."""
+    try:
+        return asyncio.run(_first_answer(command))
+    except RuntimeError as error:
+        said = "\n".join(log.read_text("utf-8", "replace").splitlines()[-_LAST_LINES:])
+        raise RuntimeError(f"{error}; its last lines:\n{said}") from error
+
+
 async def _first_answer(command: Command) -> str:
-    """The text that a model says to a fixed prompt, which shows whose weights it has; until then it starts."""
     deadline = time.monotonic() + _START_S
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_START_S)) as session:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,17 +16,20 @@ from benchmarks.peers.score import TBT_S, TTFT_S
 
 ROOM = 2  # models at a time
 _CORES = 2
-_OURS_BYTES = {"deviceBytes": "320Mi", "slabSize": "1Mi", "hostModelCache": "768Mi", "hostKv": "256Mi"}
+_NO_LIMIT = 1000  # requests at a time: llama-swap answers the others with 429
+_OURS_BYTES = {"deviceBytes": "272Mi", "slabSize": "1Mi", "hostModelCache": "768Mi", "hostKv": "256Mi"}
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """`models`: their folder; `scratch`: for files of this run; `vllm`, `peers`: Pythons of the environments."""
+    """`models`: their folder; `scratch`: for files of this run; `vllm`, `peers`: Pythons of the environments;
+    `llama_swap`: the program, if there is one."""
 
     models: Path
     scratch: Path
     vllm: Path
     peers: Path
+    llama_swap: Path | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ def _on_demand(where: Where, port: int, models: dict[str, Any]) -> list[str]:
     return [sys.executable, "-m", "benchmarks.peers.on_demand", str(config)]
 
 
-def _llama_processes(where: Where) -> Command:
+def _llama_processes(where: Where) -> dict[str, Any]:
     models = {}
     for port, name in enumerate(NAMES, 8710):
         config = where.scratch / f"{name}.json"
@@ -107,7 +111,30 @@ def _llama_processes(where: Where) -> Command:
         config.write_text(json.dumps({"port": port, "interrupt_requests": False, "models": served}), "utf-8")
         argv = [str(where.peers), "-m", "llama_cpp.server", "--config_file", str(config)]
         models[name] = {"argv": argv, "port": port, "ready": "/v1/models"}
-    return Command(_on_demand(where, 8704, models), 8704)
+    return models
+
+
+def _llama_on_demand(where: Where) -> Command:
+    return Command(_on_demand(where, 8704, _llama_processes(where)), 8704)
+
+
+def _llama_swap(where: Where) -> Command:
+    """Any two models at a time: its `matrix`, which takes away as few as it can."""
+    models = {
+        name: {
+            "cmd": shlex.join(one["argv"]),
+            "proxy": f"http://127.0.0.1:{one['port']}",
+            "checkEndpoint": one["ready"],
+            "concurrencyLimit": _NO_LIMIT,
+        }
+        for name, one in _llama_processes(where).items()
+    }
+    any_of = f"({' | '.join(NAMES)})"
+    matrix = {"sets": {"room": " & ".join([any_of] * ROOM)}}
+    router = {"use": "matrix", "settings": {"matrix": matrix}}
+    config = where.scratch / "llama-swap.yaml"
+    config.write_text(yaml.safe_dump({"models": models, "routing": {"router": router}}), "utf-8")
+    return Command([str(where.llama_swap), "--config", str(config), "--listen", "127.0.0.1:8706"], 8706)
 
 
 def _vllm_processes(where: Where) -> Command:
@@ -128,10 +155,13 @@ def _vllm_processes(where: Where) -> Command:
 
 
 _OURS = f"one engine, {_CORES} threads, policy slack, {_OURS_BYTES['deviceBytes']} for weights and KV cache"
-_PROCESSES = f"{ROOM} processes at a time, {_CORES // ROOM} thread each; the one asked for longest ago makes room"
-SYSTEMS = (
-    System("aegaeon, vllm", _OURS, "nothing: KV cache is swapped to host memory, prefixes stay", _ours("vllm", 8700)),
-    System("aegaeon, torch", _OURS, "nothing: KV cache is swapped to host memory, prefixes stay", _ours("torch", 8701)),
+_KEPT = "nothing: KV cache is swapped to host memory, prefixes stay"
+_PROCESSES = f"{ROOM} processes at a time, {_CORES // ROOM} thread each"
+_LOST = "the process: import, weights, KV cache, prefix; a model that is asked for waits for the victim's requests"
+_OLDEST = "the one asked for longest ago makes room"
+_SYSTEMS = (
+    System("aegaeon, vllm", _OURS, _KEPT, _ours("vllm", 8700)),
+    System("aegaeon, torch", _OURS, _KEPT, _ours("torch", 8701)),
     System(
         "transformers serve",
         f"{_CORES} threads, --model-timeout 10: it bounds no number of models, and unloads what is idle for 10 s",
@@ -145,15 +175,28 @@ SYSTEMS = (
         _llama,
     ),
     System(
+        "llama-swap, llama-cpp-python",
+        f"{_PROCESSES}; its matrix router with all pairs of models",
+        _LOST,
+        _llama_swap,
+    ),
+    System(
         "llama-cpp-python, a process per model",
-        _PROCESSES,
-        "the process: import, weights, KV cache, prefix; a model that is asked for waits for the victim's requests",
-        _llama_processes,
+        f"{_PROCESSES}; {_OLDEST}; stands for llama-swap, which is not installed",
+        _LOST,
+        _llama_on_demand,
     ),
     System(
         "vLLM, a process per model",
-        f"{_PROCESSES}; --enforce-eager (compiling would make each start longer), prefix caching on, 1 GiB of KV cache",
-        "the process: import, weights, KV cache, prefix; a model that is asked for waits for the victim's requests",
+        f"{_PROCESSES}; {_OLDEST}; --enforce-eager (compiling would make each start longer), prefix caching on, "
+        "1 GiB of KV cache; sleep mode needs a GPU",
+        _LOST,
         _vllm_processes,
     ),
 )
+
+
+def systems(where: Where) -> tuple[System, ...]:
+    """Those that can run here: llama-swap itself, or what stands for it."""
+    absent = _llama_on_demand if where.llama_swap else _llama_swap
+    return tuple(system for system in _SYSTEMS if system.command is not absent)

@@ -29,7 +29,7 @@ from benchmarks.report import RESULTS, line
 from aegaeon_cli.folders import models_folder
 
 LOADS = (0.3, 1.0, 2.0)
-SECONDS, DRAIN_S = 25.0, 20.0
+SECONDS, DRAIN_S = 20.0, 15.0
 _START_S = 180.0
 _LAST_LINES = 5
 _SEED = 1

@@ -42,6 +42,7 @@ class State:
     seen: Mapping[str, Any] = field(default_factory=dict)
     routes: tuple[Json, ...] = ()
     rolling: bool = False
+    outside: tuple[int, ...] = (1 << 30, 600 << 20)  # bytes that each engine has reserved, and took, beside its slabs
 
     def reports(self) -> list[Report]:
         """The statuses as the operator gives them."""
@@ -61,7 +62,9 @@ class State:
             return None
         roles = {"engine": "unified", "prefill": "prefill", "decode": "decode"}
         engines = tuple(
-            EngineFacts(name, roles[component], _is_ready(self.pods.get(name) or pod(name, component)), 0, 0.0)
+            EngineFacts(
+                name, roles[component], _is_ready(self.pods.get(name) or pod(name, component)), 0, 0.0, *self.outside
+            )
             for name, component in self.components.items()
             if component in roles and name not in self.detached and self.pods.get(name, {}) is not None
         )

@@ -117,6 +117,7 @@ def of_missing_engines() -> Iterator[State]:
         components={name: one for name, one in PODS.items() if name != ENGINES[0]},
         models={},
     )
+    yield State("Engines take more memory beside their slabs than is reserved", BOTH, outside=(1 << 30, (1 << 30) + 1))
     yield State(
         "No engine is asked for",
         (gpu_pool(engines={"replicas": 0}), RED),

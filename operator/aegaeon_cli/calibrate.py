@@ -134,6 +134,7 @@ def _write(target: Path, found: list[_Calibrated], memcpy: float, beside: float)
     from aegaeon_cli.calibration import DERIVED, Machine, write_constants
 
     spec, block_tokens = found[0].pool.gpu_pool.spec, found[0].block_tokens
+    assert spec.memory.device_bytes is not None  # CPUs alone are measured
     machine = Machine(
         memcpy,
         beside,

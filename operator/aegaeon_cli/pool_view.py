@@ -74,7 +74,7 @@ class PoolView:
         before = self._before.uptime_s if self._before else 0.0
         return max(status.uptime_s - before, 1e-3)
 
-    def _engines(self, status: PoolStatus, colours: dict[str, str]) -> Table:
+    def _engines(self, status: PoolStatus, colours: dict[str, str]) -> RenderableType:
         table = _table(
             "engine", "role", "running", "loading", "resident", "memory", "seqs", "switches", "reused", "busy"
         )
@@ -83,7 +83,7 @@ class PoolView:
         for instance in status.instances:
             busy = max(0.0, instance.busy_s - busy_before.get(instance.instance, 0.0)) / elapsed
             table.add_row(*_engine(instance, colours, min(busy, 1.0)))
-        return table
+        return Group(table, *_outside(status.instances))
 
     def _models(self, status: PoolStatus, colours: dict[str, str]) -> RenderableType:
         table = _table(
@@ -110,6 +110,22 @@ def bar(used: int, total: int, cells: int, kept: int = 0) -> str:
     filled = min(cells, -(-used * cells // total)) if total else 0
     half = min(cells, -(-(used + kept) * cells // total)) - filled if total else 0
     return "█" * filled + "▒" * half + "░" * (cells - filled - half)
+
+
+def _outside(instances: Iterable[InstanceStatus]) -> list[Text]:
+    """What engines took beside their slabs at most: a line for each that took more than is reserved, else one."""
+    said = [one for one in instances if one.alive and one.memory.outside.peak_bytes]
+    over = [one for one in said if one.memory.outside.peak_bytes > one.memory.outside.reserved_bytes]
+    if over:
+        lines = (f"{one.instance}: {_beside(one)} reserved; raise spec.memory.outsideSlabs" for one in over)
+        return [Text(line, "red") for line in lines]
+    most = max(said, key=lambda one: one.memory.outside.peak_bytes, default=None)
+    return [] if most is None else [Text(f"{_beside(most)} reserved ({most.instance})", "dim")]
+
+
+def _beside(instance: InstanceStatus) -> str:
+    outside = instance.memory.outside
+    return f"outside slabs up to {outside.peak_bytes >> 20} MiB, {outside.reserved_bytes >> 20} MiB"
 
 
 def _engine(instance: InstanceStatus, colours: dict[str, str], busy: float) -> Iterable[RenderableType]:

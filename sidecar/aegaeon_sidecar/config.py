@@ -25,7 +25,17 @@ class _Settings(BaseModel):
 class MemorySettings(_Settings):
     """How much memory the sidecar may take. Fixed at the start: slabs are cut once."""
 
-    device_bytes: int = Field(gt=0, description="device tier of each rank: weights and KV cache share it")
+    device_bytes: int | None = Field(
+        default=None,
+        gt=0,
+        description="device tier of each rank: weights and KV cache share it; None: what a GPU has free at the start, "
+        "less outside_bytes",
+    )
+    outside_bytes: int = Field(
+        default=1 << 30,
+        gt=0,
+        description="reserved on each device beside device_bytes: activations, workspaces, graphs, compiled kernels",
+    )
     slab_bytes: int = Field(gt=0, description="the unit in which both tiers are handed out")
     host_kv_bytes: int = Field(gt=0, description="host tier of all ranks: KV cache that is swapped out or handed off")
     host_cache_bytes: int = Field(gt=0, description="weights in shared memory, all sidecars of the node together")
@@ -111,14 +121,42 @@ class SidecarConfig(_Settings):
     hub_cache: Path | None = Field(default=None, description="the hub's without a disk tier; None: its default")
 
     @property
-    def slab_count(self) -> int:
-        """Of the device tier of each rank: what is reserved for adapters is not cut into slabs."""
-        reserved = 0 if self.adapters is None else self.adapters.device_bytes
-        return (self.memory.device_bytes - reserved) // self.memory.slab_bytes
+    def reserved_bytes(self) -> int:
+        """Of each device, for what lies outside its slabs."""
+        return self.memory.outside_bytes + self._adapter_bytes
+
+    @property
+    def _adapter_bytes(self) -> int:
+        return 0 if self.adapters is None else self.adapters.device_bytes
+
+    def slab_count(self, free_bytes: int | None) -> int:
+        """Of the device tier of each rank, whose GPUs have so much free, None: a CPU.
+
+        What is reserved is not cut into slabs. Raises SettingsError when it leaves none.
+        """
+        memory = self.memory
+        given = memory.device_bytes or 0
+        if free_bytes is not None and given + memory.outside_bytes > free_bytes:
+            raise SettingsError(
+                f"{self.device} has {free_bytes} bytes free, and memory.device_bytes and memory.outside_bytes are "
+                f"{given + memory.outside_bytes} together; lower one of them"
+            )
+        whole = given or (free_bytes or 0) - memory.outside_bytes
+        slabs = (whole - self._adapter_bytes) // memory.slab_bytes
+        if slabs < 1:
+            raise SettingsError(
+                f"{self.device} has {whole} bytes for slabs and adapters, {self._adapter_bytes} of them for adapters, "
+                f"which leaves no slab of {memory.slab_bytes}; raise memory.device_bytes, or lower what is reserved"
+            )
+        return slabs
 
     @model_validator(mode="after")
-    def _adapters_leave_room(self) -> Self:
-        if self.adapters is not None and self.slab_count < 1:
+    def _memory_is_known(self) -> Self:
+        if self.memory.device_bytes is None and self.device == "cpu":
+            raise ValueError("memory.device_bytes is needed on a CPU, whose memory is not an engine's own")
+        if self.memory.device_bytes is not None and self._adapter_bytes + self.memory.slab_bytes > (
+            self.memory.device_bytes
+        ):
             raise ValueError("adapters.device_bytes leaves no slab of memory.device_bytes")
         return self
 

@@ -9,7 +9,6 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from aegaeon_sidecar.engine.engine import Engine
-from aegaeon_sidecar.memory.outside import outside_bytes
 
 
 class EngineMetrics(Collector):
@@ -38,7 +37,10 @@ class EngineMetrics(Collector):
             total.add_metric([name], of_all)
             free.add_metric([name], left)
         yield from (models, total, free)
-        yield _gauge("outside_slabs_bytes", "Memory of the process beside slabs and host cache.", outside_bytes())
+        outside = state.outside.sample()
+        yield _gauge("outside_slabs_bytes", "Memory beside slabs and host cache.", outside.used_bytes)
+        yield _gauge("outside_slabs_peak_bytes", "The most of it since the start.", outside.peak_bytes)
+        yield _gauge("outside_slabs_reserved_bytes", "What is reserved for it.", outside.reserved_bytes)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

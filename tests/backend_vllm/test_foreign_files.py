@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.vllm import open_backend
@@ -33,10 +34,13 @@ OWN_CODE = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "Aut
         ({"architectures": None}, "architectures is missing"),
         ({"architectures": "LlamaForCausalLM"}, "a list of names"),
         ({"num_key_value_heads": 1}, "do not belong together"),
-        ({"hidden_size": 96}, "does not serve it"),
+        ({"hidden_size": 96}, "are not what config.json says"),
         ({"num_hidden_layers": 5}, "is not in the files"),
         ({"head_dim": 16, "num_attention_heads": 8, "num_key_value_heads": 4}, "heads of 16 features"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32}}, "does not serve it"),
+        (
+            {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32}},
+            "Cannot find any of .* quantization config.$",
+        ),
         ({"quantization_config": {"quant_method": "unheard"}}, "does not serve it"),
     ],
 )
@@ -48,6 +52,22 @@ def test_files_that_do_not_fit_are_refused_and_the_next_model_is_served(
         backend.describe(changed(family("llama"), tmp_path / "changed", **fields), 0)
     assert "\n" not in str(refused.value)
     assert rig(backend, family("qwen3")).logits([5, 6, 7], 0, [1]).isfinite().all()
+
+
+def test_weights_of_another_quantisation_are_refused_with_what_is_wrong(
+    family: Any, vllm_backend: Any, tmp_path: Path
+) -> None:
+    backend, gptq = vllm_backend("bfloat16"), family("gptq")
+    settings = json.loads((gptq / "config.json").read_text())["quantization_config"]
+    other = changed(gptq, tmp_path / "group", quantization_config=settings | {"group_size": 64})
+    with pytest.raises(ModelError, match=r"not what config.json says; .*AssertionError: raised in "):
+        backend.describe(other, 0)
+    damaged = changed(gptq, tmp_path / "damaged")
+    tensors = load_file(damaged / "model.safetensors")
+    scales = {name: tensor * float("nan") for name, tensor in tensors.items() if name.endswith("scales")}
+    save_file(tensors | scales, damaged / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match="its logits are no numbers"):
+        backend.describe(damaged, 0)
 
 
 def test_a_length_beyond_the_model_is_refused(family: Any, vllm_backend: Any) -> None:

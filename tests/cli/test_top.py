@@ -16,7 +16,7 @@ from aegaeon_cli.main import main
 from aegaeon_cli.pool_view import PoolView, bar
 from aegaeon_cli.welcome import curl, phase_text, wait_for_models, welcome
 from aegaeon_proto.v1 import gateway_pb2_grpc
-from aegaeon_proto.v1.engine_pb2 import Memory, PrefixReuse, Role
+from aegaeon_proto.v1.engine_pb2 import Memory, OutsideSlabs, PrefixReuse, Role
 from aegaeon_proto.v1.gateway_pb2 import InstanceStatus, ModelTraffic, PoolStatus, SequenceStatus, StatusRequest
 from aegaeon_proto.v1.model_pb2 import ModelPhase, SeqId
 
@@ -87,6 +87,17 @@ def test_engines_show_what_runs_what_loads_and_how_full_they_are() -> None:
     assert cells[5:7] == ["█" * 6 + "░" * 2, "30/40"]
     assert cells[7:] == ["3", "7", "25%", "50%"]
     assert row(drawn(PoolView(), pool()), "prefill-0")[1] == "gone"
+
+
+def test_memory_beside_the_slabs_is_shown_and_the_remedy_where_it_is_more_than_is_reserved() -> None:
+    status = pool()
+    assert "outside slabs" not in drawn(PoolView(), status)
+    status.instances[1].memory.outside.CopyFrom(OutsideSlabs(reserved_bytes=900 << 20, peak_bytes=600 << 20))
+    assert "outside slabs up to 600 MiB, 900 MiB reserved (decode-0)" in drawn(PoolView(), status)
+    status.instances[1].memory.outside.peak_bytes = 901 << 20
+    assert "decode-0: outside slabs up to 901 MiB, 900 MiB reserved; raise spec.memory.outsideSlabs" in drawn(
+        PoolView(), status
+    )
 
 
 def test_models_show_queue_tokens_stall_and_attainment_or_why_they_failed() -> None:

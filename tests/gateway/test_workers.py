@@ -217,6 +217,19 @@ async def test_an_unsupported_decoder_fails_before_a_fork_server_takes_over(
         await workers.load(b"m", str(folder))
 
 
+async def test_a_tokenizer_of_more_tokens_than_the_model_knows_fails_that_model(
+    model_directory: Path, tmp_path: Path, workers: WorkerPool
+) -> None:
+    folder = Path(shutil.copytree(model_directory, tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text())
+    tokens = len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"])
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": tokens}))
+    await workers.load(b"m", str(folder))
+    (folder / "config.json").write_text(json.dumps({"text_config": config | {"vocab_size": tokens - 1}}))
+    with pytest.raises(TokenizerError, match=rf"has {tokens} tokens and the model knows {tokens - 1}"):
+        await workers.load(b"n", str(folder))
+
+
 def test_a_decoder_with_a_long_description_is_refused() -> None:
     with pytest.raises(TokenizerError, match="bytes"):
         check_decoder({"type": "Replace", "pattern": {"String": "a" * 10**6}, "content": "b"})

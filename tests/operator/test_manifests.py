@@ -70,7 +70,7 @@ def test_a_model_may_come_from_the_hub(tmp_path: Path) -> None:
 
 
 BAD_GPU = [
-    ("    deviceBytes: 13Mi\n", "", "spec.memory.deviceBytes: is required"),
+    ("    deviceBytes: 13Mi\n", "", "spec: memory.deviceBytes is needed with accelerator.device cpu"),
     ("slabSize: 256Ki", "slabSize: 256KB", "spec.memory.slabSize: '256KB' is not a quantity of bytes"),
     ("slabSize: 256Ki", "slabSize: 1000", "spec.memory: slabSize 1000 is not a multiple of 4Ki"),
     ("slabSize: 256Ki", "slabSize: 64Mi", "spec.memory: deviceBytes 13Mi holds no slab of 64Mi"),

@@ -18,6 +18,7 @@ from aegaeon_operator.podrunner.preflight import Machine
 from aegaeon_operator.podrunner.runfolder import sweep
 from aegaeon_operator.reconcile import LocalSettings
 from aegaeon_operator.spec import Pool, load_manifests
+from aegaeon_operator.spec.outside import outside_bytes
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
 AMPLE = Machine(Path("/dev/shm"), 1 << 40, 1 << 40)
@@ -71,7 +72,8 @@ def test_every_gpu_of_an_engine_is_looked_for_and_the_memory_of_each_on_a_cpu_co
         "cuda:90", "cuda:91", "cuda:92", "cuda:93",
     ]  # fmt: skip
     memory = pool.gpu_pool.spec.memory
-    needed = 2 * memory.host_kv + memory.host_model_cache + 4 * memory.device_bytes
+    beside = outside_bytes(pool.gpu_pool.spec)
+    needed = 2 * (memory.host_kv + beside) + memory.host_model_cache + 4 * (memory.device_bytes or 0)
     preflight(shared(), settings, Machine(Path("/dev/shm"), 1 << 40, needed))
     assert f"needs {needed >> 20}Mi for 2 engines" in complaint(
         shared(), settings, Machine(Path("/dev/shm"), 1 << 40, needed - 1)
@@ -101,9 +103,12 @@ def test_too_little_shared_memory_is_reported_with_both_numbers(pool: Pool, sett
     assert "lower spec.memory.hostKv or spec.memory.hostModelCache" in sentence
 
 
-def test_device_memory_of_a_cpu_counts_as_memory_of_the_machine(pool: Pool, settings: LocalSettings) -> None:
+def test_device_memory_of_a_cpu_and_what_lies_beside_it_count_as_memory_of_the_machine(
+    pool: Pool, settings: LocalSettings
+) -> None:
     memory = pool.gpu_pool.spec.memory
-    needed = 2 * (memory.host_kv + memory.device_bytes) + memory.host_model_cache
+    each = memory.host_kv + (memory.device_bytes or 0) + outside_bytes(pool.gpu_pool.spec)
+    needed = 2 * each + memory.host_model_cache
     preflight(pool, settings, Machine(Path("/dev/shm"), 1 << 40, needed))
     sentence = complaint(pool, settings, Machine(Path("/dev/shm"), 1 << 40, needed - 1))
     assert f"but GpuPool quickstart needs {needed >> 20}Mi for 2 engines" in sentence

@@ -66,6 +66,7 @@ SETTINGS: dict[str, tuple[Any, set[str], Json]] = {
     "decode.min": (2, {"operator"}, SCALED),
     "decode.max": (5, {"operator"}, SCALED),
     "memory.deviceBytes": ("14Mi", {"engine", "manifests"}, {}),
+    "memory.outsideSlabs": ("3Gi", {"engine"}, {}),
     "memory.slabSize": ("512Ki", {"engine"}, {}),
     "memory.hostModelCache": ("33Mi", {"engine", "manifests"}, {}),
     "memory.hostKv": ("13Mi", {"engine", "manifests"}, {}),

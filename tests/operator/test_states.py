@@ -151,3 +151,33 @@ def test_a_line_has_a_bounded_length() -> None:
 def test_ages_are_those_of_the_objects() -> None:
     body: dict[str, Any] = {**POOL, "status": {}}
     assert list(rows([body], NOW + timedelta(days=1)))[1][8] == "326d"
+
+
+def test_what_engines_take_beside_their_slabs_is_in_the_status_beside_what_is_reserved() -> None:
+    def of_pool(*outside: int) -> Report:
+        return next(one for one in State("", BOTH, outside=outside).reports() if one.about.kind == "GpuPool")
+
+    def condition(report: Report) -> tuple[str, str]:
+        (found,) = (one for one in report.status["conditions"] if one["type"] == "MemoryReserved")
+        return found["status"], found["message"]
+
+    below, above = of_pool(1 << 30, 700 << 20), of_pool(1 << 30, (1 << 30) + 1)
+    assert below.status["outsideSlabs"] == {"reserved": "1Gi", "peak": "700Mi"}
+    assert condition(below) == (
+        "True",
+        "pool-engine-0 took up to 700Mi beside its slabs, of 1Gi that are reserved for that",
+    )
+    assert above.status["outsideSlabs"]["peak"] == "1025Mi"
+    assert condition(above)[0] == "False"
+    assert "raise spec.memory.outsideSlabs" in above.status["message"]
+    assert condition(of_pool(1 << 30, 0))[0] == "Unknown"
+
+
+def test_measured_memory_alone_is_written_once_a_minute() -> None:
+    before, more = (
+        next(one for one in State("", BOTH, outside=(1 << 30, peak << 20)).reports() if one.about.kind == "GpuPool")
+        for peak in (600, 700)
+    )
+    about = live({**gpu_pool(), "status": before.status})
+    assert not is_due(replace(more, about=about), 0.0, 1.0)
+    assert is_due(replace(more, about=about), 0.0, 61.0)

@@ -53,6 +53,7 @@ MESSAGES: Mapping[type, type[Message]] = {
     commands.PrefillPart: engine_pb2.PrefillPart,
     reports.ShapeMemory: engine_pb2.ShapeMemory,
     reports.PrefixReuse: engine_pb2.PrefixReuse,
+    reports.OutsideSlabs: engine_pb2.OutsideSlabs,
     reports.Memory: engine_pb2.Memory,
     reports.HeldSequence: engine_pb2.HeldSequence,
     reports.SeqProgress: engine_pb2.SeqProgress,

@@ -1,26 +1,26 @@
-"""An engine that dies at once of one token, as of a defect in a kernel: `python -m stack.mortal_engine`."""
+"""An engine whose device fails for good at one token, as of a defect in a kernel: `python -m stack.mortal_engine`."""
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from collections.abc import Sequence
 
+import torch
 from conftest import FATAL_TOKEN
+from torch import Tensor
 
 from aegaeon_sidecar import process
-from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend
 
 
 class Mortal(TorchBackend):
-    """Kills its process before it computes FATAL_TOKEN, in a prompt or as an output."""
+    """Its device is lost before it computes FATAL_TOKEN, in a prompt or as an output."""
 
-    def launch(self, model: str, inputs: Sequence[StepInput], after: Launched | None = None) -> Launched:
+    def _forward(self, model: str, inputs: Sequence[StepInput], wanted: Sequence[int] | None) -> Tensor:
         if any(FATAL_TOKEN in part.tokens for part in inputs):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().launch(model, inputs, after)
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+        return super()._forward(model, inputs, wanted)
 
 
 if __name__ == "__main__":

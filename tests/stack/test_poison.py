@@ -93,7 +93,7 @@ async def test_a_request_that_kills_engines_is_failed_and_costs_no_other_an_answ
         async def revive(name: str) -> None:
             nonlocal deaths
             while True:
-                await pods.processes[name].wait()
+                assert await pods.processes[name].wait() == 1
                 deaths += 1
                 await pods.start_engine(name)
 

@@ -1,9 +1,12 @@
 """A whole stack whose engines compute with vLLM (`make test-vllm`): what is killed under load costs no token, models
-and adapters come and go while others serve."""
+and adapters come and go while others serve, and files that cannot be served fail their own model."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +37,17 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 ADDED = {"mixtral": {"num_local_experts": 4, "sliding_window": None}}  # baked while the others decode
 BASE, ADAPTERS = "llama", ("poet", "lawyer")
+# By model that must fail: what is done to a copy of the base's files, and what the reason says.
+BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
+    "truncated": (lambda folder: _edit(folder / "model.safetensors", lambda data: data[:-1000]), "truncated"),
+    "renamed": (lambda folder: _edit(folder / "model.safetensors", _rename), "no module or parameter named"),
+    "mismatched": (lambda folder: _configure(folder, intermediate_size=256), "are not what config.json says"),
+    "requantised": (lambda folder: _configure(folder, quantization_config=GPTQ), "Supported dtypes"),
+    "own-code": (lambda folder: _configure(folder, **OWN_CODE), "code of the model's own (auto_map)"),
+    "foreign-tokenizer": (lambda folder: _edit(folder / "tokenizer.json", _enlarge), "it is of another model"),
+}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True}
+OWN_CODE = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}}
 JOBS = [(model, prompt) for model in (*MODELS, *ADAPTERS) for prompt in PROMPTS]
 TOKENS = 80  # of an answer
 ENGINES = 2
@@ -56,10 +70,39 @@ def adapters(
     return made | {"stranger": make_adapter(make_model("llama"), root / "stranger", seed=9)}
 
 
+def _edit(file: Path, change: Callable[[bytes], bytes]) -> None:
+    file.write_bytes(change(file.read_bytes()))
+
+
+def _rename(data: bytes) -> bytes:
+    return data.replace(b"q_proj", b"p_proj")  # of the same length: nothing moves
+
+
+def _configure(folder: Path, **fields: Any) -> None:
+    _edit(folder / "config.json", lambda data: json.dumps(json.loads(data) | fields).encode())
+
+
+def _enlarge(data: bytes) -> bytes:
+    tokenizer = json.loads(data)
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary |= {f"<{token}>": token for token in range(len(vocabulary), 1000)}
+    return json.dumps(tokenizer).encode()
+
+
 @pytest.fixture(scope="module")
-def stack(models: dict[str, Path], adapters: dict[str, Path]) -> Iterator[Stack]:
+def broken(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("broken")
+    folders = {name: Path(shutil.copytree(models[BASE], root / name)) for name in BROKEN}
+    for name, (damage, _) in BROKEN.items():
+        damage(folders[name])
+    return folders
+
+
+@pytest.fixture(scope="module")
+def stack(models: dict[str, Path], broken: dict[str, Path], adapters: dict[str, Path]) -> Iterator[Stack]:
     """Device memory of an engine holds the largest model and some KV cache, or two of the others."""
-    with running(of(models, *MODELS, adapters={name: adapters[name] for name in ADAPTERS})) as up:
+    some = {name: adapters[name] for name in ADAPTERS}
+    with running(of(models | broken, *MODELS, *broken, adapters=some)) as up:
         yield up
 
 
@@ -91,6 +134,16 @@ async def test_every_client_gets_its_complete_output_when_processes_are_killed(
 
 
 @pytest.mark.timeout(400)
+async def test_files_that_cannot_be_served_fail_their_model_with_one_sentence_in_every_view(
+    stack: Stack, client: Any
+) -> None:
+    """The others are served beside them: their answers are those of the test above."""
+    for name, (_, why) in BROKEN.items():
+        reason = await until_failed(stack, client, name, why)
+        assert "\n" not in reason
+
+
+@pytest.mark.timeout(400)
 async def test_adapters_are_added_and_removed_during_a_stream_and_one_of_another_base_fails_alone(
     stack: Stack, client: Any, alone: list[str], models: dict[str, Path], adapters: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -112,16 +165,19 @@ async def test_adapters_are_added_and_removed_during_a_stream_and_one_of_another
     await until_empty(stack)
 
 
-async def until_failed(stack: Stack, client: Any, name: str, why: str) -> None:
+async def until_failed(stack: Stack, client: Any, name: str, why: str) -> str:
     """Until /v1/models shows the reason; then status and a request for it show the same."""
     async with asyncio.timeout(30):
         while (state := (await client.models.retrieve(name)).aegaeon)["phase"] != "failed":  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.05)
     assert why in state["reason"]
     status = await read_status(stack.state.scheduler)
-    assert [one.reason for one in status.adapters if one.spec.name == name] == [state["reason"]]
-    with pytest.raises(openai.InternalServerError, match=why):
+    shown = [one.reason for one in status.adapters if one.spec.name == name]
+    shown += [one.reason for one in status.models if one.model == name]
+    assert shown == [state["reason"]]
+    with pytest.raises(openai.InternalServerError, match=re.escape(why)):
         await stream(client, name, PROMPTS[0])
+    return str(state["reason"])
 
 
 @pytest.mark.timeout(400)

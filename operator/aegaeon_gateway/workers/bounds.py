@@ -70,6 +70,15 @@ def check_vocabulary(tokens: Iterable[tuple[str, int]]) -> None:
         raise TokenizerError(f"the vocabulary has {total} bytes; {VOCABULARY_BYTES} are allowed")
 
 
+def check_size(tokens: int, known: int) -> None:
+    """Raises TokenizerError for a tokenizer of more tokens, added ones left out, than the model knows (0: unknown)."""
+    if known and tokens > known:
+        raise TokenizerError(
+            f"the tokenizer has {tokens} tokens and the model knows {known} (vocab_size of config.json); it is of "
+            "another model"
+        )
+
+
 def check_added(tokens: int) -> None:
     """Raises TokenizerError for too many added tokens."""
     if tokens > ADDED_TOKENS:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from aegaeon_gateway.dialects.families import detected
 from aegaeon_gateway.errors import InvalidRequestError, TokenizerError
 from aegaeon_gateway.text.decoders import stages_of
-from aegaeon_gateway.workers.bounds import check_added, check_decoder, check_files, check_vocabulary
+from aegaeon_gateway.workers.bounds import check_added, check_decoder, check_files, check_size, check_vocabulary
 from aegaeon_gateway.workers.wire import Job, Loaded
 from aegaeon_proto.pooling import PoolingError, Purpose, purpose_of, read_documents
 from aegaeon_proto.sampling import DEFAULTS, MAX_STOP_IDS
@@ -41,6 +41,7 @@ class ModelText:
             raise TokenizerError("no fast tokenizer; add a tokenizer.json")
         backend.no_truncation()
         backend.no_padding()
+        check_size(backend.get_vocab_size(with_added_tokens=False), _positive(_text_config(directory), "vocab_size"))
         self._hf = tokenizer
         self._backend = backend
         self.size: int = backend.get_vocab_size(with_added_tokens=True)
@@ -238,6 +239,13 @@ def _sampling_defaults(directory: Path) -> dict[str, float]:
 def _positions(directory: Path) -> int:
     """Tokens that config.json allows; 0 when it does not say."""
     return _positive(_json(directory / "config.json"), "max_position_embeddings")
+
+
+def _text_config(directory: Path) -> Mapping[str, Any]:
+    """Of models that are more than text, the part that is."""
+    config = _json(directory / "config.json")
+    part = config.get("text_config")
+    return part if isinstance(part, dict) else config
 
 
 def _positive(config: Mapping[str, Any], name: str) -> int:

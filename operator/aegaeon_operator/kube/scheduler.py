@@ -138,4 +138,6 @@ def _engine(status: gateway_pb2.InstanceStatus, shapes: dict[str, int], slab_byt
         attached=status.alive and not status.draining,
         sequences=status.sequences,
         kv_used=used / (used + free) if used + free else 0.0,
+        outside_reserved_bytes=status.memory.outside.reserved_bytes,
+        outside_peak_bytes=status.memory.outside.peak_bytes,
     )

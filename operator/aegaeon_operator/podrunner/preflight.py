@@ -11,6 +11,7 @@ from aegaeon_operator.errors import PreflightError
 from aegaeon_operator.reconcile import LocalSettings, PodRole, reconcile
 from aegaeon_operator.reconcile.local import gateway_port
 from aegaeon_operator.spec import Pool
+from aegaeon_operator.spec.outside import outside_bytes
 from aegaeon_operator.spec.quantity import format_quantity
 from aegaeon_operator.spec.tenancy import Claim, claims, hashes_of, shared_keys
 
@@ -55,13 +56,14 @@ def _port_in_use(host: str, port: int, setting: str) -> list[str]:
 
 
 def _too_little(pool: Pool, settings: LocalSettings, machine: Machine) -> list[str]:
-    """Host tiers are files in shared memory; device tiers of a CPU are memory without a file."""
+    """Host tiers are files in shared memory; device tiers of a CPU, and what lies beside them, are memory without."""
     memory = pool.gpu_pool.spec.memory
     engines = sum(pod.role is PodRole.SIDECAR for pod in reconcile(pool, settings))
     shared = engines * memory.host_kv + memory.host_model_cache
     on_cpu = pool.gpu_pool.spec.accelerator.device == "cpu"
     ranks = pool.gpu_pool.spec.accelerator.count
-    whole = shared + (engines * ranks * memory.device_bytes if on_cpu else 0)
+    each = ranks * (memory.device_bytes or 0) + outside_bytes(pool.gpu_pool.spec)
+    whole = shared + (engines * each if on_cpu else 0)
     name, problems = pool.gpu_pool.metadata.name, []
     if shared > machine.shared_memory_free:
         problems.append(

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from aegaeon_operator.reconcile.pods import Json
 from aegaeon_operator.spec.batches import BatchStore
 from aegaeon_operator.spec.engines import AdapterRoom, Scheduling
+from aegaeon_operator.spec.outside import outside_bytes
 from aegaeon_operator.spec.resources import GpuPoolSpec, Quota, ServedModel, Source
 
 _MAX_BODY_BYTES = 16 << 20
@@ -79,6 +80,7 @@ def sidecar_settings(role: str, spec: GpuPoolSpec) -> Json:
         "dtype": spec.accelerator.dtype,
         "memory": {
             "device_bytes": memory.device_bytes,
+            "outside_bytes": outside_bytes(spec),
             "slab_bytes": memory.slab_size,
             "host_kv_bytes": memory.host_kv,
             "host_cache_bytes": memory.host_model_cache,

@@ -88,7 +88,7 @@ class PoolMemory(Strict):
             "slabSize must be a multiple of 4Ki",
         ),
         (
-            "!isQuantity(string(self.deviceBytes)) || !isQuantity(string(self.slabSize)) || "
+            "!has(self.deviceBytes) || !isQuantity(string(self.deviceBytes)) || !isQuantity(string(self.slabSize)) || "
             "!quantity(string(self.deviceBytes)).isLessThan(quantity(string(self.slabSize)))",
             "deviceBytes holds no slab; raise deviceBytes or lower slabSize",
         ),
@@ -104,8 +104,16 @@ class PoolMemory(Strict):
         ),
     )
 
-    device_bytes: Quantity = Field(
-        description="Device memory of each accelerator for weights and KV cache together, for example 60Gi."
+    device_bytes: Quantity | None = Field(
+        default=None,
+        description="Device memory of each accelerator for weights and KV cache together, for example 60Gi. Left out "
+        "with device cuda:N: what a GPU has free when its engine starts, less `outsideSlabs`.",
+    )
+    outside_slabs: PositiveQuantity | None = Field(
+        default=None,
+        description="Device memory of each accelerator that is reserved beside `deviceBytes`: activations, workspaces, "
+        "graphs, compiled kernels. Left out: an estimate of backend, device, dtype, maxBatch and prefillChunkTokens. "
+        "Status says what is used of it.",
     )
     slab_size: Quantity = Field(
         default=32 << 20,
@@ -130,7 +138,7 @@ class PoolMemory(Strict):
         if self.slab_size == 0 or self.slab_size % 4096:
             raise ValueError(f"slabSize {format_quantity(self.slab_size)} is not a multiple of 4Ki")
         for name, size in (("deviceBytes", self.device_bytes), ("hostKv", self.host_kv)):
-            if size < self.slab_size:
+            if size is not None and size < self.slab_size:
                 raise ValueError(
                     f"{name} {format_quantity(size)} holds no slab of {format_quantity(self.slab_size)}; "
                     f"raise {name} or lower slabSize"

@@ -95,6 +95,7 @@ _ONE_DEVICE = "accelerator.count must be 1 with backend vllm; backend torch shar
 _ON_CPU = "accelerator.device must be cpu with backend vllm; backend torch computes on GPUs"
 
 
+_DEVICE_BYTES = "memory.deviceBytes is needed with accelerator.device cpu; only a GPU's memory is an engine's own"
 _NO_ADAPTERS = "adapters need backend vllm; backend torch computes models without them"
 
 
@@ -129,6 +130,7 @@ class GpuPoolSpec(Strict):
         ("self.backend != 'vllm' || self.accelerator.count == 1", _ONE_DEVICE),
         ("self.backend != 'vllm' || self.accelerator.device == 'cpu'", _ON_CPU),
         ("self.backend == 'vllm' || !has(self.adapters)", _NO_ADAPTERS),
+        ("has(self.memory.deviceBytes) || self.accelerator.device != 'cpu'", _DEVICE_BYTES),
     )
 
     backend: Literal["torch", "vllm"] = Field(
@@ -222,15 +224,18 @@ class GpuPoolSpec(Strict):
             raise ValueError(_ON_CPU)
         if self.backend != "vllm" and self.adapters is not None:
             raise ValueError(_NO_ADAPTERS)
+        if self.memory.device_bytes is None and self.accelerator.device == "cpu":
+            raise ValueError(_DEVICE_BYTES)
         return self
 
     @model_validator(mode="after")
     def _adapters_leave_slabs(self) -> Self:
         memory, room = self.memory, self.adapters
-        if room is not None and memory.device_bytes - room.memory < memory.slab_size:
+        whole = memory.device_bytes
+        if room is not None and whole is not None and whole - room.memory < memory.slab_size:
             raise ValueError(
                 f"adapters.memory {format_quantity(room.memory)} leaves no slab of memory.deviceBytes "
-                f"{format_quantity(memory.device_bytes)}; raise deviceBytes"
+                f"{format_quantity(whole)}; raise deviceBytes"
             )
         return self
 

@@ -69,6 +69,13 @@ class GpuUse(Strict):
     dedicated: Annotated[int, Field(ge=0)] = Field(description="What the same models would need, one each at least.")
 
 
+class OutsideSlabs(Strict):
+    """Memory of the engine that takes most of it beside its slabs."""
+
+    reserved: Annotated[str, Field(max_length=32)] = Field(description="What is reserved for it, adapters included.")
+    peak: Annotated[str, Field(max_length=32)] = Field(description="The most that it took since it started.")
+
+
 class GpuPoolStatus(Strict):
     """What runs."""
 
@@ -86,6 +93,10 @@ class GpuPoolStatus(Strict):
         default="", description="How many models of its ModelPools can be served at once, for example 3/4."
     )
     gpus: GpuUse | None = Field(default=None, description="What pooling saves.")
+    outside_slabs: OutsideSlabs | None = Field(
+        default=None,
+        description="Memory beside the slabs; left out while no engine is attached.",
+    )
 
 
 class ModelPoolStatus(Strict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aegaeon_scheduler.core.commands import SwapOut as Out
 from aegaeon_scheduler.core.commands import Turn, Unload
-from aegaeon_scheduler.core.domain import Stage
+from aegaeon_scheduler.core.domain import Phase, Stage
 from aegaeon_scheduler.core.errors import ConservationError
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
@@ -30,6 +30,10 @@ def check(pool: Pool, policy: Policy) -> None:
     for model in pool.models.values():
         holders = {i.id for i in pool.instances.values() if _has(i, model)}
         _same(holders == set(model.holders), f"{model.name} is on {sorted(holders)}, listed: {sorted(model.holders)}")
+        cached = {i.id for i in pool.instances.values() if i.phases.get(model.name) is Phase.CACHED}
+        _same(
+            cached == set(model.cached), f"{model.name} is cached by {sorted(cached)}, listed: {sorted(model.cached)}"
+        )
         mine = [s for s in pool.sequences.values() if s.model is model]
         running = sum(1 for s in mine if s.stage not in (Stage.QUEUED, Stage.LOST))
         _same(running == model.running, f"{model.name}: {running} run, the counter says {model.running}")

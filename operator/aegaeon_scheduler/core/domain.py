@@ -160,6 +160,15 @@ class PrefixReuse:
 
 
 @dataclass(frozen=True, slots=True)
+class OutsideSlabs:
+    """Bytes that an instance has reserved beside its slabs, takes there, and took at most. For people."""
+
+    reserved_bytes: int = 0
+    used_bytes: int = 0
+    peak_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """What an instance has free, as it reports it. Counts of slabs; blocks by KV shape."""
 
@@ -169,6 +178,7 @@ class Memory:
     host_shapes: dict[KvShape, ShapeMemory] = field(default_factory=dict)
     reuse: PrefixReuse = PrefixReuse()
     slabs_kept: int = 0  # of slabs_free: weights of unloaded models are in them still. For people
+    outside: OutsideSlabs = OutsideSlabs()
 
 
 @dataclass(frozen=True, slots=True)

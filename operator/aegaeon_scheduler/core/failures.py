@@ -88,7 +88,7 @@ class Failures:
 
     def model_failed(self, inst: Instance, model: Model, reason: str) -> None:
         """The model cannot run here: its sequences go elsewhere, or end with the reason when it runs nowhere."""
-        inst.phases[model.name] = Phase.FAILED
+        inst.enter(model, Phase.FAILED)
         self._pool.fleet.model_changed(model)
         model.failed[inst.id] = reason
         self.cut_off_changed(model)

@@ -5,11 +5,13 @@ What was found is kept until then, so no arrival looks at all instances.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from operator import attrgetter
 from typing import NamedTuple
 
-from aegaeon_scheduler.core.domain import InstanceId, Role
+from aegaeon_scheduler.core.domain import Role
 from aegaeon_scheduler.core.state import Instance, Make, Model
+
+_make, _order = attrgetter("make"), attrgetter("order")
 
 
 class Places(NamedTuple):
@@ -23,8 +25,7 @@ class Places(NamedTuple):
 class Fleet:
     """Owner of what was found. The code that changes what is known of an instance or a model tells it."""
 
-    def __init__(self, instances: Mapping[InstanceId, Instance]) -> None:
-        self._instances = instances
+    def __init__(self) -> None:
         self._known: dict[Model, Places] = {}
         self.version = 0  # rises whenever what was found may have changed
 
@@ -50,7 +51,7 @@ class Fleet:
         return all(places == self._find(model) for model, places in self._known.items())
 
     def _find(self, model: Model) -> Places:
-        cached = [inst for inst in self._instances.values() if inst.cached(model)]
+        cached = sorted(model.cached.values(), key=_order)
         places = tuple(inst for inst in cached if inst.has(model))
-        roles = frozenset(role for role in Role if any(inst.role is role for inst in places))
-        return Places(places, roles, frozenset(inst.make for inst in cached))
+        roles = frozenset(make.role for make in set(map(_make, places)))
+        return Places(places, roles, frozenset(map(_make, cached)))

@@ -22,7 +22,7 @@ class Pool:
         self.hosts = Hosts()
         self.models: dict[ModelName, Model] = {}
         self.instances: dict[InstanceId, Instance] = {}
-        self.fleet = Fleet(self.instances)
+        self.fleet = Fleet()
         self.sequences: dict[SeqId, Sequence] = {}
         self.held: dict[SeqId, dict[InstanceId, Held]] = {}  # what attaching instances hold and no gateway has claimed
         self.suspects: dict[SeqId, Sequence] = {}  # those that run alone, see suspects.py

@@ -60,7 +60,7 @@ class Recovery:
             self._life.reject(seq, code, reason)
         model.withdrawn = True
         for inst in self._pool.instances.values():
-            inst.phases.pop(model.name, None)
+            inst.leave(model)
             inst.contents.pop(model.name, None)
             inst.without.pop(model.name, None)
             unshow(inst, model.name)
@@ -78,7 +78,7 @@ class Recovery:
             return
         if event.phase is Phase.FETCHING and before is not Phase.FETCHING:
             self._begun_anew(inst, model)
-        inst.phases[model.name] = event.phase
+        inst.enter(model, event.phase)
         model.failed.pop(inst.id, None)
         inst.contents[model.name] = event.footprint.content if event.footprint is not None else ""
         if event.footprint is not None:
@@ -185,11 +185,11 @@ class Recovery:
         self._pool.fleet.changed()
         self._pool.next_ids[instance] = inst.next_id
         self._miss(instance)
-        inst.phases = {}
         for weights in inst.weights.values():
             weights.model.holders.pop(instance, None)
         for model in self._pool.models.values():
             model.failed.pop(instance, None)
+            inst.leave(model)
         for held in inst.held.values():
             self._pool.held.get(held.seq, {}).pop(instance, None)
         self._policy.instance_down(inst)

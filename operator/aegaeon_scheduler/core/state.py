@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import InitVar, dataclass, field
-from typing import NamedTuple
+from functools import cache
 
 from aegaeon_scheduler.core.book import Book, Grant
 from aegaeon_scheduler.core.commands import Body
@@ -44,6 +44,7 @@ class Model:
     failed: dict[InstanceId, str] = field(default_factory=dict)
     without: Lacking = field(default_factory=dict)  # adapters that cannot be served there; see adapters.py
     cut_off: frozenset[InstanceId] = frozenset()  # where it would be prefilled, and decoded nowhere; see nodes.py
+    cached: dict[InstanceId, Instance] = field(default_factory=dict)  # on whose nodes its weights are
     holders: dict[InstanceId, Instance] = field(default_factory=dict)  # whose `weights` have it; see shared_weights.py
     withdrawn: bool = False
     ranked: bool = False  # some of its sequences were deferred, or had a priority
@@ -237,13 +238,17 @@ class Sequence:
         return self.due_from + slo.ttft_s + self.output_tokens * slo.tbt_s
 
 
-class Make(NamedTuple):
-    """What decides whether a sequence of some length fits an instance."""
+@dataclass(slots=True, frozen=True, eq=False)
+class Make:
+    """What decides whether a sequence of some length fits an instance. `make` gives one for all that are alike."""
 
     role: Role
     slab_bytes: int
     slabs: int
     host_slabs: int
+
+
+make = cache(Make)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -304,15 +309,15 @@ class Instance:
         self.slabs = event.slabs
         self.host_slabs = event.host_slabs
         self.max_batch = max(1, event.max_batch)
-        self.make = Make(event.role, event.slab_bytes, event.slabs, event.host_slabs)
+        self.make = make(event.role, event.slab_bytes, event.slabs, event.host_slabs)
         self.book = Book(event.slabs, event.slab_bytes, event.memory)
         self.reported = list(event.resident)
         self.shared = dict(event.twins)
 
     def has(self, model: Model) -> bool:
         """Whether this model may come here: it is cached, its weights fit the device, and the instance is of use."""
-        if self.draining or self.stranded or self.phases.get(model.name) is not Phase.CACHED:
-            return False  # `closed` and `cached` in place: a pass over a full pool asks a thousand times
+        if self.draining or self.stranded or self.id not in model.cached:
+            return False  # `closed` in place: a pass over a full pool asks a thousand times
         if model.cut_off and self.id in model.cut_off:
             return False
         return model.footprint is None or model.footprint.weight_slabs < self.slabs
@@ -330,6 +335,15 @@ class Instance:
         """Whether nothing new is to go there."""
         return self.draining or self.stranded
 
-    def cached(self, model: Model) -> bool:
-        """Whether its weights are on this instance's node, whatever their size."""
-        return self.phases.get(model.name) is Phase.CACHED
+    def enter(self, model: Model, phase: Phase) -> None:
+        """A model is so far here."""
+        self.phases[model.name] = phase
+        if phase is Phase.CACHED:
+            model.cached[self.id] = self
+        else:
+            model.cached.pop(self.id, None)
+
+    def leave(self, model: Model) -> None:
+        """Nothing is known of a model here."""
+        self.phases.pop(model.name, None)
+        model.cached.pop(self.id, None)

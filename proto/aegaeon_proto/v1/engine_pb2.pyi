@@ -714,6 +714,7 @@ class Memory(_message.Message):
     HOST_SHAPES_FIELD_NUMBER: _builtins.int
     REUSE_FIELD_NUMBER: _builtins.int
     SLABS_KEPT_FIELD_NUMBER: _builtins.int
+    OUTSIDE_FIELD_NUMBER: _builtins.int
     slabs_free: _builtins.int
     host_slabs_free: _builtins.int
     slabs_kept: _builtins.int
@@ -726,6 +727,8 @@ class Memory(_message.Message):
     def host_shapes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShapeMemory]: ...
     @_builtins.property
     def reuse(self) -> Global___PrefixReuse: ...
+    @_builtins.property
+    def outside(self) -> Global___OutsideSlabs: ...
     def __init__(
         self,
         *,
@@ -735,14 +738,44 @@ class Memory(_message.Message):
         host_shapes: _abc.Iterable[Global___ShapeMemory] | None = ...,
         reuse: Global___PrefixReuse | None = ...,
         slabs_kept: _builtins.int = ...,
+        outside: Global___OutsideSlabs | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["reuse", b"reuse"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["outside", b"outside", "reuse", b"reuse"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host_shapes", b"host_shapes", "host_slabs_free", b"host_slabs_free", "reuse", b"reuse", "shapes", b"shapes", "slabs_free", b"slabs_free", "slabs_kept", b"slabs_kept"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host_shapes", b"host_shapes", "host_slabs_free", b"host_slabs_free", "outside", b"outside", "reuse", b"reuse", "shapes", b"shapes", "slabs_free", b"slabs_free", "slabs_kept", b"slabs_kept"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Memory: _TypeAlias = Memory  # noqa: Y015
+
+@_typing.final
+class OutsideSlabs(_message.Message):
+    """Memory that an engine takes beside its slabs (activations, workspaces, graphs, adapters), as of its last heartbeat; of
+    several accelerators the one that takes most.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESERVED_BYTES_FIELD_NUMBER: _builtins.int
+    USED_BYTES_FIELD_NUMBER: _builtins.int
+    PEAK_BYTES_FIELD_NUMBER: _builtins.int
+    reserved_bytes: _builtins.int
+    used_bytes: _builtins.int
+    peak_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        reserved_bytes: _builtins.int = ...,
+        used_bytes: _builtins.int = ...,
+        peak_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["peak_bytes", b"peak_bytes", "reserved_bytes", b"reserved_bytes", "used_bytes", b"used_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OutsideSlabs: _TypeAlias = OutsideSlabs  # noqa: Y015
 
 @_typing.final
 class PrefixReuse(_message.Message):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 
 import torch
 
 from aegaeon_sidecar.domain.errors import BackendError, DeviceLostError
 from aegaeon_sidecar.domain.ranks import devices_of
+from aegaeon_sidecar.domain.sticky import end_if_sticky
 
 
 def open_device(name: str) -> torch.device:
@@ -33,6 +35,11 @@ def open_devices(name: str, ranks: int) -> tuple[torch.device, ...]:
     return tuple(open_device(each) for each in devices_of(name, ranks))
 
 
+def memory_infos(name: str, ranks: int) -> tuple[Callable[[], tuple[int, int]], ...]:
+    """What tells how many bytes each rank's GPU has free, and altogether; none for a CPU. Raises BackendError."""
+    return tuple(partial(torch.cuda.mem_get_info, one) for one in open_devices(name, ranks) if one.type == "cuda")
+
+
 def on(device: torch.device) -> AbstractContextManager[object]:
     """Triton launches on the current device, whatever its arguments are on."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
@@ -51,11 +58,12 @@ def recorded(device: torch.device) -> torch.cuda.Event | None:
 def drained_on_error(devices: tuple[torch.device, ...]) -> Iterator[None]:
     """After a failure in here nothing is under way: memory that its kernels read may be given away.
 
-    Raises DeviceLostError where the device does not even say that it is done.
+    Raises DeviceLostError where the failure is sticky, or the device does not even say that it is done.
     """
     try:
         yield
-    except BaseException:
+    except BaseException as error:
+        end_if_sticky(error)
         for device in devices:
             if device.type == "cuda":
                 _drain(device)

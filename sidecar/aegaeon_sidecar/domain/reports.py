@@ -54,6 +54,15 @@ class PrefixReuse:
 
 
 @dataclass(frozen=True, slots=True)
+class OutsideSlabs:
+    """Memory beside the slabs: what is reserved for it, what it takes, and the most that it took since the start."""
+
+    reserved_bytes: int = 0
+    used_bytes: int = 0
+    peak_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """What is free. `slabs_kept`: of the free ones, those that hold the weights of unloaded models still."""
 
@@ -63,6 +72,7 @@ class Memory:
     host_shapes: tuple[ShapeMemory, ...] = ()
     reuse: PrefixReuse = PrefixReuse()
     slabs_kept: int = 0
+    outside: OutsideSlabs = OutsideSlabs()
 
 
 @dataclass(frozen=True, slots=True)

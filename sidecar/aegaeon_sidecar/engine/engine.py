@@ -13,6 +13,7 @@ from pathlib import Path
 from aegaeon_native import CudaDevice, EventTable
 from aegaeon_native.leases import locked
 from aegaeon_sidecar.backends import Backend
+from aegaeon_sidecar.backends.device import memory_infos
 from aegaeon_sidecar.config import SidecarConfig
 from aegaeon_sidecar.domain import commands, reports
 from aegaeon_sidecar.domain.monitor import Monitor
@@ -36,6 +37,7 @@ from aegaeon_sidecar.kv.sequences import SequenceTable
 from aegaeon_sidecar.memory.copier import Copier
 from aegaeon_sidecar.memory.gpu import Gpus, device_pool, host_pool, open_gpus
 from aegaeon_sidecar.memory.leases import Lending
+from aegaeon_sidecar.memory.outside import Outside
 from aegaeon_sidecar.memory.prefault import Prefaulter
 from aegaeon_sidecar.memory.segments import Attachments, leases_path, segment_files, segment_path
 from aegaeon_sidecar.memory.tiers import Tier
@@ -72,7 +74,7 @@ class Engine:
         push: PushTokens,
         crashed: Callable[[], None],
     ) -> None:
-        """Cut the memory and build the lanes. Raises NativeError or OSError when the memory is not to be had."""
+        """Cut the memory and build the lanes. Raises SettingsError, NativeError or OSError when it is not to be had."""
         self._config = config
         self._incarnation, self._started = incarnation, time.time()
         self._outbox = outbox
@@ -146,6 +148,7 @@ class Engine:
         cache's folder may be locked by another sidecar."""
         with self.state.monitor.changed:
             self.state.kv.sequences.reclaim_loans()
+        self.state.outside.sample()
         held = self._held.news()
         changed = [] if held is None else [reports.HostCache(tuple(held))]
         return [reports.Heartbeat(self.state.memory()), *changed]
@@ -250,7 +253,10 @@ def _state(config: SidecarConfig, segment: Path, lending: Lending, gpus: Gpus) -
     memory = config.memory
     slab_bytes, ranks = memory.slab_bytes, config.ranks
     files, host_slabs = segment_files(segment, ranks), memory.host_kv_bytes // ranks // slab_bytes
-    device = Tier("device", device_pool(gpus, config.instance, slab_bytes, config.slab_count))
+    infos = memory_infos(config.device, ranks)
+    slabs = config.slab_count(min((info()[0] for info in infos), default=None))
+    device = Tier("device", device_pool(gpus, config.instance, slab_bytes, slabs))
     host = Tier("host", host_pool(gpus, files, slab_bytes, host_slabs))
     monitor, sequences = Monitor(), SequenceTable(device, host, lending)
-    return State(monitor, KvMemory(monitor, device, host, sequences, memory.prefix_reuse), ModelTable(monitor))
+    kv = KvMemory(monitor, device, host, sequences, memory.prefix_reuse)
+    return State(monitor, kv, ModelTable(monitor), Outside(config.reserved_bytes, slabs * slab_bytes, infos))

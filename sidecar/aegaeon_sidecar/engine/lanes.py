@@ -1,7 +1,7 @@
 """The four lanes: one thread each, which takes the head of its queue when it may start and executes it.
 
-A command's error becomes Failed, and every command that waits for it is Skipped. Any other exception in a lane is a
-defect: the sidecar logs it and exits, as a dead lane would block the engine.
+A command's error becomes Failed, and every command that waits for it is Skipped. A sticky error of the device, after
+which every other command would fail, and any other exception end the sidecar: a dead lane would block the engine.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from aegaeon_sidecar.domain.errors import (
 )
 from aegaeon_sidecar.domain.program import Lane, Program
 from aegaeon_sidecar.domain.reports import Done, Failed, FailureKind, Memory, Report
+from aegaeon_sidecar.domain.sticky import end_if_sticky
 from aegaeon_sidecar.engine.outcome import Outcome
 from aegaeon_sidecar.engine.state import Queued, State, Work
 
@@ -92,6 +93,7 @@ class Lanes:
         try:
             outcome = handler(command)
         except (CommandError, NativeError) as error:
+            end_if_sticky(error)
             self._end(program, command, error)
             return
         seconds = time.monotonic() - start

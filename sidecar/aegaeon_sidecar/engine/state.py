@@ -15,6 +15,7 @@ from aegaeon_sidecar.domain.program import Item, Lane, Program
 from aegaeon_sidecar.domain.reports import Memory, PrefixReuse
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.kv.memory import KvMemory
+from aegaeon_sidecar.memory.outside import Outside
 from aegaeon_sidecar.weights.pins import update_pins
 from aegaeon_sidecar.weights.table import ModelTable
 
@@ -29,6 +30,7 @@ class State:
     monitor: Monitor
     kv: KvMemory
     table: ModelTable
+    outside: Outside
     program: Program[Work] = field(default_factory=Program)
     running: int = 0
 
@@ -47,6 +49,7 @@ class State:
                     device_tokens=kv.reuse.on_device,
                     host_tokens=kv.reuse.on_host,
                 ),
+                outside=self.outside.last,
             )
 
     def update_pins(self) -> None:

@@ -20,6 +20,7 @@ from aegaeon_proto.outbound.slots import Slots
 from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.domain.catalog import DirectorySource, ModelPhase, ModelSpec
 from aegaeon_sidecar.domain.errors import CacheFullError, FillCancelledError, ModelError
+from aegaeon_sidecar.domain.sticky import end_if_sticky
 from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.memory.prefix import seed_of
 from aegaeon_sidecar.models.documents import MOST_CONFIG_BYTES, read_document
@@ -179,12 +180,13 @@ class Fetcher:
 
     @contextmanager
     def _reporting(self, model: Model) -> Iterator[None]:
-        """What goes wrong with a model is its reason and no one else's trouble."""
+        """What goes wrong with a model is its reason and no one else's trouble. Raises DeviceLostError."""
         try:
             yield
         except FillCancelledError:
             model.let_go()
         except MODEL_ERRORS as error:
+            end_if_sticky(error)
             self._phases.failed(model, error)
             model.let_go()
 

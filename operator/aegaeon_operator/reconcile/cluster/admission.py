@@ -21,12 +21,12 @@ def admitted(
     all_models: Sequence[ServedModel],
     facts: Mapping[str, ModelFacts],
     engines: int,
-    device_bytes: int,
+    device_bytes: int | None,
 ) -> Condition:
     """The answer for the models of one ModelPool, in a pool of so many engines that decode."""
     for model in mine:
         size = facts.get(model.name, ModelFacts()).weight_bytes
-        if size > device_bytes:
+        if device_bytes is not None and size > device_bytes:
             return no(
                 _KIND,
                 "ModelTooLarge",

@@ -14,6 +14,14 @@ Status = Literal["True", "False", "Unknown"]
 About = TypeVar("About")
 # Conditions whose True is bad news.
 _NEGATIVE = frozenset({"Degraded"})
+# What the one sentence is taken from, in this order.
+_SAID = (
+    ("Ready", "False"),
+    ("Degraded", "True"),
+    ("Progressing", "True"),
+    ("Admitted", "False"),
+    ("MemoryReserved", "False"),
+)
 _REPORTED = ("Accepted", "Admitted", "Degraded", "Ready")
 FETCHING = "Fetching"
 # Numbers that move all the time are written this often at most.
@@ -86,7 +94,7 @@ def written(about: Live[Any], conditions: list[Condition], now: datetime) -> lis
 def message_of(conditions: list[Condition]) -> str:
     """The one sentence for the line that `kubectl get` prints: what is wrong, or on its way; empty when nothing is."""
     by_type = {one.type: one for one in conditions}
-    for kind, status in (("Ready", "False"), ("Degraded", "True"), ("Progressing", "True"), ("Admitted", "False")):
+    for kind, status in _SAID:
         found = by_type.get(kind)
         if found and found.status == status:
             return found.message if len(found.message) <= _LINE else f"{found.message[: _LINE - 1]}…"
@@ -130,7 +138,8 @@ def _lasting(status: Json) -> Json:
         {name: _worded(value) if name == "message" else value for name, value in one.items()}
         for one in status.get("conditions", ())
     ]
-    return {**status, "conditions": conditions, "models": models, "message": _worded(status.get("message", ""))}
+    said = {**status, "conditions": conditions, "models": models, "message": _worded(status.get("message", ""))}
+    return {name: value for name, value in said.items() if name != "outsideSlabs"}
 
 
 def _worded(message: str) -> str:

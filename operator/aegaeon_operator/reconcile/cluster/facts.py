@@ -165,6 +165,8 @@ class EngineFacts:
     attached: bool
     sequences: int
     kv_used: float
+    outside_reserved_bytes: int = 0  # beside its slabs
+    outside_peak_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from aegaeon_operator.reconcile.cluster.facts import ChildKey, Live, ModelFacts,
 from aegaeon_operator.reconcile.cluster.model_checks import Served
 from aegaeon_operator.reconcile.cluster.model_states import able, model_states
 from aegaeon_operator.reconcile.cluster.names import COMPONENTS, selector
+from aegaeon_operator.reconcile.cluster.outside import memory_reserved, outside_slabs
 from aegaeon_operator.reconcile.cluster.pool_checks import applied, progressing
 from aegaeon_operator.reconcile.cluster.readiness import (
     Engines,
@@ -46,6 +47,7 @@ def _gpu_pool(observed: Observed, wanted: Desired, pool: Live[GpuPool], failures
     conditions = _pool_conditions(observed, spec, found, failures)
     unified = workload_of(observed, "StatefulSet", COMPONENTS["unified"])
     component = COMPONENTS["unified"] if spec.engines else COMPONENTS["decode"]
+    outside = outside_slabs(observed)
     states = [one for model_pool in observed.model_pools for one in model_states(observed, wanted, model_pool)]
     return Report(
         pool,
@@ -60,6 +62,7 @@ def _gpu_pool(observed: Observed, wanted: Desired, pool: Live[GpuPool], failures
             "models": len(wanted.attached.models),
             "summary": able(states),
             "gpus": {"used": _used(spec, found), "dedicated": _dedicated(observed, wanted, spec)},
+            **({"outsideSlabs": outside} if outside else {}),
         },
     )
 
@@ -95,7 +98,7 @@ def _pool_conditions(
     parts = list(conditions)
     conditions.append(summary(conditions, tuple(one.type for one in conditions)))
     conditions.append(progressing(conditions, _rolling(observed)))
-    conditions.append(degraded(parts))
+    conditions += [degraded(parts), memory_reserved(observed)]
     return conditions
 
 
@@ -108,7 +111,8 @@ def _dedicated(observed: Observed, wanted: Desired, spec: GpuPoolSpec) -> int:
     facts = observed.scheduler.models if observed.scheduler else {}
     count = spec.accelerator.count
     sizes = (facts.get(name, ModelFacts()).weight_bytes * count for name in wanted.attached.models)
-    return sum(max(1, -(-size // spec.memory.device_bytes)) for size in sizes)
+    device = spec.memory.device_bytes
+    return sum(1 if device is None else max(1, -(-size // device)) for size in sizes)
 
 
 def _rolling(observed: Observed) -> str:

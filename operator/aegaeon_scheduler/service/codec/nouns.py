@@ -16,6 +16,7 @@ from aegaeon_scheduler.core.domain import (
     KvShape,
     Memory,
     ModelName,
+    OutsideSlabs,
     Phase,
     Place,
     PrefixReuse,
@@ -98,7 +99,7 @@ def _shapes(messages: Iterable[engine_pb2.ShapeMemory]) -> dict[KvShape, ShapeMe
 
 def memory_from(message: engine_pb2.Memory) -> Memory:
     """Counts of free slabs and blocks as reported."""
-    reuse = message.reuse
+    reuse, outside = message.reuse, message.outside
     return Memory(
         message.slabs_free,
         message.host_slabs_free,
@@ -106,6 +107,7 @@ def memory_from(message: engine_pb2.Memory) -> Memory:
         _shapes(message.host_shapes),
         PrefixReuse(reuse.prompt_tokens, reuse.device_tokens, reuse.host_tokens),
         message.slabs_kept,
+        OutsideSlabs(outside.reserved_bytes, outside.used_bytes, outside.peak_bytes),
     )
 
 
@@ -129,6 +131,11 @@ def memory_to(memory: Memory) -> engine_pb2.Memory:
             host_tokens=memory.reuse.host_tokens,
         ),
         slabs_kept=memory.slabs_kept,
+        outside=engine_pb2.OutsideSlabs(
+            reserved_bytes=memory.outside.reserved_bytes,
+            used_bytes=memory.outside.used_bytes,
+            peak_bytes=memory.outside.peak_bytes,
+        ),
     )
 
 

@@ -70,11 +70,12 @@ class Adapters:
     """Made when a model has its first adapter, as its layers are wrapped for it."""
 
     def __init__(self, config: Any, model: Any, limits: AdapterLimits, tile: int, dtype: str) -> None:
-        """Raises ModelError where vLLM has no adapters for the model, or its slots take more than `limits.nbytes`."""
+        """`tile`: see Rows. Raises ModelError where vLLM has no adapters for the model, or its slots take more than
+        `limits.nbytes`."""
         self._model, self._limits, self._dtype = model, limits, dtype
         self._settings = surface.adapter_settings(config, limits.max_rank, limits.slots)
         self._manager = surface.wrapped(config, model, self._settings)
-        self._rows = Rows(_tile(limits.max_rank) if tile else 1)
+        self._rows = Rows(tile)
         self._slots: OrderedDict[str, int] = OrderedDict()  # vLLM's number of each adapter, by its key; oldest first
         self._next = 1
         for module in self._manager.modules.values():
@@ -197,7 +198,8 @@ def _indices(rows: list[int]) -> Tensor | slice:
     return slice(first, end) if end - first == len(rows) else torch.tensor(rows)
 
 
-def _tile(rank: int) -> int:
+def adapter_tile(rank: int) -> int:
+    """The tile of Rows for adapters of this rank. It is probed, for up to seconds."""
     return row_tile(torch.float32, torch.get_num_threads(), shapes=low_rank_shapes(rank)) or 1
 
 

@@ -25,7 +25,7 @@ from aegaeon_sidecar.backends.decodes import Capture, Decodes
 from aegaeon_sidecar.backends.draws import FOLLOWED, on_device
 from aegaeon_sidecar.backends.rows import few_rows_product, row_tile
 from aegaeon_sidecar.backends.vllm import surface
-from aegaeon_sidecar.backends.vllm.adapters import Adapters
+from aegaeon_sidecar.backends.vllm.adapters import Adapters, adapter_tile
 from aegaeon_sidecar.backends.vllm.bake import Baked
 from aegaeon_sidecar.backends.vllm.batch import Batch
 from aegaeon_sidecar.backends.vllm.fixed import FixedShell
@@ -35,8 +35,9 @@ from aegaeon_sidecar.backends.vllm.rehearsal import check_known
 from aegaeon_sidecar.backends.vllm.shell import Shell, baked, bind_kv, pad_rows, planned
 from aegaeon_sidecar.backends.vllm.step import in_parts, run
 from aegaeon_sidecar.domain.errors import BackendError, ModelError, SidecarError
+from aegaeon_sidecar.domain.sticky import end_if_sticky
 from aegaeon_sidecar.models.files import read_tensors
-from aegaeon_sidecar.models.header import FileTensor
+from aegaeon_sidecar.models.header import FLOATS, FileTensor
 from aegaeon_sidecar.models.layout import ENGINE_DTYPES
 from aegaeon_sidecar.models.placement import Layout, TensorPlace
 from aegaeon_sidecar.models.runs import Runs
@@ -97,6 +98,8 @@ class VllmBackend:
         self._tile = (
             row_tile(self._dtype, torch.get_num_threads(), few_rows_product(self._dtype)) if batch_invariant else 0
         )
+        # Here, where no step waits for it.
+        self._adapter_tile = adapter_tile(adapters.max_rank) if adapters is not None and self._tile else 1
         self._masker = Masker(torch.get_num_threads())
         self._built: dict[Path, _Built] = {}
         self._shells: dict[str, tuple[Shell, str]] = {}
@@ -107,18 +110,19 @@ class VllmBackend:
         """See Backend. Builds the shell: what a model needs is known to vLLM's classes alone. Raises ModelError."""
         files = read_tensors(directory)
         check_known(files)
-        with surface.EXCLUSIVE:
-            try:
-                built = self._build(directory, files, max_model_len, read_purpose_of(directory, task))
-            except (SidecarError, MemoryError):
-                raise
-            except Exception as error:  # what vLLM raises about a model's files is that model's trouble alone
-                raise ModelError(reason_of(error)) from error
+        try:
+            built = self._build(directory, files, max_model_len, read_purpose_of(directory, task))
+        except (SidecarError, MemoryError):
+            raise
+        except Exception as error:  # what vLLM raises about a model's files is that model's trouble alone
+            raise ModelError(reason_of(error)) from error
         self._built[directory] = built
         return self._layout(built, files)
 
     def _build(self, directory: Path, files: Mapping[str, FileTensor], max_model_len: int, purpose: Purpose) -> _Built:
         names = read_architectures(directory)
+        if any(tensor.dtype not in FLOATS for tensor in files.values()):
+            surface.import_quantisation()
 
         def configure() -> Any:
             return surface.new_config(directory, names, self._dtype_name, self._block_tokens, max_model_len, purpose)
@@ -189,7 +193,7 @@ class VllmBackend:
                 if shell.adapters is None:
                     taken = sum(other.adapters.nbytes for other, _ in self._shells.values() if other.adapters)
                     left = replace(limits, nbytes=limits.nbytes - taken)
-                    shell.adapters = Adapters(shell.config, shell.model, left, self._tile, self._dtype_name)
+                    shell.adapters = Adapters(shell.config, shell.model, left, self._adapter_tile, self._dtype_name)
                 return shell.adapters.describe(directory)
             except (SidecarError, MemoryError):
                 raise
@@ -282,6 +286,7 @@ class VllmBackend:
             except (SidecarError, MemoryError):
                 raise
             except Exception as error:  # an assertion of vLLM's must not end the lane
+                end_if_sticky(error)
                 raise BackendError(f"{model}: {type(error).__name__}: {' '.join(str(error).split()):.300}") from error
 
 

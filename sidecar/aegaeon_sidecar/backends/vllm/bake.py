@@ -16,7 +16,7 @@ from torch import Tensor
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.backends.vllm.parameters import show
-from aegaeon_sidecar.backends.vllm.shell import Shell, bind_kv, image_of
+from aegaeon_sidecar.backends.vllm.shell import Shell, bind_kv, image_of, let_go
 from aegaeon_sidecar.backends.vllm.step import forward
 from aegaeon_sidecar.domain.errors import ModelError
 
@@ -34,9 +34,8 @@ class Baked:
 
     def write(self, file: int) -> None:
         """The whole image into an open file."""
-        with surface.EXCLUSIVE:
-            image = self._image if self._image is not None else image_of(self._again())
-            data = image.numpy().data
+        image = self._image if self._image is not None else image_of(self._again())
+        data = image.numpy().data
         for start in range(0, len(data), _PIECE_BYTES):
             _write(file, data[start : start + _PIECE_BYTES], start)
 
@@ -55,8 +54,12 @@ def _moved(shell: Shell) -> Tensor:
     """The image, which the shell's parameters are views of from here on."""
     bind_kv(shell, torch.zeros(4 * shell.block_bytes, dtype=torch.uint8))
     before = _logits(shell)
+    if before.isnan().any():
+        raise ModelError("its logits are no numbers: its files are damaged, or not of the quantisation that they name")
     image = image_of(shell)
-    show(shell.model, shell.places, image)
+    with surface.EXCLUSIVE:
+        show(shell.model, shell.places, image)
+    let_go(shell)
     after = _logits(shell)
     kept = image.clone()
     image.zero_()
@@ -75,7 +78,9 @@ def _logits(shell: Shell) -> Tensor:
     vocabulary = shell.config.model_config.get_vocab_size()
     tokens = [(7 * i + 3) % vocabulary for i in range(_TOKENS)]
     blocks = np.arange(1, 4, dtype=np.int32)
-    with torch.inference_mode():
-        first = forward(shell, [StepInput(tokens[:-1], 0, blocks, None)], [0])
-        second = forward(shell, [StepInput(tokens[-1:], _TOKENS - 1, blocks, None)], [0])
-    return torch.cat((first, second))
+    parts = StepInput(tokens[:-1], 0, blocks, None), StepInput(tokens[-1:], _TOKENS - 1, blocks, None)
+    logits = []
+    for part in parts:
+        with surface.EXCLUSIVE, torch.inference_mode():
+            logits.append(forward(shell, [part], [0]))
+    return torch.cat(logits)

@@ -42,6 +42,7 @@ HOOKS = (
          ("model", "model_config", "target_device")),
     Hook("model_executor/models/registry.py", "_ModelRegistry.register_model", ("self", "model_arch", "model_cls")),
     Hook("model_executor/models/registry.py", "_LazyRegisteredModel.load_model_cls", ("self",)),
+    Hook("model_executor/layers/quantization/__init__.py", "get_quantization_config", ("quantization",)),
     Hook("model_executor/layers/utils.py", "check_cpu_sgl_kernel", ("n", "k", "dtype")),
     Hook("model_executor/layers/attention_layer_base.py", "AttentionLayerBase.get_attn_backend", ("self",)),
     Hook("model_executor/layers/attention_layer_base.py", "AttentionLayerBase.get_kv_cache_spec",

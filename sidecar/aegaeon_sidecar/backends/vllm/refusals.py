@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ from aegaeon_proto.pooling import PoolingError, Purpose, Task, read_purpose
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.domain.errors import ConfigError, ModelError
 from aegaeon_sidecar.models.fields import Fields
+
+_PYDANTIC = re.compile(r"^\d+ validation errors? for \w+ (?:Value error, )?(.*?)(?: \[type=.*)?$")
 
 
 def read_architectures(directory: Path) -> list[str]:
@@ -82,7 +86,13 @@ def check_heads(layer: Any, spec: Any) -> None:
 
 def reason_of(error: Exception) -> str:
     """One sentence for what vLLM raised about a model's files."""
-    said = " ".join(str(error).split())
+    said = _PYDANTIC.sub(r"\1", " ".join(str(error).split()))
     if "trust_remote_code" in said or "custom code" in said:
         return "config.json asks for code of the model's own (auto_map), which is never run"
-    return f"vLLM {surface.VERSION} does not serve it: {type(error).__name__}: {said:.300}"
+    return f"vLLM {surface.VERSION} does not serve it: {type(error).__name__}: {said or _place_of(error):.300}"
+
+
+def _place_of(error: Exception) -> str:
+    """Of what says nothing itself: an assertion about tensors, most of the time."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"raised in {frames[-1].name} ({Path(frames[-1].filename).name})" if frames else "raised"

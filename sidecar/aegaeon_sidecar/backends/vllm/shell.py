@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from aegaeon_sidecar.backends.rows import few_rows_product, padded_linear
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.backends.vllm.adapters import Adapters
 from aegaeon_sidecar.backends.vllm.batch import Batch
+from aegaeon_sidecar.backends.vllm.exclusive import Building
 from aegaeon_sidecar.backends.vllm.parameters import Place, hollow_parameters, place_parameters
-from aegaeon_sidecar.backends.vllm.refusals import check_caches, check_heads
+from aegaeon_sidecar.backends.vllm.refusals import check_caches, check_heads, reason_of
 from aegaeon_sidecar.backends.vllm.rehearsal import (
     NotPlacedError,
     Rehearsal,
@@ -26,6 +28,7 @@ from aegaeon_sidecar.backends.vllm.rehearsal import (
     mean_piece_bytes,
     plan_of,
 )
+from aegaeon_sidecar.domain.errors import WeightsError
 from aegaeon_sidecar.models.header import FileTensor
 from aegaeon_sidecar.models.runs import Runs, nowhere
 
@@ -73,14 +76,13 @@ Configure = Callable[[], Any]
 def planned(config: Any, files: Mapping[str, FileTensor], dtype: torch.dtype) -> tuple[Shell, dict[str, Runs]]:
     """A shell without memory, and where the items of the files go. Raises NotPlacedError when they are not all of it,
     and whatever vLLM raises where a loader needs bytes."""
-    with hollow_parameters():
-        model = surface.initialized(config)
-        storages = [place.storage for place in place_parameters(model)[0]]
-        tensors = hollow_tensors(files)
-        rehearsal = Rehearsal(tensors, storages)
-        with surface.configured(config), rehearsal:
-            loaded = model.load_weights(iter(tensors.items()))
-        surface.processed(config, model)
+    model = surface.initialized(config, hollow_parameters)
+    storages = [place.storage for place in place_parameters(model)[0]]
+    tensors = hollow_tensors(files)
+    rehearsal = Rehearsal(tensors, storages)
+    with rehearsal:
+        loaded = surface.loaded(config, model, tensors.items(), hollow_parameters)
+    surface.processed(config, model, hollow_parameters)
     _check_loaded(model, loaded)
     if rehearsal.reason:
         raise NotPlacedError(rehearsal.reason)
@@ -92,10 +94,12 @@ def planned(config: Any, files: Mapping[str, FileTensor], dtype: torch.dtype) ->
 
 
 def baked(config: Any, files: Mapping[str, FileTensor]) -> tuple[Shell, dict[str, Runs]]:
-    """A shell whose parameters vLLM has loaded and transformed, in memory of its own."""
+    """A shell whose parameters vLLM has loaded and transformed, in memory of its own. Raises WeightsError."""
     model = surface.initialized(config)
-    with surface.configured(config):
-        loaded = model.load_weights(_read(files))
+    try:
+        loaded = surface.loaded(config, model, _read(files))
+    except (AssertionError, LookupError, RuntimeError) as error:  # sizes that differ are found by torch
+        raise WeightsError(f"its files are not what config.json says; {reason_of(error)}") from error
     _check_loaded(model, loaded)
     surface.processed(config, model)
     places, nbytes = place_parameters(model)
@@ -110,6 +114,12 @@ def image_of(shell: Shell) -> Tensor:
         whole = torch.empty(0, dtype=torch.uint8).set_(place.storage)[: place.nbytes]
         image[place.offset : place.offset + place.nbytes] = whole
     return image
+
+
+def let_go(shell: Shell) -> None:
+    """The memory that its parameters had first: they are views of other memory."""
+    for place in shell.places:
+        place.storage = torch.empty(0, dtype=torch.uint8).untyped_storage()
 
 
 def _read(files: Mapping[str, FileTensor]) -> surface.Weights:
@@ -140,7 +150,7 @@ def _is_made(name: str) -> bool:
 def _completed(config: Any, model: Any, places: list[Place], nbytes: int) -> Shell:
     """With what a step needs beside the model. Raises ModelError when its KV cache is not blocks of equal layers."""
     shell = Shell(config, model.eval(), places, nbytes, surface.attention_layers(config))
-    with surface.configured(config):
+    with Building(partial(surface.configured, config)):
         shell.specs = {name: layer.get_kv_cache_spec(config) for name, layer in shell.layers.items()}
         spec = check_caches(shell.specs)
         shell.block_tokens, shell.page_bytes = spec.block_size, spec.page_size_bytes

@@ -1,16 +1,15 @@
 """Every name of vLLM that the sidecar uses, in one place; hooks.py lists them for a check without an import.
 
-vLLM's current configuration, torch's default dtype, the class of parameters and the forward context belong to the
-process: a thread that builds or runs a model holds `EXCLUSIVE`.
+What of it belongs to the whole process is in exclusive.py: a thread that builds or runs a model holds `EXCLUSIVE`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
-import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from vllm.lora.peft_helper import PEFTHelper
 from vllm.lora.utils import parse_fine_tuned_lora_name
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.layers.linear import LinearBase
+from vllm.model_executor.layers.quantization import get_quantization_config
 from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
 from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
 from vllm.model_executor.models.interfaces import supports_lora
@@ -48,15 +48,16 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.worker.gpu_worker import init_worker_distributed_environment
 
 from aegaeon_proto.pooling import Purpose, Task
+from aegaeon_sidecar.backends.vllm.exclusive import EXCLUSIVE, Building
 from aegaeon_sidecar.domain.errors import ModelError
 
-EXCLUSIVE = threading.RLock()
 GENERATES = Purpose(Task.GENERATE)
 PLATFORM: str = current_platform.device_type
 KERNEL = "get_scheduler_metadata"
 """an operator of every step"""
 SPECULATIVE = frozenset(_SPECULATIVE_DECODING_MODELS)
 Weights = Iterable[tuple[str, Tensor]]
+Setting = Callable[[], AbstractContextManager[Any]]
 
 __all__ = [
     "EXCLUSIVE",
@@ -77,7 +78,9 @@ __all__ = [
     "fill_slot",
     "forward",
     "forward_context",
+    "import_quantisation",
     "initialized",
+    "loaded",
     "new_config",
     "processed",
     "renames",
@@ -101,22 +104,22 @@ def new_config(
     embeds = purpose.task is Task.EMBED
     for name in architectures:
         _import_class(name)
-    return EngineArgs(
-        model=str(directory),
-        dtype=dtype,
-        block_size=block_tokens,
-        max_model_len=max_model_len or None,
-        trust_remote_code=False,
-        model_impl="vllm",
-        enforce_eager=True,
-        enable_prefix_caching=False,
-        kv_cache_memory_bytes=1
-        << 20,  # vLLM measures how much there is unless it is given a size; nothing is allocated
-        load_format="safetensors",
-        skip_tokenizer_init=True,
-        runner="pooling" if embeds or purpose.classifies else "generate",
-        convert="embed" if embeds else "classify" if purpose.classifies else "auto",
-    ).create_engine_config()
+    with EXCLUSIVE:
+        return EngineArgs(
+            model=str(directory),
+            dtype=dtype,
+            block_size=block_tokens,
+            max_model_len=max_model_len or None,
+            trust_remote_code=False,
+            model_impl="vllm",
+            enforce_eager=True,
+            enable_prefix_caching=False,
+            kv_cache_memory_bytes=1 << 20,  # vLLM measures how much there is unless it is given a size, and takes none
+            load_format="safetensors",
+            skip_tokenizer_init=True,
+            runner="pooling" if embeds or purpose.classifies else "generate",
+            convert="embed" if embeds else "classify" if purpose.classifies else "auto",
+        ).create_engine_config()
 
 
 def _import_class(architecture: str) -> None:
@@ -125,6 +128,11 @@ def _import_class(architecture: str) -> None:
     if registered is not None and architecture not in _imported:
         ModelRegistry.register_model(architecture, registered.load_model_cls())
         _imported.add(architecture)
+
+
+def import_quantisation() -> None:
+    """vLLM imports all of it at the first quantised model, while it builds that one and no step can run."""
+    get_quantization_config("gptq")
 
 
 @contextmanager
@@ -143,21 +151,34 @@ def _building(config: Any) -> Iterator[None]:
         yield
 
 
-def initialized(config: Any) -> Any:
+def initialized(config: Any, *settings: Setting) -> Any:
     """The model's modules, parameters not loaded."""
-    _start_process()
-    if _table_dtypes != [config.model_config.dtype]:
-        _ROPE_DICT.clear()  # tables that models share are rounded to the dtype of whichever uses them first
-        _table_dtypes[:] = [config.model_config.dtype]
-    with _building(config):
-        return initialize_model(config)
+    with Building(*settings):
+        _start_process()
+        if _table_dtypes != [config.model_config.dtype]:
+            _ROPE_DICT.clear()  # tables that models share are rounded to the dtype of whichever uses them first
+            _table_dtypes[:] = [config.model_config.dtype]
+        with _building(config):
+            return initialize_model(config)
 
 
-def processed(config: Any, model: Any) -> None:
-    """What vLLM does to a model once its weights are loaded. Linears on a CPU are not packed: a packed copy would stay
-    behind when the bytes of the parameters change."""
-    with _building(config), _unpacked_linears():
-        process_weights_after_loading(model, config.model_config, torch.device(config.device_config.device))
+def loaded(config: Any, model: Any, weights: Weights, *settings: Setting) -> set[str] | None:
+    """Run the model's loader, others in between; the names of the parameters that it says it has written."""
+    with Building(*settings, partial(configured, config)) as building:
+        names: set[str] | None = model.load_weights(building.apart(weights))
+        return names
+
+
+def processed(config: Any, model: Any, *settings: Setting) -> None:
+    """What vLLM does to a model once its weights are loaded, module by module with others in between. Linears on a CPU
+    are not packed: a packed copy would stay behind when the bytes of the parameters change."""
+    device = torch.device(config.device_config.device)
+    with Building(*settings, partial(_building, config), _unpacked_linears) as building:
+        model.named_modules = lambda *given, **named: building.apart(type(model).named_modules(model, *given, **named))
+        try:
+            process_weights_after_loading(model, config.model_config, device)
+        finally:
+            del model.named_modules
 
 
 @contextmanager

@@ -29,7 +29,7 @@ def _shapes(shapes: Iterable[reports.ShapeMemory]) -> list[engine_pb2.ShapeMemor
 
 
 def _memory(memory: reports.Memory) -> engine_pb2.Memory:
-    reuse = memory.reuse
+    reuse, outside = memory.reuse, memory.outside
     return engine_pb2.Memory(
         slabs_free=memory.slabs_free,
         host_slabs_free=memory.host_slabs_free,
@@ -39,6 +39,9 @@ def _memory(memory: reports.Memory) -> engine_pb2.Memory:
             prompt_tokens=reuse.prompt_tokens, device_tokens=reuse.device_tokens, host_tokens=reuse.host_tokens
         ),
         slabs_kept=memory.slabs_kept,
+        outside=engine_pb2.OutsideSlabs(
+            reserved_bytes=outside.reserved_bytes, used_bytes=outside.used_bytes, peak_bytes=outside.peak_bytes
+        ),
     )
 
 

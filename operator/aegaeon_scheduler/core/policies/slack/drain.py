@@ -17,7 +17,7 @@ def drain(picture: Picture) -> None:
         for load in [x for x in view.loads if may_leave(x.group) and _has_refuge(picture, x.group, view.inst)]:
             picture.evict(view, load, f"{view.inst.id} is draining")
     if closed:
-        for _, _, group, rest in sorted(picture.waiting()):
+        for _, _, group, _, rest in sorted(picture.waiting()):
             _shelter(picture, group, rest)
 
 

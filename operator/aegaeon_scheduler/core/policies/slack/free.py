@@ -5,12 +5,11 @@ They change in one way while groups are placed: one that was given a load is fre
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from math import inf
 
-from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.policies.slack.group import Group, Still
+from aegaeon_scheduler.core.policies.slack.group import Group, Order, Still
 from aegaeon_scheduler.core.policies.slack.view import View
 
 
@@ -20,8 +19,7 @@ class Lot:
     def __init__(self, views: list[View]) -> None:
         self._views = views
         self.inst = views[0].inst
-        self.room = max(_room(view) for view in views)
-        self.most = max(view.most for view in views)
+        self.room, self.most = _limits(views)
 
     @cached_property
     def idle(self) -> list[View]:
@@ -35,7 +33,7 @@ class Lot:
 
 
 class Span:
-    """Some of them, of several makes."""
+    """Some of them, of several makes: `room` and `most` as of a lot, at the start."""
 
     def __init__(self, views: list[View]) -> None:
         self.views = views
@@ -43,8 +41,7 @@ class Span:
         for view in views:
             makes.setdefault((view.inst.device, view.inst.slab_bytes), []).append(view)
         self.lots = [Lot(these) for these in makes.values()]
-        self._room = max((lot.room for lot in self.lots), default=-inf)
-        self._most = max((lot.most for lot in self.lots), default=-inf)
+        self.room, self.most = _limits(views)
 
     @cached_property
     def _roomiest(self) -> list[View]:
@@ -64,8 +61,8 @@ class Span:
 
     def beyond(self, nbytes: int, rank: float) -> bool:
         """Whether none of them has so much room or a group later than this rank."""
-        if nbytes > self._room and self._most <= rank:
-            return True  # as of the start: most end here
+        if nbytes > self.room and self.most <= rank:
+            return True
         if _last(self._empty) is not None:
             return False
         room, most = _last(self._roomiest), _last(self._latest)
@@ -75,8 +72,7 @@ class Span:
 class Free:
     """All of them, and those of each node."""
 
-    def __init__(self, views: list[View], settings: SlackSettings) -> None:
-        self._settings = settings
+    def __init__(self, views: list[View]) -> None:
         self._spans: dict[str | None, Span] = {None: Span(views)}
         self._on: dict[str, list[View]] = {}
         for view in views:
@@ -92,16 +88,25 @@ class Free:
             span = self._spans[node] = Span(self._on.get(node or "", []))
         return span
 
-    def beyond(self, group: Group, rank: float, rest: Still) -> bool:
-        """Whether none of them can take a group that waits; quick, for most of them."""
-        fp = group.model.fp
-        least_s = self._settings.preempt_share * group.model.config.slo.ttft_s
-        return self.span(rest.node).beyond(fp.weight_bytes + rest.blocks * fp.kv_block_bytes, rank + least_s)
+    def in_reach(self, waiting: Iterable[Group], now: float) -> Iterator[Group]:
+        """Of groups that wait, all but those that nothing on their node can take, as of the start: most end here."""
+        limits: dict[str | None, tuple[float, float]] = {node: _limits(views) for node, views in self._on.items()}
+        limits[None] = self._spans[None].room, self._spans[None].most
+        return (group for group in waiting if not group.beyond(now, limits))
+
+    def beyond(self, order: Order, rest: Still) -> bool:
+        """Whether none of them can take a group that waits."""
+        return self.span(rest.node).beyond(rest.nbytes, order.least)
 
 
 def still(views: list[View]) -> Iterator[View]:
     """Those that are free yet."""
     return (view for view in views if view.free)
+
+
+def _limits(views: list[View]) -> tuple[float, float]:
+    """Bytes of the largest group that may fit one of them; the largest rank there."""
+    return max(map(_room, views), default=-inf), max((view.most for view in views), default=-inf)
 
 
 def _room(view: View) -> float:

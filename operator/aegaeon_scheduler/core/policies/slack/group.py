@@ -6,6 +6,7 @@ Placed on an instance it is resident or loading; without one it waits in host me
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import inf, nan
@@ -33,12 +34,13 @@ class Kind(Enum):
 class Still:
     """A group at rest: deadlines in order, tokens of context, KV blocks; the instance and the node it is bound to.
 
-    `longest`: tokens of its longest member.
+    `nbytes`: of its weights and KV; `longest`: tokens of its longest member.
     """
 
     dues: list[float]
     context: int
     blocks: int
+    nbytes: int
     longest: int
     only: Instance | None
     node: str | None
@@ -51,11 +53,12 @@ class Still:
 
 
 class Order(NamedTuple):
-    """Seconds on the scheduler's clock: when a group's most urgent token is due, what it is sorted by, and until when
-    both hold unless it changes."""
+    """Seconds on the scheduler's clock: when a group's most urgent token is due, what it is sorted by, the least rank
+    of what is preempted for it, and until when these hold unless it changes."""
 
     key: float
     rank: float
+    least: float
     until: float = -inf
 
 
@@ -80,7 +83,7 @@ class Group:
         self.watcher: Watcher | None = None  # what is asked of its instance
         self._size: tuple[int, int] | None = None
         self._due = inf, 0, 0
-        self._order = Order(inf, inf)
+        self._order = Order(inf, inf, inf)
         self._until = -inf
         self._behind = 0.0
         self._loads: dict[tuple[str, int], Load] = {}
@@ -151,10 +154,21 @@ class Group:
             key, alive = self.urgency(now, settings.late_slack_s)
             self._behind = self.model.behind
             rank = key + self._behind
-            lone_s = settings.lone_share * self.model.config.slo.ttft_s / alive if alive else 0.0
+            ttft_s = self.model.config.slo.ttft_s
+            rank += settings.lone_share * ttft_s / alive if alive else 0.0
             until = key if key == self._due[0] else now  # with the time, where late ones come first
-            self._order = Order(key, rank + lone_s, -inf if self.model.pools else until)
+            least = rank + settings.preempt_share * ttft_s
+            self._order = Order(key, rank, least, -inf if self.model.pools else until)
         return self._order
+
+    def beyond(self, now: float, limits: Mapping[str | None, tuple[float, float]]) -> bool:
+        """Whether what is kept of it says that it needs more room than its node has, and preempts nothing up to the
+        latest rank there: a pass asks this of all that wait. None: of all nodes."""
+        still, order = self.still, self._order
+        if still is None or now > order.until or self._behind != self.model.behind:
+            return False
+        room, most = limits.get(still.node, (-inf, -inf))
+        return still.nbytes > room and most <= order.least
 
     def load(self, estimates: Estimates, inst: Instance) -> Load:
         """What it asks of such an instance."""
@@ -201,7 +215,9 @@ class Group:
         context, blocks = self.size()
         dues = sorted(due(seq) for seq in self.members.values())
         longest = max((tokens(seq) for seq in self.members.values()), default=0)
-        still = Still(dues, context, blocks, longest, _pinned(self), node_of(self))
+        fp = self.model.fp
+        nbytes = fp.weight_bytes + blocks * fp.kv_block_bytes
+        still = Still(dues, context, blocks, nbytes, longest, _pinned(self), node_of(self))
         if still.only is None:
             self.still = still
         return still
@@ -247,7 +263,7 @@ class Load:
 
     def note(self, now: float, settings: SlackSettings) -> Load:
         """When it is due, as of now."""
-        self.key, self.rank, self.until = self.group.order(now, settings)
+        self.key, self.rank, _, self.until = self.group.order(now, settings)
         return self
 
 

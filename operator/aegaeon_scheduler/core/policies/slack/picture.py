@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.policies import Move
-from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, may_leave
+from aegaeon_scheduler.core.policies.slack.group import Group, Load, Order, Still, may_leave
 from aegaeon_scheduler.core.policies.slack.reach import Reach
 from aegaeon_scheduler.core.policies.slack.sequences import due
 from aegaeon_scheduler.core.policies.slack.table import Table
@@ -14,8 +14,8 @@ from aegaeon_scheduler.core.policies.slack.view import View
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance
 
-Waiting = tuple[float, int, Group, Still]
-"""rank, number, the group, what of it does not change while it waits"""
+Waiting = tuple[float, int, Group, Order, Still]
+"""rank, number, the group, its order, what of it does not change while it waits"""
 
 
 class Picture:
@@ -73,7 +73,8 @@ class Picture:
             if group.model.footprint is not None:
                 rest = group.rest()
                 if rest is not None:
-                    yield group.order(self.now, self.settings).rank, group.number, group, rest
+                    order = group.order(self.now, self.settings)
+                    yield order.rank, group.number, group, order, rest
 
     def admit(self, view: View, load: Load, why: str) -> None:
         """A waiting group is placed there: one load at a time."""

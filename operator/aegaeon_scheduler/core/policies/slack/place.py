@@ -15,12 +15,12 @@ def place_waiting(picture: Picture) -> None:
     views = [view for view in picture.views if view.free]
     if not views or not picture.table.waiting:
         return
-    free = Free([picture.note(view) for view in views], picture.settings)
-    line = (item for item in picture.waiting() if not free.beyond(item[2], item[0], item[3]))
-    for rank, _, group, rest in sorted(line):
+    free = Free([picture.note(view) for view in views])
+    waiting = picture.waiting(free.in_reach(picture.table.waiting.values(), picture.now))
+    for _, _, group, order, rest in sorted(waiting):
         if not free:
             break
-        if not free.beyond(group, rank, rest):
+        if not free.beyond(order, rest):
             _place(picture, Comer(picture, group, rest, free))
 
 

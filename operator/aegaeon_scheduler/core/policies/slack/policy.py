@@ -223,6 +223,7 @@ class SlackPolicy:
     def reshaped(self, model: Model) -> None:
         """See Policy."""
         for group in self._table.of(model):
+            group.still = None
             group.changed()
 
     def unissued(self, inst: Instance, seq: Sequence) -> None:

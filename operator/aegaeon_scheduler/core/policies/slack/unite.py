@@ -14,7 +14,7 @@ from aegaeon_scheduler.core.policies.slack.view import View
 
 def unite(picture: Picture) -> None:
     """Those that wait join one on an engine, else one that waits as well, most urgent first."""
-    for _, _, group, rest in sorted(picture.waiting(picture.table.several())):
+    for _, _, group, _, rest in sorted(picture.waiting(picture.table.several())):
         for other in list(picture.table.of(group.model)):
             if other is group or other.kind is not group.kind or not other.members or not group.members:
                 continue

@@ -1,0 +1,54 @@
+"""Errors after which a CUDA context does nothing more: every later step and copy of the process would fail as well.
+
+CUDA calls them sticky. They come as the driver's number from our own calls, as torch's AcceleratorError with the same
+number, and as text alone from libraries that launch kernels themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from aegaeon_sidecar.domain.errors import DeviceLostError
+
+# Of cuda.h and driver_types.h, which have one number for each of these, and what cudaGetErrorString says.
+STICKY = {
+    214: "uncorrectable ECC error encountered",
+    220: "uncorrectable NVLink error detected during the execution",
+    226: "Invalid access of peer GPU memory over nvlink or a hardware error",
+    700: "an illegal memory access was encountered",
+    702: "the launch timed out and was terminated",
+    709: "context is destroyed",
+    710: "device-side assert triggered",
+    714: "hardware stack error",
+    715: "an illegal instruction was encountered",
+    716: "misaligned address",
+    717: "operation not supported on global/shared address space",
+    718: "invalid program counter",
+    719: "unspecified launch failure",
+}
+_NUMBER = re.compile(r"\(CUDA error (\d+)\)")
+
+
+def end_if_sticky(error: BaseException) -> None:
+    """Raises DeviceLostError when the error, or one that it was raised from, is sticky."""
+    for one in _causes(error):
+        if _is_sticky(one):
+            raise DeviceLostError(f"the device is lost: {' '.join(str(one).split()):.300}") from error
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = found.__cause__
+
+
+def _is_sticky(error: BaseException) -> bool:
+    said = str(error)
+    number = _NUMBER.search(said)
+    if number is not None:
+        return int(number[1]) in STICKY
+    if getattr(error, "error_code", None) in STICKY:
+        return True
+    return "CUDA" in said and any(text in said for text in STICKY.values())

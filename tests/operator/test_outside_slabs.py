@@ -1,0 +1,45 @@
+"""What is reserved beside the slabs: as the manifest says, else an estimate of what makes it grow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from operator_objects import gpu_pool
+
+from aegaeon_operator.reconcile.processes import sidecar_settings
+from aegaeon_operator.spec.outside import outside_bytes
+from aegaeon_operator.spec.resources import GpuPoolSpec
+
+MIB = 1 << 20
+CUDA = {"device": "cuda:0", "resourceName": "nvidia.com/gpu", "dtype": "float32"}
+
+
+def spec(memory: dict[str, Any] | None = None, **changes: Any) -> GpuPoolSpec:
+    base = gpu_pool()["spec"]
+    kept = {name: size for name, size in {**base["memory"], **(memory or {})}.items() if size}
+    return GpuPoolSpec.model_validate({**base, "memory": kept, **changes})
+
+
+def test_a_size_of_the_manifest_counts_alone() -> None:
+    assert outside_bytes(spec({"outsideSlabs": "3Gi"}, tuning={"prefillChunkTokens": 4096})) == 3 << 30
+
+
+@pytest.mark.parametrize(
+    ("changes", "more"),
+    [
+        ({"tuning": {"prefillChunkTokens": 1024}}, 512 * 4 * 32768 * 4),
+        ({"tuning": {"maxBatch": 32}}, 16 * 262144 * 12),
+        ({"accelerator": {"dtype": "bfloat16"}}, -512 * 4 * 32768 * 2),
+        ({"backend": "vllm"}, 1024 * MIB),
+        ({"accelerator": CUDA}, 1536 * MIB),
+    ],
+)
+def test_longer_chunks_larger_batches_and_wider_numbers_need_more(changes: dict[str, Any], more: int) -> None:
+    assert outside_bytes(spec(**changes)) - outside_bytes(spec()) == more
+
+
+def test_a_gpu_needs_no_size_and_its_engine_gets_the_reservation() -> None:
+    memory = sidecar_settings("unified", spec({"deviceBytes": None}, accelerator=CUDA))["memory"]
+    assert memory["device_bytes"] is None
+    assert memory["outside_bytes"] == outside_bytes(spec(accelerator=CUDA))

@@ -1,0 +1,144 @@
+"""A sticky error of the device ends the process; any other fails what it belongs to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+from sidecar.rig import Rig, config, inside, seq, spec
+from torch import Tensor
+
+from aegaeon_native import NativeError
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_sidecar.backends import StepInput
+from aegaeon_sidecar.backends.device import drained_on_error
+from aegaeon_sidecar.backends.torch import TorchBackend
+from aegaeon_sidecar.domain.commands import Unload
+from aegaeon_sidecar.domain.errors import DeviceLostError, EngineError, UnreadableError
+from aegaeon_sidecar.domain.monitor import Monitor
+from aegaeon_sidecar.domain.program import Lane
+from aegaeon_sidecar.domain.reports import Memory, Report
+from aegaeon_sidecar.domain.sticky import end_if_sticky
+from aegaeon_sidecar.engine.lanes import Lanes
+from aegaeon_sidecar.engine.outcome import Outcome
+from aegaeon_sidecar.engine.state import Queued, State
+from aegaeon_sidecar.kv.memory import KvMemory
+from aegaeon_sidecar.memory.outside import Outside
+from aegaeon_sidecar.weights.table import ModelTable
+
+
+class OfAccelerator(torch.AcceleratorError):
+    """As torch raises it: with the runtime's number."""
+
+    error_code = 719
+
+
+STICKY = [
+    NativeError("cuMemcpyAsync: an illegal memory access was encountered (CUDA error 700)"),
+    NativeError("cuStreamSynchronize: unknown error (CUDA error 214)"),
+    OfAccelerator("CUDA error: whatever it says"),
+    torch.AcceleratorError("CUDA error: device-side assert triggered\nCompile with TORCH_USE_CUDA_DSA"),
+    RuntimeError("Triton Error [CUDA]: misaligned address"),
+]
+PASSING = [
+    NativeError("cuMemCreate: out of memory (CUDA error 2)"),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    torch.AcceleratorError("CUDA error: invalid configuration argument"),
+    ValueError("misaligned address"),
+    NativeError("pread: Input/output error"),
+]
+
+
+@pytest.mark.parametrize("error", STICKY, ids=str)
+def test_a_sticky_error_is_known_by_its_number_or_its_text_and_behind_others(error: Exception) -> None:
+    with pytest.raises(DeviceLostError, match="the device is lost: "):
+        end_if_sticky(error)
+    behind, outer = UnreadableError("a file"), EngineError("a model")
+    behind.__cause__, outer.__cause__ = error, behind
+    with pytest.raises(DeviceLostError):
+        end_if_sticky(outer)
+
+
+@pytest.mark.parametrize("error", PASSING, ids=str)
+def test_errors_of_one_command_are_not_sticky(error: Exception) -> None:
+    end_if_sticky(error)
+    with pytest.raises(type(error)), drained_on_error((torch.device("cpu"),)):
+        raise error
+
+
+LOAD = 2  # the number of the command after the catalog
+
+
+class Quiet(State):
+    """Without memory to report."""
+
+    def memory(self) -> Memory:
+        return Memory(0, 0)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(("error", "lost"), [(STICKY[0], True), (PASSING[0], False)])
+def test_a_copy_that_finds_the_device_lost_ends_the_process_and_another_failure_is_reported(
+    error: Exception, lost: bool
+) -> None:
+    monitor, over = Monitor(), threading.Event()
+    crashed, reported = [], []
+    state = Quiet(monitor, cast(KvMemory, None), ModelTable(monitor), Outside(0))
+
+    def fails(command: Queued) -> Outcome:
+        raise error
+
+    def end(_: Queued, report: Report) -> None:
+        reported.append(report)
+        over.set()
+
+    def die() -> None:
+        crashed.append(error)
+        over.set()
+
+    lanes = Lanes(state, fails, end, die)
+    state.program.issue(Queued(1, Lane.WEIGHTS, (), Unload("m"), 0))
+    lanes.start()
+    assert over.wait(20)
+    with monitor.changed:
+        monitor.stopping = True
+        monitor.changed.notify_all()
+    assert lanes.join(20)
+    assert (len(crashed), len(reported)) == ((1, 0) if lost else (0, 1))
+
+
+class Broken(TorchBackend):
+    """Its device is lost at the first step."""
+
+    def _forward(self, model: str, inputs: Sequence[StepInput], wanted: Sequence[int] | None) -> Tensor:
+        raise STICKY[3]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_step_that_finds_the_device_lost_is_not_tried_again(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    """The lane ends, and with it the process; no sequence is failed for it."""
+    outcomes: list[set[int]] = []
+    with pytest.raises(AssertionError):  # of the rig: no lane may die
+        await step_of_broken(scheduler, folder, tiny_models["llama"], outcomes)
+    assert outcomes == [{LOAD}]
+
+
+async def step_of_broken(scheduler: Rig, folder: Path, model: Path, outcomes: list[set[int]]) -> None:
+    async with inside(config(folder), Broken()):
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=[spec("m", model)]))
+        await link.until(lambda: "m" in link.models)
+        await link.cached("m")
+        load = link.send(pb.Load(model="m", slabs=32))
+        assert load == LOAD
+        link.send(scheduler.open("r", "m", [5, 6, 7], max_tokens=4))
+        link.send(pb.Turn(model="m", prefill=[pb.PrefillPart(seq=seq("r"), tokens=8)], slabs=8), after=[load])
+        await link.done(load)
+        await link.until(lambda: Lane.COMPUTE.value not in {thread.name for thread in threading.enumerate()})
+        outcomes.append(set(link.outcomes))

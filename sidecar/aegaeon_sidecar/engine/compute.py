@@ -213,8 +213,8 @@ class Compute:
             elif not sequence.busy:  # else it is reported when its step is over
                 turn.drop(key)
                 progress.note(sequence, starved=True)
-        if batch and len(batch) == len(turn.decode) and all(sequence.adapter is None for sequence in batch):
-            turn.together = Together(batch, [sequence.blocks for sequence in batch])
+        whole = len(batch) == len(turn.decode) and all(sequence.adapter is None for sequence in batch)
+        turn.together = Together(batch, [sequence.blocks for sequence in batch]) if whole else None
         return batch
 
     def _claimed(self, step: Step) -> Step:

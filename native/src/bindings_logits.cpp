@@ -1,8 +1,7 @@
-#include "aegaeon/likeliest.hpp"
-
 #include <algorithm>
 #include <optional>
 
+#include "aegaeon/likeliest.hpp"
 #include "bindings.hpp"
 
 namespace {

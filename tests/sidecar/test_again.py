@@ -48,5 +48,5 @@ async def test_any_program_with_steps_that_go_on_gives_the_tokens_of_running_alo
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     pair = GoingOn(), GoingOn()
-    await run_identically(scheduler, folder, tiny_models, 300, *pair)
+    await run_identically(scheduler, folder, tiny_models, 301, *pair)
     assert sum(backend.went_on for backend in pair) > 50

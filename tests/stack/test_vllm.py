@@ -21,7 +21,10 @@ from stack.test_faults import Trigger
 from stack.traffic import PROMPTS, stream, until_empty
 
 from aegaeon_cli.demo.stack import Stack
-from aegaeon_cli.status import read_status, watch_status
+from aegaeon_cli.status import watch_status
+from aegaeon_proto.channels import open_channel
+from aegaeon_proto.roles import Role
+from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc
 
 pytestmark = [
     pytest.mark.vllm,
@@ -171,13 +174,18 @@ async def until_failed(stack: Stack, client: Any, name: str, why: str) -> str:
         while (state := (await client.models.retrieve(name)).aegaeon)["phase"] != "failed":  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.05)
     assert why in state["reason"]
-    status = await read_status(stack.state.scheduler)
-    shown = [one.reason for one in status.adapters if one.spec.name == name]
-    shown += [one.reason for one in status.models if one.model == name]
-    assert shown == [state["reason"]]
+    assert state["reason"] in (await status_reasons(stack))[name]
     with pytest.raises(openai.InternalServerError, match=re.escape(why)):
         await stream(client, name, PROMPTS[0])
     return str(state["reason"])
+
+
+async def status_reasons(stack: Stack) -> dict[str, str]:
+    """By model and adapter, as the status of a ModelPool has them."""
+    async with open_channel(stack.state.admin, None, Role.SCHEDULER) as channel:
+        admin: admin_pb2_grpc.AdminAsyncStub = admin_pb2_grpc.AdminStub(channel)
+        status = await admin.Status(admin_pb2.AdminStatusRequest())
+    return {one.spec.name: one.reason for one in (*status.catalog.models, *status.pool.adapters)}
 
 
 @pytest.mark.timeout(400)

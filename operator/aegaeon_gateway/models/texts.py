@@ -98,6 +98,8 @@ class Texts:
         self._cached = {_key(one.spec.source) for one in models if one.phase == ModelPhase.MODEL_PHASE_CACHED}
         for key in [key for key in self._cached & self._failed.keys() if self._failed[key].early]:
             del self._failed[key]
+            if (task := self._loading.get(key)) is not None and task.done():
+                del self._loading[key]  # it is tried again below
         for model in models:
             if model.phase != ModelPhase.MODEL_PHASE_FAILED:  # when it is repaired, its texts may differ
                 self._names.setdefault(_key(model.spec.source), []).append(model.spec.name)

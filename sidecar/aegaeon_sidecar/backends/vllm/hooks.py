@@ -29,6 +29,7 @@ _METADATA = (
 HOOKS = (
     Hook("engine/arg_utils.py", "EngineArgs", tuple(_ENGINE_ARGUMENTS.split())),
     Hook("engine/arg_utils.py", "EngineArgs.create_engine_config", ("self",)),
+    Hook("transformers_utils/config.py", "get_config", ("model", "trust_remote_code")),
     Hook("config/vllm.py", "VllmConfig"),
     Hook("config/vllm.py", "set_current_vllm_config", ("vllm_config",)),
     Hook("config/vllm.py", "get_layers_from_vllm_config", ("vllm_config", "layer_type")),

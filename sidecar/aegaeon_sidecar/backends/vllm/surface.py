@@ -34,6 +34,7 @@ from vllm.model_executor.model_loader.utils import initialize_model, process_wei
 from vllm.model_executor.models.interfaces import supports_lora
 from vllm.model_executor.models.registry import _SPECULATIVE_DECODING_MODELS, ModelRegistry
 from vllm.platforms import current_platform
+from vllm.transformers_utils.config import get_config
 from vllm.utils.network_utils import get_distributed_init_method, get_open_port
 from vllm.utils.torch_utils import set_default_torch_dtype
 from vllm.v1.attention.backend import CommonAttentionMetadata
@@ -104,6 +105,7 @@ def new_config(
     embeds = purpose.task is Task.EMBED
     for name in architectures:
         _import_class(name)
+    get_config(directory, trust_remote_code=False)  # what cannot be read fails here: vLLM sleeps, and tries it again
     with EXCLUSIVE:
         return EngineArgs(
             model=str(directory),

@@ -1,6 +1,8 @@
-"""Typed bindings of the native core: what docs/engine-memory.md calls slabs, ranges, blocks, lanes, events, ring."""
+"""Typed bindings of the native core: what docs/engine-memory.md calls slabs, ranges, blocks, lanes, events, ring; and
+what a decode step does to its tokens."""
 
 from aegaeon_native._core import (
+    NO_TOKEN,
     BlockPool,
     CopyLane,
     CudaDevice,
@@ -12,9 +14,12 @@ from aegaeon_native._core import (
     Range,
     SlabPool,
     StageRing,
+    advance,
+    likeliest,
 )
 
 __all__ = [
+    "NO_TOKEN",
     "BlockPool",
     "CopyLane",
     "CudaDevice",
@@ -26,4 +31,6 @@ __all__ = [
     "Range",
     "SlabPool",
     "StageRing",
+    "advance",
+    "likeliest",
 ]

@@ -382,3 +382,15 @@ class StageRing:
         False stops it. Returns whether it was not stopped; raises NativeError when a file cannot be read or ends early,
         FileSystemFullError when that of `into_file` cannot grow.
         """
+
+NO_TOKEN: int
+
+def likeliest(logits: int, rows: int, columns: int, stride: int) -> list[int]:
+    """The argmax of each row of float32 [rows, columns] at this address, the first of equal ones, as numpy's.
+
+    `stride`: items from a row to the next. NO_TOKEN where that logit, and so the row, is not finite.
+    """
+
+def advance(tokens: Sequence[int], ids: int, places: int, ends: int) -> None:
+    """The arrays of a decode step, at these addresses, one token further: `ids`, int32 [rows], are these tokens, and
+    `places`, int64 [2, rows], and `ends`, int32 [rows], larger by one."""

@@ -4,7 +4,7 @@
 #include <nanobind/nanobind.h>
 
 NB_MODULE(_core, m) {
-  m.doc() = "Slabs, ranges, KV blocks, copy lanes, events and the stage ring.";
+  m.doc() = "Slabs, ranges, KV blocks, copy lanes, events, the stage ring, and the likeliest tokens.";
   nb::set_leak_warnings(false);  // views that live until the interpreter ends are no leak
   const auto native_error = nb::exception<aegaeon::NativeError>(m, "NativeError", PyExc_RuntimeError);
   nb::exception<aegaeon::OutOfSlabs>(m, "OutOfSlabs", native_error);
@@ -12,5 +12,6 @@ NB_MODULE(_core, m) {
   bind_cuda(m);
   bind_memory(m);
   bind_lanes(m);
+  bind_logits(m);
   bind_stage(m);
 }

@@ -28,5 +28,6 @@ inline std::span<const std::int32_t> span_of(const Int32Array& array) { return {
 
 void bind_memory(nb::module_& m);
 void bind_lanes(nb::module_& m);
+void bind_logits(nb::module_& m);
 void bind_cuda(nb::module_& m);
 void bind_stage(nb::module_& m);

@@ -13,9 +13,9 @@ from conftest import NAN_TOKEN
 
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.choose import choose
+from aegaeon_sidecar.backends.decodes import ROWS
 from aegaeon_sidecar.backends.draws import numbers, on_device, pick
 from aegaeon_sidecar.backends.torch.cache import KvCache
-from aegaeon_sidecar.backends.torch.decodes import ROWS
 from aegaeon_sidecar.backends.torch.paged import Paged
 from aegaeon_sidecar.domain.errors import BackendError
 from aegaeon_sidecar.domain.sequences import SamplingParams

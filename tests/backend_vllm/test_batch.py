@@ -38,21 +38,40 @@ def tables(rows: int, start: int = 0) -> list[Any]:
 
 def content(batch: Any) -> list[list[Any]]:
     metadata = batch.metadata
-    found = (batch.tokens, batch.positions, batch.slots, batch.starts, batch.ends, batch.table, metadata.seq_lens)
-    sizes = (metadata.num_reqs, metadata.num_actual_tokens, metadata.max_query_len, metadata.max_seq_len)
-    return [*(tensor.tolist() for tensor in found), list(sizes)]
+    found = (batch.tokens, batch.positions, batch.slots, batch.starts, batch.ends, metadata.seq_lens)
+    tables = [
+        row[: -(-end // BLOCK_TOKENS)].tolist() for row, end in zip(batch.table, batch.ends.tolist(), strict=True)
+    ]
+    sizes = [metadata.num_reqs, metadata.num_actual_tokens, metadata.max_query_len]
+    return [*(tensor.tolist() for tensor in found), tables, sizes]
 
 
-@given(st.lists(st.integers(0, 250), min_size=1, max_size=9), st.integers(1, 40))
-def test_a_batch_that_moves_on_equals_one_that_is_made_anew(batches: Any, begins: list[int], steps: int) -> None:
-    own = tables(len(begins))
+def tables_at(positions: list[int], own: list[Any], elsewhere: bool) -> list[Any]:
+    """As an engine's: the same ones, but where a block begins that is not in them, or `elsewhere`, after a swap."""
+    whole = tables(len(positions), start=100 if elsewhere else 0)
+    rows = zip(positions, own, whole, strict=True)
+    replaced = ((at, mine, all_of, elsewhere or len(mine) * BLOCK_TOKENS <= at) for at, mine, all_of in rows)
+    return [all_of[: at // BLOCK_TOKENS + 1 + at % 2] if new else mine for at, mine, all_of, new in replaced]
+
+
+@given(
+    begins=st.lists(st.integers(0, 200), min_size=1, max_size=9),
+    steps=st.integers(1, 80),
+    swapped=st.integers(0, 80),
+)
+def test_a_batch_that_moves_on_equals_one_that_is_made_anew(
+    batches: Any, begins: list[int], steps: int, swapped: int
+) -> None:
+    own = [table[: at // BLOCK_TOKENS + 1] for at, table in zip(begins, tables(len(begins)), strict=True)]
     batch = batches.of(decodes(begins, own), BLOCK_TOKENS)
     for step in range(1, steps):
-        inputs = decodes([begin + step for begin in begins], own)
-        crosses = any(part.position % BLOCK_TOKENS == 0 for part in inputs)
-        assert batch.advance(inputs) is not crosses
+        positions = [begin + step for begin in begins]
+        own = tables_at(positions, own, elsewhere=step >= swapped and step % 5 == swapped % 5)
+        inputs = decodes(positions, own)
+        fits = max(positions) // BLOCK_TOKENS < batch.table.shape[1]
+        assert batch.advance(inputs) is fits
         anew = batches.of(inputs, BLOCK_TOKENS)
-        if crosses:
+        if not fits:
             batch = anew
         assert content(batch) == content(anew)
 
@@ -61,7 +80,7 @@ def test_a_batch_that_moves_on_equals_one_that_is_made_anew(batches: Any, begins
     "others",
     [
         pytest.param(lambda own: decodes([41, 51], own)[:1], id="a sequence has left"),
-        pytest.param(lambda own: decodes([41, 51], tables(2)), id="other block tables"),
+        pytest.param(lambda own: decodes([41, 64], own), id="a token was left out, of a block further"),
         pytest.param(lambda own: decodes([40, 50], own), id="the same step again"),
         pytest.param(lambda own: decodes([41, 52], own), id="a token was left out"),
         pytest.param(lambda own: [StepInput([1, 2], 41, own[0], None), *decodes([51], own[1:])], id="a prompt"),

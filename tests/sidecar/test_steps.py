@@ -44,15 +44,20 @@ class Scripted:
 
 @dataclass
 class Device:
-    """Launches what is in its script, one pass after the other."""
+    """Launches what is in its script, one pass after the other. `followed`: the steps that it was to go on from."""
 
     script: deque[Launched | Exception] = field(default_factory=deque)
+    followed: list[Launched] = field(default_factory=list)
 
     def launch(self, model: str, inputs: Seq[StepInput], after: Launched | None = None) -> Launched:
         launched = self.script.popleft()
         if isinstance(launched, Exception):
             raise launched
         return launched
+
+    def again(self, model: str, before: Launched) -> Launched | None:
+        self.followed.append(before)
+        return self.launch(model, [])
 
     def may_follow(self, samplers: Seq[SamplerState | None]) -> bool:
         return True
@@ -66,10 +71,11 @@ class Rig:
         self.delivered = 0
         monitor = Monitor()
         kv = KvMemory(monitor, NONE, NONE, SequenceTable(NONE, NONE, NONE))
-        self.state = State(monitor, kv, ModelTable(monitor))
+        self.state = State(monitor, kv, ModelTable(monitor), NONE)
         self.steps = Steps(self.state, cast(Any, self.device), self._push, max_batch)
         self.model = Model(ModelSpec("m", DirectorySource("/m")))
-        self.a, self.b = (decoding(name) for name in "ab")
+        self.both = [decoding(name) for name in "ab"]
+        self.a, self.b = self.both
         self.turn = Turn("m", [], {self.a.key: None, self.b.key: None}, 9, 9)
         self.progress = TurnProgress(1, 0.0)
         self.state.kv.sequences.add(self.a)
@@ -78,8 +84,8 @@ class Rig:
     def _push(self, target: str, tokens: list[Token]) -> None:
         self.delivered += len(tokens)
 
-    def launch(self) -> None:
-        step = Step(self.model, [self.a, self.b], 1)
+    def launch(self, again: bool = False) -> None:
+        step = Step(self.model, self.both, 1, again=again)
         self.steps.claim(step)
         self.steps.launch(step)
 
@@ -126,3 +132,23 @@ def test_a_part_that_fails_alone_ends_alone_and_the_other_is_reported_once() -> 
     rig.launch()
     rig.complete()
     assert (rig.a.closed, rig.b.output, rig.delivered) == (True, [7, 42], 1)
+
+
+def test_a_step_goes_on_from_the_last_one_and_its_failure_is_seen_to_as_any_other() -> None:
+    first, second = Scripted([41, 42]), Scripted([43, 44])
+    rig = Rig(2, first, second, BROKEN, Scripted([45]), Scripted([46]))
+    for again in (False, True, True):
+        rig.launch(again)
+        rig.complete()
+    assert rig.device.followed == [first, second]
+    assert (rig.a.output, rig.b.output) == ([7, 41, 43, 45], [7, 42, 44, 46])
+
+
+def test_a_step_does_not_go_on_from_one_that_failed() -> None:
+    rig = Rig(2, Scripted(BROKEN), Scripted([41]), Scripted([42]), Scripted([43, 44]))
+    rig.launch()
+    rig.complete()
+    rig.launch(again=True)
+    rig.complete()
+    assert not rig.device.followed
+    assert (rig.a.output, rig.b.output) == ([7, 41, 43], [7, 42, 44])

@@ -126,6 +126,14 @@ class Backend(Protocol):
         """
         ...
 
+    def again(self, model: str, before: Launched) -> Launched | None:
+        """Begin the decodes after `before`, whose results were taken: its inputs once more, each with the token that it
+        chose and its sampler has accepted, in the blocks that it had, which have room.
+
+        None: nothing has begun; launch them with their inputs. Raises as `launch` does.
+        """
+        ...
+
     def may_follow(self, samplers: Seq[SamplerState | None]) -> bool:
         """Whether a step may be launched after a decode with these samplers before its tokens are known to the host."""
         ...

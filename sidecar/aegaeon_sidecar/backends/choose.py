@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aegaeon_sidecar.backends.draws import NEVER, NO_TOKEN, likeliest, numbers, pick
+from aegaeon_sidecar.backends.draws import NEVER, NO_TOKEN, likeliest_list, numbers, pick
 from aegaeon_sidecar.domain.sequences import Said
 from aegaeon_sidecar.sampling import Masks, NotFinite, Picked, Sampled, SamplerState
 
@@ -27,10 +27,15 @@ def choose(logits: Tensor, samplers: Seq[SamplerState], masks: Masks | None = No
     `masks`: where samplers have guides.
     """
     if all(sampler.plain for sampler in samplers):
-        return [sampled_from(token) for token in likeliest(logits).tolist()]
+        return greedy(logits)
     tokens = _tokens(masked(_reshaped(logits, samplers), masks), samplers)
     rows = zip(logits, tokens, samplers, strict=True)
     return refused([_with_logprobs(row, token, sampler) for row, token, sampler in rows], masks)
+
+
+def greedy(logits: Tensor) -> list[Picked]:
+    """`choose` for samplers that are all plain."""
+    return [sampled_from(token) for token in likeliest_list(logits)]
 
 
 def masked(logits: Tensor, masks: Masks | None) -> Tensor:
@@ -66,7 +71,7 @@ def sampled_from(token: int) -> Sampled | NotFinite:
 
 
 def _tokens(logits: Tensor, samplers: Seq[SamplerState]) -> list[int]:
-    tokens: list[int] = likeliest(logits).tolist()
+    tokens = likeliest_list(logits)
     drawn = [i for i, sampler in enumerate(samplers) if not sampler.greedy and tokens[i] != NO_TOKEN]
     if drawn:
         for i, token in zip(drawn, _drawn(logits[drawn], [samplers[i] for i in drawn]), strict=True):

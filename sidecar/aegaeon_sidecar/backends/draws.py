@@ -7,18 +7,18 @@ inputs. What depends on the tokens so far (penalties) or reports more than the t
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from math import isfinite
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+import aegaeon_native as native
 from aegaeon_sidecar.sampling import SamplerState
 from aegaeon_sidecar.sampling.state import uniform
 
 NEVER = float("-inf")
-NO_TOKEN = -1  # where the logits are not finite
+NO_TOKEN = native.NO_TOKEN  # where the logits are not finite
 FOLLOWED = 1024  # sequences of a step whose tokens the next one may take from the device, at most
 COLUMNS = 5  # temperature (0: greedy), top_k, top_p, min_p, draw
 
@@ -44,20 +44,22 @@ def likeliest(logits: Tensor) -> Tensor:
     if not len(logits):
         return logits.new_empty(0, dtype=torch.int64)
     if logits.is_cpu:
-        return _likeliest_on_cpu(logits.numpy())
+        return torch.tensor(likeliest_list(logits))
     tokens = logits.argmax(dim=-1)
     peaks = logits.gather(1, tokens[:, None])[:, 0]
     return torch.where(peaks.isfinite(), tokens, NO_TOKEN)
 
 
-def _likeliest_on_cpu(logits: NDArray[np.float32]) -> Tensor:
-    """By numpy, whose argmax is vectorised; it finds NaN first, too. Of few rows, each is looked at by itself: after a
-    forward pass no code is in the caches, and every further operation costs more than its work."""
-    tokens = logits.argmax(axis=1)
-    for row, token in enumerate(tokens):
-        if not isfinite(logits[row, token]):
-            tokens[row] = NO_TOKEN
-    return torch.from_numpy(tokens)
+def likeliest_list(logits: Tensor) -> list[int]:
+    """`likeliest`, on the host. On a CPU in one call: after a forward pass no code is in the caches, and every further
+    operation costs more than its work."""
+    if not logits.is_cpu:
+        tokens: list[int] = likeliest(logits).tolist()
+        return tokens
+    rows, columns = logits.shape
+    if logits.stride(1) != 1:
+        logits = logits.contiguous()
+    return native.likeliest(logits.data_ptr(), rows, columns, logits.stride(0))
 
 
 def pick(logits: Tensor, rules: Tensor, filtered: bool = True) -> Tensor:

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from aegaeon_sidecar.domain.program import AnyCommand
 
 
-@dataclass(slots=True)
 class Monitor:
-    """`changed`: the lock and its condition; `stopping`: the engine ends, no lane begins anything."""
+    """`changed`: the lock and its condition; `queued`: the same lock, and what idle lanes sleep on, so that a step
+    wakes none of them; `stopping`: the engine ends, no lane begins anything."""
 
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    stopping: bool = False
+    __slots__ = ("changed", "queued", "stopping")
+
+    def __init__(self) -> None:
+        lock = threading.RLock()
+        self.changed = threading.Condition(lock)
+        self.queued = threading.Condition(lock)
+        self.stopping = False
 
     def wait(self, ready: Callable[[], bool], command: AnyCommand) -> bool:
         """Sleep (lock held) until `ready`; False when the command was cancelled or the engine stops first."""
@@ -27,9 +31,15 @@ class Monitor:
         return ready() and not command.cancelled and not self.stopping
 
     def notify(self) -> None:
-        """Something changed that lanes may wait for."""
+        """Something changed that lanes may wait for within a command."""
         with self.changed:
             self.changed.notify_all()
+
+    def notify_lanes(self) -> None:
+        """Commands were queued, ended or dropped: idle lanes look for their next one, too."""
+        with self.changed:
+            self.changed.notify_all()
+            self.queued.notify_all()
 
     def sleep(self, command: AnyCommand) -> bool:
         """Sleep (lock held) until something changes; False when the command was cancelled or the engine stops."""

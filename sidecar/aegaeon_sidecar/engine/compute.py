@@ -22,7 +22,7 @@ from aegaeon_sidecar.engine.outcome import Outcome
 from aegaeon_sidecar.engine.progress import TurnProgress
 from aegaeon_sidecar.engine.state import Queued, State
 from aegaeon_sidecar.engine.steps import Step, Steps
-from aegaeon_sidecar.engine.turn import Turn
+from aegaeon_sidecar.engine.turn import Together, Turn
 from aegaeon_sidecar.engine.waiting import is_coming, kv_is_coming, model_is_coming
 from aegaeon_sidecar.kv.reuse import PrefixReuse
 from aegaeon_sidecar.kv.sequences import Sequence
@@ -101,6 +101,8 @@ class Compute:
             match action:
                 case Launch(step):
                     self._steps.launch(step)
+                    if self._steps.full:
+                        self._complete(command, turn, progress)
                 case Wait():
                     self._wait(command, turn, progress)
                 case End():
@@ -169,7 +171,7 @@ class Compute:
                 self._reuse.begin(sequence, turn)
             if sequence.moving:
                 continue
-            prompt_is_in = bool(sequence.sampled)  # what was cached of it made this part needless
+            prompt_is_in = sequence.sampled_here  # what was cached of it made this part needless
             most = self._chunk_tokens if sequence.said is None else min(self._chunk_tokens, _SCORED_TOKENS)
             tokens = 0 if prompt_is_in else min(part.left, most, sequence.length - sequence.kv_tokens)
             if tokens <= 0:
@@ -189,6 +191,16 @@ class Compute:
     def _decode_step(self, turn: Turn, model: Model, progress: TurnProgress) -> Step | None:
         if not turn.decoding:
             return None
+        together = turn.together
+        again = together is not None and not len(self._steps) and together.go_on()
+        batch = together.sequences if together is not None and again else self._batch(turn, model, progress)
+        if not batch:
+            return None
+        turn.begun += 1
+        return self._claimed(Step(model, batch, 1, again=again))
+
+    def _batch(self, turn: Turn, model: Model, progress: TurnProgress) -> list[Sequence]:
+        """Those of the turn's sequences that can decode a token, with blocks for it."""
         batch = []
         for key in list(turn.decode):
             sequence = self._here(key, model)
@@ -201,10 +213,9 @@ class Compute:
             elif not sequence.busy:  # else it is reported when its step is over
                 turn.drop(key)
                 progress.note(sequence, starved=True)
-        if not batch:
-            return None
-        turn.begun += 1
-        return self._claimed(Step(model, batch, 1))
+        whole = len(batch) == len(turn.decode) and all(sequence.adapter is None for sequence in batch)
+        turn.together = Together(batch, [sequence.blocks for sequence in batch]) if whole else None
+        return batch
 
     def _claimed(self, step: Step) -> Step:
         self._steps.claim(step)

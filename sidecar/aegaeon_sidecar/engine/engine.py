@@ -133,7 +133,7 @@ class Engine:
             for item in self.state.program.drop_queued():
                 if isinstance(item.body, Turn):
                     item.body.ended = True
-            self.state.monitor.changed.notify_all()
+            self.state.monitor.notify_lanes()
             self.state.monitor.changed.wait_for(lambda: self.state.running == 0 or self.state.monitor.stopping)
             self.state.program = Program()
 
@@ -160,7 +160,7 @@ class Engine:
             for sequence in [s for s in self.state.kv.sequences if s.place is Place.DEVICE]:
                 swap = commands.SwapOut(sequence.key, sequence.epoch)
                 self._dispatcher.issue(self.state.program.last_id + 1, (), Lane.KV_OUT, swap, _NOBODY)
-            self.state.monitor.changed.notify_all()
+            self.state.monitor.notify_lanes()
 
     @property
     def holds(self) -> int:
@@ -180,7 +180,7 @@ class Engine:
                 item.cancelled = True
                 if item.lane in self._copiers:
                     self._copiers[item.lane].cancel(item)
-            self.state.monitor.changed.notify_all()
+            self.state.monitor.notify_lanes()
         self._grammars.stop()
         self._sweeper.stop()
         self._prefaulter.stop()

@@ -85,7 +85,7 @@ class Lanes:
                     command.running = True
                     self._state.running += 1
                     return self._state.program, command
-                self._state.monitor.changed.wait()
+                self._state.monitor.queued.wait()
         return None
 
     def _carry_out(self, program: Program[Work], command: Queued, handler: Handler) -> None:
@@ -113,4 +113,4 @@ class Lanes:
                 self._post(command, failed(command.id, error, self._state.memory()))
             for skip in skips:
                 self._post(command, skip)
-            self._state.monitor.changed.notify_all()
+            self._state.monitor.notify_lanes()

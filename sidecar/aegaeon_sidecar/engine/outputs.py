@@ -56,16 +56,19 @@ class Outputs:
         with self._kv.monitor.changed:
             model.users -= 1
             tokens: dict[str, list[Token]] = {}
+            now = time.monotonic()
             for sequence in sequences:
                 sequence.busy -= 1
-                self._kv.sequences.free_if_closed(sequence)
+                if sequence.closed:
+                    self._kv.sequences.free_if_closed(sequence)
             for sequence, result in zip(sequences, results, strict=False):
-                judged = _judged(model, _kept(sequence, result))
                 if sequence.closed:
                     continue
+                judged = _judged(model, _kept(sequence, result))
                 if isinstance(judged, Failure):
                     self._end(sequence, judged, turn, progress, tokens)
                 else:
+                    sequence.idle_since_s = now
                     self._advance(sequence, computed, judged, turn, progress, tokens)
             for target, some in tokens.items():
                 self._push(target, some)
@@ -96,33 +99,38 @@ class Outputs:
         progress: TurnProgress,
         tokens: dict[str, list[Token]],
     ) -> None:
-        before = sequence.full_blocks
+        before = sequence.kv_tokens // sequence.block_tokens
         sequence.kv_tokens += computed
-        sequence.idle_since_s = time.monotonic()
-        self._kv.sequences.publish(self._kv.device, sequence, before)
-        finish: Finish | None = None
-        if judged is not None:
-            if not sequence.output:
-                sequence.prefill_s = sequence.idle_since_s - sequence.begun_s
-            index = sequence.accept(judged if isinstance(judged, Sampled) else Sampled(NO_TEXT))
-            finish = _finish(sequence)
-            token = token_of(sequence, index, finish)
-            if isinstance(judged, Pooled):
-                token.pooled = judged.values.astype("<f4").tobytes()
-            tokens.setdefault(sequence.reply_to, []).append(token)
-            sequence.stall_s = 0.0
+        if sequence.seed and sequence.kv_tokens // sequence.block_tokens > before:
+            self._kv.sequences.publish(self._kv.device, sequence, before)
+        if judged is None:
+            progress.advanced(sequence)
+            return
+        if not sequence.output:
+            sequence.prefill_s = sequence.idle_since_s - sequence.begun_s
+        index = sequence.accept(judged if isinstance(judged, Sampled) else Sampled(NO_TEXT))
+        finish = _finish(sequence)
+        token = token_of(sequence, index, finish)
+        if isinstance(judged, Pooled):
+            token.pooled = judged.values.astype("<f4").tobytes()
+        tokens.setdefault(sequence.reply_to, []).append(token)
+        sequence.stall_s = 0.0
+        if finish is None:
+            progress.advanced(sequence)
+            return
         progress.note(sequence, finish)
-        if finish is not None:
-            turn.drop(sequence.key)
-            self._kv.sequences.remove(sequence.key)
+        turn.drop(sequence.key)
+        self._kv.sequences.remove(sequence.key)
 
 
 def _kept(sequence: Sequence, result: Result) -> Kept:
     """What was said of the prompt stays with the sequence; what was chosen is left."""
     chosen = result.chosen if isinstance(result, Scored) else result
-    if isinstance(result, Scored) and sequence.said is not None:
+    if sequence.said is None:
+        return chosen
+    if isinstance(result, Scored):
         sequence.said[sequence.kv_tokens :] = result.prompt
-    if sequence.said is None or sequence.output or not isinstance(chosen, Sampled):
+    if sequence.output or not isinstance(chosen, Sampled):
         return chosen
     if len(sequence.said) == len(sequence.prompt) - 1:
         return chosen
@@ -158,8 +166,7 @@ def _finish(sequence: Sequence) -> Finish | None:
 def token_of(sequence: Sequence, index: int, finish: Finish | None = None) -> Token:
     """Output token `index`, which was sampled here, for the gateway."""
     key, epoch, token = sequence.key, sequence.epoch, sequence.output[index]
-    sampled = sequence.sampled.get(index)
-    logprob, top = (None, ()) if sampled is None else (sampled.logprob, sampled.top)
+    logprob, top = sequence.logprobs.get(index, (None, ()))
     if index:
         return Token(key, epoch, index, token, logprob, top, finish, stall_s=sequence.stall_s)
     said = tuple(sequence.said or ())

@@ -27,7 +27,14 @@ class TurnProgress:
     batch: int = 0
     context_tokens: int = 0
     urgent: bool = False
-    _changed: dict[SeqKey, SeqProgress] = field(default_factory=dict)
+    _advanced: list[Sequence] = field(default_factory=list)
+    _noted: dict[SeqKey, SeqProgress] = field(default_factory=dict)
+
+    def advanced(self, sequence: Sequence) -> None:
+        """It stands elsewhere: the report will say where."""
+        self._advanced.append(sequence)
+        if self._noted:
+            self._noted.pop(sequence.key, None)
 
     def note(
         self,
@@ -38,10 +45,7 @@ class TurnProgress:
         failure: FailureKind | None = None,
     ) -> None:
         """Where a sequence stands; an end or starvation is urgent. `reason`, `failure`: of an end with an error."""
-        key = sequence.key
-        self._changed[key] = SeqProgress(
-            key, sequence.epoch, len(sequence.output), sequence.kv_tokens, starved, finish, reason, failure
-        )
+        self._noted[sequence.key] = _standing(sequence, starved, finish, reason, failure)
         self.urgent = self.urgent or starved or finish is not None
 
     def due(self, now_s: float) -> bool:
@@ -49,9 +53,10 @@ class TurnProgress:
 
     def flush(self, now_s: float, memory: Memory, end: bool) -> StepDone:
         """The report; everything starts again from nothing."""
+        progress = {sequence.key: _standing(sequence) for sequence in dict.fromkeys(self._advanced)} | self._noted
         report = StepDone(
             turn=self.turn,
-            progress=tuple(self._changed.values()),
+            progress=tuple(progress.values()),
             steps=self.steps,
             decode_s=self.decode_s,
             prefill_tokens=self.prefill_tokens,
@@ -63,7 +68,21 @@ class TurnProgress:
             end=end,
             first_s=self.first_s,
         )
-        self._changed.clear()
+        self._advanced.clear()
+        self._noted.clear()
         self.last_s, self.steps, self.decode_s, self.urgent = now_s, 0, 0.0, False
         self.prefill_tokens, self.prefill_s, self.wait_s, self.first_s = 0, 0.0, 0.0, 0.0
         return report
+
+
+def _standing(
+    sequence: Sequence,
+    starved: bool = False,
+    finish: Finish | None = None,
+    reason: str = "",
+    failure: FailureKind | None = None,
+) -> SeqProgress:
+    output_tokens = len(sequence.output)
+    return SeqProgress(
+        sequence.key, sequence.epoch, output_tokens, sequence.kv_tokens, starved, finish, reason, failure
+    )

@@ -35,6 +35,7 @@ _STEP_ERRORS = (BackendError, RuntimeError, ValueError, LookupError, MemoryError
 class Step:
     """One forward pass: its sequences and the number of tokens of each (a chunk at prefill, one at decode).
 
+    `again`: it is the decode after one of the same list of sequences, with nothing changed but their tokens;
     `launched`: its parts, of at most `max_batch` sequences each; `failed`: why there is none of a part.
     """
 
@@ -42,6 +43,7 @@ class Step:
     sequences: list[Sequence]
     tokens: int
     prefill: bool = False
+    again: bool = False
     launched: list[Launched] = field(default_factory=list)
     failed: Exception | None = None
 
@@ -55,6 +57,7 @@ class Steps:
         self._outputs = Outputs(state.kv, push)
         self._max_batch = max_batch
         self._under_way: deque[Step] = deque()
+        self._last: Step | None = None  # of those that are completed
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -77,6 +80,8 @@ class Steps:
 
     def launch(self, step: Step) -> None:
         """Begin a claimed step. What it fails with is seen to when it is completed. Raises DeviceLostError."""
+        if step.again and self._goes_on(step):
+            return
         before = self._under_way[-1] if self._under_way else None
         self._under_way.append(step)
         rows = {} if before is None else {sequence: row for row, sequence in enumerate(before.sequences)}
@@ -88,9 +93,25 @@ class Steps:
         except _STEP_ERRORS as error:
             step.failed = error
 
+    def _goes_on(self, step: Step) -> bool:
+        """Begin it as the step after the last one, where the backend can."""
+        last = self._last
+        if last is None or last.sequences is not step.sequences or len(last.launched) != 1 or last.failed is not None:
+            return False
+        try:
+            launched = self._backend.again(step.model.name, last.launched[0])
+        except _STEP_ERRORS as error:
+            step.failed = error
+        else:
+            if launched is None:
+                return False
+            step.launched.append(launched)
+        self._under_way.append(step)
+        return True
+
     def complete(self, turn: Turn, progress: TurnProgress) -> Step:
         """Wait for the oldest step under way: tokens to their sequences and gateways. Raises DeviceLostError."""
-        step = self._under_way.popleft()
+        step = self._last = self._under_way.popleft()
         results: list[Result] = []
         try:
             computed = self._results(step)
@@ -155,6 +176,7 @@ class Steps:
         """At a turn's end: steps are still under way where it was cancelled. Raises DeviceLostError."""
         while self._under_way:
             self.complete(turn, progress)
+        self._last = None
 
 
 def _input(sequence: Sequence, tokens: int, row: int | None) -> StepInput:

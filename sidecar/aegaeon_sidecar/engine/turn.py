@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from aegaeon_sidecar.domain import commands
 from aegaeon_sidecar.domain.sequences import SeqKey
+from aegaeon_sidecar.kv.sequences import Sequence
+from aegaeon_sidecar.memory.eviction import Blocks
 
 
 @dataclass(slots=True)
@@ -19,10 +21,30 @@ class Part:
     left: int
 
 
+@dataclass(frozen=True, slots=True)
+class Together:
+    """The sequences of a decode step, and the blocks of each in it."""
+
+    sequences: list[Sequence]
+    blocks: list[Blocks]
+
+    def go_on(self) -> bool:
+        """Whether all may take the next step as they are: no copy wants or has moved one, and blocks have room.
+
+        Blocks are replaced when they change, never changed.
+        """
+        for sequence, blocks in zip(self.sequences, self.blocks, strict=True):
+            if sequence.blocks is not blocks or sequence.moving or sequence.wanted:
+                return False
+            if not sequence.kv_tokens % sequence.block_tokens:
+                return False
+        return True
+
+
 @dataclass(slots=True)
 class Turn:
     """Guarded by the engine's lock. `grant`: slabs that the KV cache may still take; `begun`: of its decode
-    steps; `ended`: stop at this boundary."""
+    steps; `ended`: stop at this boundary; `together`: the newest step's, where it was of all of `decode`."""
 
     model: str
     prefill: list[Part]
@@ -31,6 +53,7 @@ class Turn:
     grant: int
     begun: int = 0
     ended: bool = field(default=False)
+    together: Together | None = None
 
     @staticmethod
     def of(turn: commands.Turn) -> Turn:
@@ -57,11 +80,13 @@ class Turn:
             self.drop(key)
         for key in change.join:
             self.decode[key] = None
+            self.together = None
         self.grant += change.slabs
 
     def drop(self, key: SeqKey) -> None:
         """This sequence leaves the turn."""
         self.decode.pop(key, None)
+        self.together = None
         self.prefill = [part for part in self.prefill if part.key != key]
 
     def waiting(self) -> list[SeqKey]:

@@ -46,8 +46,9 @@ class UsedAdapter(Protocol):
 class Sequence:
     """A sequence's tokens, sampler and blocks.
 
-    `kv_tokens` tokens of prompt + output have their KV in; a decode step needs all but the last one. `sampled` holds
-    what was sampled here, by output index, so that it can be sent again. `busy`: steps under way, which touch its
+    `kv_tokens` tokens of prompt + output have their KV in; a decode step needs all but the last one. `logprobs`: of the
+    tokens sampled here that have some, by output index, with those of the likeliest, so that they can be sent again;
+    `sampled_here`: its first token, or a later one, was sampled here. `busy`: steps under way, which touch its
     blocks; `moving`: a copy does; `wanted`: copies that wait for steps; `closed`: to be freed when neither does.
     `lease`: by which other sidecars may read its host blocks. `adapter`: of its model, if any.
     `said`: of the prompt's tokens from the second on, as far as they are computed; None: that is not wanted.
@@ -76,7 +77,8 @@ class Sequence:
     blocks: Blocks = field(default_factory=lambda: NO_BLOCKS)
     host_blocks: Blocks = field(default_factory=lambda: NO_BLOCKS)
     lease: Event | None = None
-    sampled: dict[int, Sampled] = field(default_factory=dict)
+    logprobs: dict[int, tuple[float | None, tuple[tuple[int, float], ...]]] = field(default_factory=dict)
+    sampled_here: bool = False
     said: list[Said] | None = None
     busy: int = 0
     moving: bool = False
@@ -146,7 +148,9 @@ class Sequence:
         """Keep a sampled token; returns its index."""
         index = len(self.output)
         self.output.append(sampled.token)
-        self.sampled[index] = sampled
+        self.sampled_here = True
+        if sampled.logprob is not None:
+            self.logprobs[index] = sampled.logprob, sampled.top
         self.sampler.accept(sampled.token)
         return index
 
@@ -154,8 +158,9 @@ class Sequence:
         """Whether it can go on for a client that has `prefix`: same tokens, and all later ones can be sent again."""
         if not prefix and self.said is not None and self.output and len(self.said) < len(self.prompt) - 1:
             return False
+        later = range(len(prefix), len(self.output))
         return self.output[: len(prefix)] == list(prefix) and (
-            self.sampler.params.logprobs is None or all(i in self.sampled for i in range(len(prefix), len(self.output)))
+            self.sampler.params.logprobs is None or all(i in self.logprobs for i in later)
         )
 
 

@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 from aegaeon_sidecar.domain.sequences import Said
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sampled:
-    """One sampled token; logprobs only where the request asked for them: (token id, logprob), likeliest first."""
+    """One sampled token; logprobs only where the request asked for them: (token id, logprob), likeliest first.
+
+    Immutable by convention: one is made for each row of each step, and a frozen one takes longer to make.
+    """
 
     token: int
     logprob: float | None = None

@@ -35,7 +35,7 @@ class SamplerState:
     """
 
     __slots__ = (
-        *("_counts", "_ids", "_never_plain", "_places", "_reasoning", "_recent", "_used"),
+        *("_counts", "_ids", "_never_plain", "_penalised", "_places", "_reasoning", "_recent", "_used"),
         *("allowed", "bias", "choice", "generated", "guide", "params", "stop_ids"),
     )
 
@@ -58,6 +58,7 @@ class SamplerState:
         self._recent: deque[int] = deque(maxlen=longest - 1)
         budget = params.reasoning
         self._reasoning = None if budget is None or not budget.closing.tokens else Reasoning(budget)
+        self._penalised = self.penalised
         self._never_plain = not self.greedy or params.logprobs is not None or self._always_reshaped or guide is not None
         self.generated = 0
         self._reset_counts()
@@ -113,7 +114,7 @@ class SamplerState:
             self._reasoning.accept(token)
         if self.guide is not None:
             self.guide.accept(token)
-        if self.penalised:
+        if self._penalised:
             place = self._place(token)  # first: it may put larger arrays in place
             self._counts[place] += 1.0
 

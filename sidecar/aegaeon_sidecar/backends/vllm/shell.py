@@ -13,6 +13,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from aegaeon_proto.pooling import Purpose
+from aegaeon_sidecar.backends.decodes import Decodes
 from aegaeon_sidecar.backends.rows import few_rows_product, padded_linear
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.backends.vllm.adapters import Adapters
@@ -39,7 +40,8 @@ class Shell:
     """`groups`: layers of one kind of attention, by name, and what makes their kernels' metadata.
 
     `page_bytes`: of one layer in one block; `capacity`: blocks of the memory that is bound; `purpose` says which head
-    the model has; `adapters`: None before it has its first; `batch`: of the last step.
+    the model has; `adapters`: None before it has its first; `batch`: of the last step;
+    `decodes`: where they are of one shape, once there was one.
     """
 
     config: Any
@@ -55,6 +57,7 @@ class Shell:
     blocks: Tensor | None = None
     adapters: Adapters | None = None
     batch: Batch | None = None
+    decodes: Decodes | None = None
     purpose: Purpose = surface.GENERATES
 
     @property
@@ -177,6 +180,7 @@ def pad_rows(shell: Shell, tile: int) -> None:
 
 def bind_kv(shell: Shell, memory: Tensor) -> None:
     """Each layer's cache is its page of blocks that hold all layers. No byte of `memory` (uint8) is touched."""
+    shell.decodes = None
     shell.capacity = len(memory) // shell.block_bytes
     shell.blocks = memory[: shell.capacity * shell.block_bytes].view(shell.capacity, -1)
     raw = memory[: shell.capacity * shell.block_bytes]

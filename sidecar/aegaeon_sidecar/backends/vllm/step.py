@@ -16,6 +16,21 @@ from aegaeon_sidecar.backends.vllm.shell import Shell
 from aegaeon_sidecar.domain.errors import BackendError
 
 
+def in_parts(shell: Shell, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Tensor:
+    """One pass, or as many as the inputs' adapters take. Rows are as of one."""
+    if shell.adapters is None and any(part.adapter is not None for part in inputs):
+        raise BackendError("an adapter of a model that has none; describe it first")
+    parts = [list(range(len(inputs)))] if shell.adapters is None else shell.adapters.parts(inputs)
+    if len(parts) == 1 or wanted is None:
+        return forward(shell, inputs, wanted)
+    rows: dict[int, Tensor] = {}
+    for numbers in parts:
+        mine = [at for at, number in enumerate(numbers) if number in wanted]
+        logits = forward(shell, [inputs[number] for number in numbers], mine)
+        rows |= zip((numbers[at] for at in mine), logits, strict=True)
+    return torch.stack([rows[number] for number in wanted])
+
+
 def forward(shell: Shell, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Tensor:
     """float32 [len(wanted), outputs]: what the model gives after the last token of each input of `wanted`; None: after
     every token of all inputs."""
@@ -25,16 +40,23 @@ def forward(shell: Shell, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Te
     batch = _batch(shell, shell.blocks, inputs)
     if shell.adapters is not None:
         shell.adapters.select(inputs)
+    return run(shell, batch, batch.last_rows(wanted))
+
+
+def run(shell: Shell, batch: Batch, rows: Tensor | None) -> Tensor:
+    """The step of this batch, with the adapters selected before. `rows`: those of its tokens that are wanted."""
+    if batch.left <= 0:
+        batch.keep(_context(shell, batch))
+    hidden = surface.forward(shell.model, batch.context, batch.tokens, batch.positions)
+    return _output(shell, hidden if rows is None else hidden[rows]).float()
+
+
+def _context(shell: Shell, batch: Batch) -> Any:
     attention: dict[str, Any] = {}
-    for names, builder in shell.groups:
-        attention |= dict.fromkeys(names, builder.build(0, batch.metadata))
-    slots = dict.fromkeys(attention, batch.slots)
-    with surface.forward_context(shell.config, attention, slots):
-        hidden = shell.model(
-            input_ids=batch.tokens, positions=batch.positions, intermediate_tensors=None, inputs_embeds=None
-        )
-        rows = batch.last_rows(wanted)
-        return _output(shell, hidden if rows is None else hidden[rows]).float()
+    with batch.ahead() as metadata:
+        for names, builder in shell.groups:
+            attention |= dict.fromkeys(names, builder.build(0, metadata))
+    return surface.forward_context(shell.config, attention, dict.fromkeys(attention, batch.slots))
 
 
 def _batch(shell: Shell, blocks: Tensor, inputs: Seq[StepInput]) -> Batch:
@@ -42,9 +64,8 @@ def _batch(shell: Shell, blocks: Tensor, inputs: Seq[StepInput]) -> Batch:
 
     Attention may read slots behind a sequence's end and weigh them with 0: blocks that begin are made finite.
     """
-    if shell.batch is not None and shell.batch.advance(inputs):
-        return shell.batch
-    shell.batch = Batch.of(inputs, shell.block_tokens)
+    if shell.batch is None or not shell.batch.advance(inputs):
+        shell.batch = Batch.of(inputs, shell.block_tokens)
     for part in inputs:
         end = part.position + len(part.tokens)
         last = (end - 1) // shell.block_tokens

@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 import vllm._custom_ops as custom_ops
+import vllm.forward_context as forward_contexts
 import vllm.model_executor.layers.utils as layer_utils
 from torch import Tensor
 from vllm import __version__ as VERSION  # noqa: N812  # a constant, as PLATFORM is
 from vllm.config import LoRAConfig, VllmConfig, get_layers_from_vllm_config, set_current_vllm_config
 from vllm.engine.arg_utils import EngineArgs
-from vllm.forward_context import create_forward_context, override_forward_context
+from vllm.forward_context import create_forward_context
 from vllm.lora.lora_model import LoRAModel
 from vllm.lora.model_manager import LoRAModelManager
 from vllm.lora.peft_helper import PEFTHelper
@@ -76,6 +77,7 @@ __all__ = [
     "cache_view",
     "configured",
     "fill_slot",
+    "forward",
     "forward_context",
     "import_quantisation",
     "initialized",
@@ -206,12 +208,24 @@ def cache_view(memory: Tensor, layer: Any, spec: Any, capacity: int, block_bytes
     return views[0]
 
 
-@contextmanager
-def forward_context(config: Any, attention: dict[str, Any], slots: dict[str, Tensor]) -> Iterator[None]:
-    """Attention layers find in it, by their names, what their kernels need. What vLLM adds of platforms, data
-    parallelism and its log is not asked for: it takes longer than all the rest."""
-    with override_forward_context(create_forward_context(attention, config, slot_mapping=slots)):
-        yield
+def forward_context(config: Any, attention: dict[str, Any], slots: dict[str, Tensor]) -> Any:
+    """Attention layers find in it, by their names, what their kernels need, in one step or in many. What vLLM adds of
+    platforms, data parallelism and its log is not asked for: it takes longer than all the rest."""
+    return create_forward_context(attention, config, slot_mapping=slots)
+
+
+def forward(model: Any, context: Any, tokens: Tensor, positions: Tensor) -> Tensor:
+    """The hidden states of a step, with what `forward_context` gave. vLLM's own manager of contexts takes longer than
+    the rest of this, and nothing looks at hooks of modules."""
+    context.moe_layer_index = 0  # layers of experts count themselves in a step
+    forward_contexts._forward_context = context
+    try:
+        hidden: Tensor = model.forward(
+            input_ids=tokens, positions=positions, intermediate_tensors=None, inputs_embeds=None
+        )
+    finally:
+        forward_contexts._forward_context = None
+    return hidden
 
 
 # ---- adapters ------------------------------------------------------------------------------------------------------

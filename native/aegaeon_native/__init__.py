@@ -2,6 +2,7 @@
 what a decode step does to its tokens."""
 
 from aegaeon_native._core import (
+    FEW_ROWS,
     NO_TOKEN,
     BlockPool,
     CopyLane,
@@ -15,10 +16,12 @@ from aegaeon_native._core import (
     SlabPool,
     StageRing,
     advance,
+    few_rows,
     likeliest,
 )
 
 __all__ = [
+    "FEW_ROWS",
     "NO_TOKEN",
     "BlockPool",
     "CopyLane",
@@ -32,5 +35,6 @@ __all__ = [
     "SlabPool",
     "StageRing",
     "advance",
+    "few_rows",
     "likeliest",
 ]

@@ -384,6 +384,14 @@ class StageRing:
         """
 
 NO_TOKEN: int
+FEW_ROWS: int
+
+def few_rows(x: int, weights: int, out: int, rows: int, outer: int, inner: int, piece: int) -> bool:
+    """out [rows, outer] = x [rows, inner] @ weights [outer, inner].T, float32, contiguous, at these addresses.
+
+    Each sum runs in order over `piece` items at a time, and over the sums of the pieces. False, and nothing is written,
+    above FEW_ROWS rows and on a processor without AVX-512.
+    """
 
 def likeliest(logits: int, rows: int, columns: int, stride: int) -> list[int]:
     """The argmax of each row of float32 [rows, columns] at this address, the first of equal ones, as numpy's.

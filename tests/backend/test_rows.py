@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from aegaeon_sidecar.backends.rows import FEW_ROWS, few_rows_product, padded_linear, row_tile
+from aegaeon_native import FEW_ROWS
+from aegaeon_sidecar.backends import rows
+from aegaeon_sidecar.backends.rows import TURNED_ROWS, few_rows_product, padded_linear, row_tile, steady_linear
 
-COUNTS = (1, 2, 3, 8, 17, FEW_ROWS - 1, FEW_ROWS, FEW_ROWS + 1, 200)
+COUNTS = (1, 2, 3, 8, 17, TURNED_ROWS - 1, TURNED_ROWS, TURNED_ROWS + 1, 200)
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 1.0, torch.float16: 0.1}  # of sums of about 100, rounded twice
 
 
@@ -38,9 +40,32 @@ def test_no_row_of_a_decode_depends_on_the_number_of_rows(dtype: torch.dtype) ->
     tile = row_tile(dtype, 1, few)
     if not tile:
         pytest.skip("this machine's matrix library has no number of rows from which its sums keep their order")
-    whole = padded_linear(x[:FEW_ROWS], weight, bias, tile, few)
+    whole = padded_linear(x[:TURNED_ROWS], weight, bias, tile, few)
     for count in COUNTS[:7]:
         assert torch.equal(padded_linear(x[:count], weight, bias, tile, few), whole[:count])
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(96, 1024), (100, 50), (37, 1500), (256, 3000)])
+def test_a_row_has_the_same_bits_in_the_native_product_and_in_one_of_many_rows(outer: int, inner: int) -> None:
+    generator = torch.Generator().manual_seed(3)
+    x, weight, bias = (torch.randn(*size, generator=generator) for size in ((200, inner), (outer, inner), (outer,)))
+    tile = row_tile(torch.float32, 1, few_rows_product(torch.float32))
+    if not tile:
+        pytest.skip("this machine's matrix library has no number of rows from which its sums keep their order")
+    for other in (None, bias):
+        whole = steady_linear(x, weight, other, tile)
+        for count in range(1, FEW_ROWS + 2):
+            assert torch.equal(steady_linear(x[:count], weight, other, tile), whole[:count])
+
+
+def test_where_sums_are_added_in_another_order_rows_are_padded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "PIECES", ())
+    rows._piece.cache_clear()
+    x, weight, bias = data(torch.float32)
+    tile = row_tile(torch.float32, 1, few_rows_product(torch.float32)) or 1
+    padded = padded_linear(x[:1], weight, bias, tile, few_rows_product(torch.float32))
+    assert torch.equal(steady_linear(x[:1], weight, bias, tile), padded)
+    rows._piece.cache_clear()
 
 
 def test_rows_that_do_not_lie_side_by_side_are_the_same_product() -> None:

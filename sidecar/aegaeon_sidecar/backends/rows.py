@@ -90,8 +90,9 @@ def _piece(outer: int, inner: int, dtype: torch.dtype, threads: int) -> int:
 
 
 def _few_rows(x: Tensor, weight: Tensor, piece: int) -> Tensor:
-    out = x.new_full((len(x), len(weight)), nan)  # stays where the processor cannot
-    few_rows(x.data_ptr(), weight.data_ptr(), out.data_ptr(), len(x), *weight.shape, piece)
+    outer, inner = weight.shape
+    out = x.new_full((len(x), outer), nan)  # stays where the processor cannot
+    few_rows(x.data_ptr(), weight.data_ptr(), out.data_ptr(), len(x), outer, inner, piece)
     return out
 
 

@@ -185,7 +185,9 @@ class TorchBackend:
 
     def _decodes_paged(self, model: str, inputs: Seq[StepInput]) -> bool:
         """A prompt of one token is no decode where the model generates nothing."""
-        return self._paged and _are_decodes(inputs) and not self._shell(model)[0].decoder.spec.purpose.pools
+        if not self._paged or self._shell(model)[0].decoder.spec.purpose.pools:
+            return False
+        return all(part.is_decode for part in inputs)
 
     def _decodes(self, model: str) -> Decodes:
         from aegaeon_sidecar.backends.torch.decodes import PagedModel  # needs Triton
@@ -229,7 +231,3 @@ class TorchBackend:
         if caches is None:
             raise BackendError(f"KV shape {shell.shape.key} has no blocks; bind them first")
         return shell, caches
-
-
-def _are_decodes(inputs: Seq[StepInput]) -> bool:
-    return all(part.follows is not None or (len(part.tokens) == 1 and part.scored is None) for part in inputs)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native.arrays import DeviceBytes
@@ -20,7 +21,7 @@ from aegaeon_sidecar.backends.completed import CompletedStep, chosen_rows, wante
 from aegaeon_sidecar.backends.decodes import Capture, Decodes, cuda_graphs
 from aegaeon_sidecar.backends.device import drained_on_error, open_devices, recorded
 from aegaeon_sidecar.backends.draws import FOLLOWED, on_device
-from aegaeon_sidecar.backends.rows import row_tile
+from aegaeon_sidecar.backends.rows import Product, few_rows_product, row_tile
 from aegaeon_sidecar.backends.torch.attention import Gathered
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.decoder import Decoder, Given, Part
@@ -97,7 +98,13 @@ class TorchBackend:
         """What batches are padded to, so that rows do not depend on each other; 0 when they may."""
         if self._paged:
             return 1  # decodes have one shape, and a prefill is one sequence's
-        return row_tile(self._dtype, torch.get_num_threads()) if self._wants_invariance else 0
+        return row_tile(self._dtype, torch.get_num_threads(), self._product) if self._wants_invariance else 0
+
+    @property
+    def _product(self) -> Product:
+        """torch's own, whose sums in bfloat16 depend on the number of rows."""
+        steady = self._wants_invariance and not self._paged and self._dtype is torch.bfloat16
+        return few_rows_product(self._dtype) if steady else linear
 
     def describe(self, directory: Path, max_model_len: int, task: str = "") -> Layout:
         """See Backend."""
@@ -126,7 +133,7 @@ class TorchBackend:
         self._shells[model] = _Shell(Decoder(spec, parts), tuple(builders), shape, layout.max_model_len)
 
     def _part(self, part: DecoderSpec, layout: Layout, memory: Tensor, rank: int) -> Part:
-        parameters = Parameters(layout, tensor_shapes(part), self._dtype, memory, self.row_tile or 1)
+        parameters = Parameters(layout, tensor_shapes(part), self._dtype, memory, self.row_tile or 1, self._product)
         return Part(part, parameters, self._dtype, rank, len(self._devices))
 
     def describe_adapter(self, model: str, directory: Path) -> Layout:

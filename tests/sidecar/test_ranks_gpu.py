@@ -23,7 +23,7 @@ BLOCK = 96 << 10  # some cross the border of a slab
 
 
 def test_weights_and_blocks_reach_the_memory_of_each_rank(folder: Path, driver: DriverDouble) -> None:
-    """With slabs, streams or contexts of the first GPU for both, the second's copies are refused, or its memory is free.
+    """With slabs, streams or contexts of the first GPU for both, copies of the second are refused, or take its memory.
 
     Pages locked for the first alone (without CU_MEMHOSTREGISTER_PORTABLE) are pageable ones to the second.
     """

@@ -87,7 +87,7 @@ TEST_F(CudaDevices, ALaneOfAnotherGpuIsLostByWhatItCannotReachAndTheOthersGoOn) 
   EXPECT_EQ(said(right), "");
 }
 
-// The double's own: what makes it find copies that nobody waits for, in tests of whatever calls lanes.
+// The double's own: what makes it find copies that no thread waits for, in tests of whatever calls lanes.
 TEST_F(CudaDevices, ALateStreamCopiesNothingBeforeSomebodyWaitsAndThenFromWhatIsThere) {
   const auto device = open();
   const auto pool = device_pool(device, 1);

@@ -25,7 +25,7 @@ bool is_sticky(Result code) {
 
 }  // namespace
 
-// Not every GPU has page locks for reading alone; this one does not until it is told.
+// Not every GPU has page locks for reading alone; this one does not until a test sets the attribute.
 int attribute_of(int device, int which) {
   static const std::map<int, int> usual{{kAttributeMajor, 9}, {kAttributeMinor, 0}, {kAttributeReadOnlyLocks, 0}};
   const auto& own = world().gpus[static_cast<std::size_t>(device)].attributes;

@@ -16,7 +16,7 @@ FakeLive fake_live();
 void fake_fail(const char* name, int code, int skip);
 // While held, streams start nothing new.
 void fake_hold(bool held);
-// Streams start nothing before somebody waits for it: what is read, unmapped or overwritten without a wait shows.
+// Streams start nothing before a thread waits for it: what is read, unmapped or overwritten without a wait shows.
 void fake_late(bool late);
 // How often a call was made since the start.
 int fake_calls(const char* name);

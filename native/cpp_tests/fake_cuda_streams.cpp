@@ -12,7 +12,7 @@ using namespace fake_cuda;
 
 namespace {
 
-// Work in the order in which it was pushed. Where streams are late, none of it starts that nobody waits for.
+// Work in the order in which it was pushed. Where streams are late, none of it starts that no thread waits for.
 class Queue {
  public:
   ~Queue() {

@@ -60,7 +60,7 @@ class DriverDouble:
         self._library.fake_fail(name.encode(), code, skip)
 
     def late(self) -> None:
-        """Streams start nothing before somebody waits for it."""
+        """Streams start nothing before a thread waits for it."""
         self._library.fake_late(True)
 
     def has(self, attribute: int, value: int) -> None:

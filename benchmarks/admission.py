@@ -1,4 +1,4 @@
-"""Admission `feasible` at 1.2 times the loads that policy slack carries: how soon it refuses, what it keeps of its word.
+"""Admission `feasible` at 1.2 times the loads that policy slack carries: how soon it refuses, what it keeps.
 
 Run: python -m benchmarks.admission [POINT ...] [--seeds 61,62]. A point is one of benchmarks.goodput, its models
 over four engines instead of sixteen, times 1.2.

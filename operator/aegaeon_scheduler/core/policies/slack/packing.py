@@ -12,7 +12,7 @@ from aegaeon_scheduler.core.policies.slack.demand import Need
 
 
 class Packing:
-    """The utilization of engines if all groups were placed anew, largest first, each on the least busy (Graham's LPT)."""
+    """The utilization of engines if all groups were placed anew, largest first, each on the least busy (LPT)."""
 
     def __init__(self) -> None:
         self._needs: list[Need] = []

@@ -65,7 +65,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Several tokens of a prompt. Token rows first .. first + queries of the step, in `pieces`; `reads`: see Decodes."""
+    """Part of a prompt. Token rows first .. first + queries of the step, in `pieces`; `reads`: see Decodes."""
 
     first: int
     queries: int

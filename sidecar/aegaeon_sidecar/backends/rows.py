@@ -36,7 +36,7 @@ PROBED_SHAPES: Shapes = ((64, 96), (100, 50), (256, 1024), (1024, 512))
 TURNED_ROWS = 64  # above it the inputs are the larger part, and turning the result round is no longer cheap
 SURE_ROWS = 16  # of these no product in bfloat16 has been seen to depend on their number
 PIECE_ROWS = (256, 128, 64, 32)
-_PROBED_OUTER = 4096  # a larger weight would take memory that nobody has reserved
+_PROBED_OUTER = 4096  # of a larger weight: memory for a probe is not reserved
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """linear(x, weight, bias)"""
@@ -140,7 +140,7 @@ def _ways(outer: int, inner: int, dtype: torch.dtype, threads: int) -> tuple[tup
     """Sizes of pieces, the largest first, and the product that gives them the bits of few rows. Pieces smaller than the
     last are computed as that one is."""
     x, weight = _probe(PIECE_ROWS[0], outer, inner, dtype)
-    few = torch.cat([_turned(piece, weight) for piece in x.split(SURE_ROWS)])
+    few = torch.cat([_turned(x[at : at + SURE_ROWS], weight) for at in range(0, len(x), SURE_ROWS)])
     found: list[tuple[int, _Plain]] = []
     for rows in PIECE_ROWS:
         ways = (_pointwise, _turned) if rows > TURNED_ROWS else (_turned,)

@@ -55,11 +55,12 @@ def seven_b(folder: Path) -> tuple[Path, Layout]:
 def median_s(action: Callable[[], object], rounds: int = 7) -> float:
     """Seconds on the host clock, the device idle before and after."""
     times = []
+    idle = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
     for _ in range(rounds):
-        torch.cuda.synchronize()
+        idle()
         begin = time.perf_counter()
         action()
-        torch.cuda.synchronize()
+        idle()
         times.append(time.perf_counter() - begin)
     return sorted(times)[rounds // 2]
 

@@ -39,7 +39,7 @@ def step(shape: KvShape, batch: int, context: int, device: str) -> tuple[Paged, 
     keys, values = (held[:, :, LAYER, kind].flatten(1, 2).transpose(1, 2).contiguous() for kind in (0, 1))
     lengths = torch.full((batch,), context, dtype=torch.int32, device=device)
     queries = torch.randn(batch, HEADS, shape.head_dim, dtype=cache.flat.dtype, device=device)
-    return Paged(cache, lengths, tables.int()), queries, keys, values
+    return Paged(cache, lengths, tables.int(), context), queries, keys, values
 
 
 def calls(shape: KvShape, batch: int, context: int, device: str) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:

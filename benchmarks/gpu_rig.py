@@ -17,13 +17,14 @@ from aegaeon_sidecar.models.placement import Layout
 
 SLAB_BYTES = 32 << 20
 GB = 1e9
-# Llama-2-7B's config.json, with the context cut to what the benchmarks use.
+# Llama-2-7B's config.json, with the context of models of today: what a step costs for the longest that a model allows,
+# and not for the contexts that it has, is to show.
 SEVEN_B = {
     "architectures": ["LlamaForCausalLM"],
     "hidden_act": "silu",
     "hidden_size": 4096,
     "intermediate_size": 11008,
-    "max_position_embeddings": 2048,
+    "max_position_embeddings": 131072,
     "num_attention_heads": 32,
     "num_hidden_layers": 32,
     "num_key_value_heads": 32,

@@ -14,7 +14,7 @@ POINTERS = {"keys", "values", "cache", "queries", "out"}
 FLOATS = {"partial", "lse"}
 CONSTANTS = {
     "layers": 32, "slots": 16, "kv_heads": 8, "group": 4, "rows": 16, "dim": 128, "lanes": 128, "heads": 32,
-    "width": 1024, "wide": 1024, "piece": paged.SPLIT_TOKENS, "tile": paged.TILE_TOKENS,
+    "width": 1024, "wide": 1024, "least": paged.SPLIT_TOKENS, "most": paged.MOST_SPLITS, "tile": paged.TILE_TOKENS,
 }  # fmt: skip
 
 

@@ -25,10 +25,20 @@ def own_names(cls: type) -> set[str]:
     return {name for name in vars(cls) if not name.startswith("_")}
 
 
-def test_the_module_has_exactly_the_classes_of_the_stub() -> None:
-    module = {name for name, value in vars(_core).items() if inspect.isclass(value)}
-    assert module == set(stubbed())
-    assert set(aegaeon_native.__all__) == module
+def functions_and_constants() -> set[str]:
+    body = ast.parse(STUB.read_text()).body
+    functions = {node.name for node in body if isinstance(node, ast.FunctionDef)}
+    return functions | {
+        str(node.target.id) for node in body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+
+
+def test_the_module_has_exactly_the_names_of_the_stub() -> None:
+    module = {name: value for name, value in vars(_core).items() if not name.startswith("__")}
+    classes = {name for name, value in module.items() if inspect.isclass(value)}
+    assert classes == set(stubbed())
+    assert set(module) - classes == functions_and_constants()
+    assert set(aegaeon_native.__all__) == set(module)
 
 
 @pytest.mark.parametrize("name", sorted(stubbed()))

@@ -102,6 +102,7 @@ def test_a_sidecars_configuration_has_role_memory_and_scheduler_address() -> Non
         "dtype": "float32",
         "memory": {
             "device_bytes": memory.device_bytes,
+            "outside_bytes": 688 << 20,
             "slab_bytes": 256 << 10,
             "host_kv_bytes": memory.host_kv,
             "host_cache_bytes": memory.host_model_cache,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scheduler_core.test_scheduler import CACHED, E0, E1, Brain, of, submitted, up
 from small_world import small_world
 
@@ -14,6 +17,7 @@ from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, Sla
 from aegaeon_scheduler.core.domain import ModelName, RejectCode, Role, Slo, Terms, Tier
 from aegaeon_scheduler.core.errors import ConfigError
 from aegaeon_scheduler.core.policies.slack.demand import Demand, Need, lives
+from aegaeon_scheduler.core.policies.slack.packing import Packing
 from aegaeon_scheduler.core.scheduler import Scheduler
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_simulator.pool.client import Client
@@ -197,3 +201,47 @@ def test_a_lower_tier_is_refused_first():
     world = flooded(50.0, 5, engines=1, terms=terms)
     by_model = [sum(c.model == f"m{i}" for c in refusals(world)) for i in range(5)]
     assert by_model[0] < 0.5 * min(by_model[1:])
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 1.0), st.integers(-1, 1)), max_size=30), st.integers(1, 6))
+def test_groups_are_spread_over_engines_so_that_none_has_more_than_the_least_busy_and_its_largest(groups, engines):
+    utils = [replace(need(level), step_s=0.1 * util) for util, level in groups]
+    packing = Packing()
+    packing.measure(utils)
+    here = sorted(x.util for x in utils if x.level <= 0)
+    assert packing.least(0, engines) <= sum(here) / engines + 1e-9
+    assert packing.least(0, engines) >= (sum(here) - (engines - 1) * sum(here[-1:])) / engines - 1e-9
+    assert packing.least(0, engines) <= packing.least(1, engines) + 1e-9
+
+
+def test_what_is_admitted_between_two_passes_takes_the_least_busy_engine():
+    packing = Packing()
+    packing.measure([replace(need(), step_s=0.06), replace(need(), step_s=0.04)])
+    assert packing.least(0, 2) == pytest.approx(0.4)
+    packing.add(replace(need(), step_s=0.03))
+    assert packing.least(0, 2) == pytest.approx(0.6)
+    packing.add(replace(need(1), step_s=0.03))
+    assert packing.least(0, 2) == pytest.approx(0.6)
+
+
+def steep(seed: int) -> World:
+    """Each step takes six tenths of TBT: an engine has time for one group, whatever share of the others is idle."""
+    latency = replace(LATENCY, a=0.06)
+    config = SchedulerConfig(latency=latency, hold_s=1e9, admission="feasible", refine=False)
+    world = small_world([Role.UNIFIED] * 3, models=12, slabs=900, config=config)
+    draw = Random(seed)
+    for i in range(70):
+        world.request(f"r{i}", ModelName(f"m{draw.randrange(12)}"), 50, 150, at=draw.uniform(0.0, 60.0))
+    world.run(200)
+    return world
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_where_an_engine_has_time_for_one_group_no_two_are_admitted_for_it(seed):
+    world = steep(seed)
+    refused = refusals(world)
+    assert refused
+    assert all(map(at_once, refused))
+    admitted = [client for client in world.clients.values() if not client.rejected]
+    assert len(admitted) >= 12
+    assert on_time(admitted) >= 0.95

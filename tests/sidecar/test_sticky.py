@@ -106,7 +106,7 @@ def test_a_copy_that_finds_the_device_lost_ends_the_process_and_another_failure_
     assert over.wait(20)
     with monitor.changed:
         monitor.stopping = True
-        monitor.changed.notify_all()
+        monitor.notify_lanes()
     assert lanes.join(20)
     assert (len(crashed), len(reported)) == ((1, 0) if lost else (0, 1))
 

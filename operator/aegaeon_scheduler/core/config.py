@@ -136,6 +136,9 @@ class SlackSettings:
     # Nor more than this in the long run: many that come at once have no need soon.
     later_ttfts: float = 2.5
     later_share: float = 0.95
+    # An engine may need more time than it has for as long as an answer lasts, by this share of TTFT: what is generated
+    # ahead at first is used up.
+    packed_ttfts: float = 0.7
     # Share of the links' time within TTFT that loads of what waits take, beyond which no group begins.
     link_share: float = 0.6
     # Seconds after which a model without requests loses its place in host memory to one that is read from disk.

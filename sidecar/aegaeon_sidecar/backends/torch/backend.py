@@ -17,9 +17,10 @@ from torch.utils.dlpack import from_dlpack
 from aegaeon_native.arrays import DeviceBytes
 from aegaeon_sidecar.backends import Launched, StepInput
 from aegaeon_sidecar.backends.completed import CompletedStep, chosen_rows, wanted_rows
-from aegaeon_sidecar.backends.decodes import Capture, Decodes, cuda_graphs
-from aegaeon_sidecar.backends.device import drained_on_error, open_devices, recorded
+from aegaeon_sidecar.backends.decodes import Decodes
+from aegaeon_sidecar.backends.device import drained_on_error, on, open_devices, recorded
 from aegaeon_sidecar.backends.draws import FOLLOWED, on_device
+from aegaeon_sidecar.backends.graphs import Capture, cuda_graphs
 from aegaeon_sidecar.backends.rows import row_tile
 from aegaeon_sidecar.backends.torch.attention import Gathered
 from aegaeon_sidecar.backends.torch.cache import KvCache
@@ -149,7 +150,7 @@ class TorchBackend:
         """
         if after is None and any(part.follows is not None for part in inputs):
             raise BackendError("an input follows a step that was not launched")
-        with torch.inference_mode(), drained_on_error(self._devices):
+        with torch.inference_mode(), on(self._device), drained_on_error(self._devices):
             if self._decodes_paged(model, inputs):
                 return self._decodes(model).launch(inputs, after)
             return self._completed(model, inputs)
@@ -178,7 +179,7 @@ class TorchBackend:
 
     def logits(self, model: str, inputs: Seq[StepInput]) -> Tensor:
         """A step without sampling: the output after each input's last token, float32 [inputs, outputs]."""
-        with torch.inference_mode():
+        with torch.inference_mode(), on(self._device):
             if inputs and self._decodes_paged(model, inputs):
                 return self._decodes(model).logits(inputs)
             return self._forward(model, inputs, range(len(inputs)))
@@ -192,7 +193,7 @@ class TorchBackend:
 
         shell, caches = self._shell(model)
         if shell.decodes is None:
-            fixed = PagedModel(shell.decoder, caches, self._devices)
+            fixed = PagedModel(shell.decoder, caches, self._devices, shell.max_model_len)
             shell.decodes = Decodes(fixed, shell.max_model_len, self._device, self._masker, self._graphs())
         return shell.decodes
 

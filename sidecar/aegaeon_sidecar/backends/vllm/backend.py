@@ -21,8 +21,9 @@ from aegaeon_proto.pooling import Purpose
 from aegaeon_sidecar.backends import AdapterLimits, Launched, StepInput
 from aegaeon_sidecar.backends.choose import choose, greedy
 from aegaeon_sidecar.backends.completed import CompletedStep, chosen_rows, wanted_rows
-from aegaeon_sidecar.backends.decodes import Capture, Decodes
+from aegaeon_sidecar.backends.decodes import Decodes
 from aegaeon_sidecar.backends.draws import FOLLOWED, on_device
+from aegaeon_sidecar.backends.graphs import Capture
 from aegaeon_sidecar.backends.rows import few_rows_product, row_tile
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.backends.vllm.adapters import Adapters, adapter_tile

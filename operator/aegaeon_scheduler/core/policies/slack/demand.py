@@ -48,6 +48,11 @@ class Need:
     prompts_s: float
     copies_s: float = 0.0
 
+    @property
+    def util(self) -> float:
+        """Share of an engine's time that its steps take in the long run."""
+        return self.step_s / self.tbt_s
+
     def within(self, span_s: float) -> float:
         """Seconds of an engine."""
         return self.prompts_s + self.step_s * lives(self.tokens, self.alive, (span_s - self.slack_s) / self.tbt_s)

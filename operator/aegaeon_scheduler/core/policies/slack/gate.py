@@ -13,6 +13,7 @@ from aegaeon_scheduler.core.domain import Role
 from aegaeon_scheduler.core.estimate import Estimate
 from aegaeon_scheduler.core.policies.slack.demand import Demand, Need, answer_tokens, lives
 from aegaeon_scheduler.core.policies.slack.group import Group
+from aegaeon_scheduler.core.policies.slack.packing import Packing
 from aegaeon_scheduler.core.policies.slack.sequences import tokens
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
@@ -27,6 +28,7 @@ class Gate:
         self._settings = settings
         self._table = table
         self._demand = Demand()
+        self._packing = Packing()
         self._soon = settings.soon_share
         self._late = 0
         self._at = 0.0
@@ -35,7 +37,9 @@ class Gate:
         """A pass is over."""
         self._learn(now)
         found = (self._need(group, now) for group in self._table.groups.values() if group.members)
-        self._demand.measure(need for need in found if need is not None)
+        needs = [need for need in found if need is not None]
+        self._demand.measure(needs)
+        self._packing.measure(needs)
 
     def _learn(self, now: float) -> None:
         """Requests that came late say that too much is admitted; where none does, more may be."""
@@ -71,6 +75,7 @@ class Gate:
         why = self._flooded(cost, before) or self._full(cost, len(able))
         if why is None:
             self._demand.add(cost.need)
+            self._packing.add(cost.need)
         return why
 
     def _flooded(self, cost: _Cost, before: Need | None) -> str | None:
@@ -91,6 +96,9 @@ class Gate:
         copies_s = self._demand.copies_s(need.level) + need.copies_s if need.copies_s else 0.0
         if soon > self._soon - settings.group_price * cost.share or later > settings.later_share:
             return f"requests before it need {soon:.0%} of the engines' time soon, {later:.0%} later; try again"
+        least = self._packing.least(need.level, engines) + need.util
+        if least > 1.0 + settings.packed_ttfts * ttft_s / (need.tokens * need.tbt_s):
+            return f"no engine has time for its steps: they would need {least:.0%} of the least busy one; try again"
         if copies_s > settings.link_share * engines * ttft_s:
             return f"{copies_s:.3g} s of loads are before it on {engines} engines; try again"
         return None

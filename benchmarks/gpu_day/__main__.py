@@ -16,10 +16,11 @@ import time
 from pathlib import Path
 from typing import IO
 
-from benchmarks.gpu_day.plan import BARS_MISSED, SKIPPED, Stage, python, root, stages
+from benchmarks.gpu_day.plan import SKIPPED, Stage, python, root, stages
 from benchmarks.gpu_day.state import Outcome, State
 from benchmarks.gpu_day.summary import write_summary
 from benchmarks.gpu_day.where import add_where, read_where
+from benchmarks.report import BARS_MISSED
 
 NOT_ALL = 75
 _GRACE_S = 5.0  # between SIGTERM and SIGKILL

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks.gpu_day.plan import BARS_MISSED
 from benchmarks.gpu_day.where import Where, add_where, read_where
-from benchmarks.report import Figures
+from benchmarks.report import BARS_MISSED, Figures
 
 ENTRY = "from aegaeon_cli.main import main; main()"
 """for `python -c`: `aegaeon`, also where only its folders are on the path"""

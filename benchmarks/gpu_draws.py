@@ -1,4 +1,4 @@
-"""What drawing a token costs beside taking the likeliest: steps of one layer with a large vocabulary, launched ahead."""
+"""What drawing a token costs beside the likeliest one: steps of a layer with a large vocabulary, launched ahead."""
 
 from __future__ import annotations
 

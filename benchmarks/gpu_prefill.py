@@ -29,10 +29,10 @@ def prefill_s(model: Placed, prompt: int, chunk: int, rounds: int) -> float:
     table = model.blocks.allocate(-(-prompt // 16), 2**30)
 
     def run() -> None:
-        for begin in range(0, prompt, chunk):
-            end = min(prompt, begin + chunk)
+        for done in range(0, prompt, chunk):
+            end = min(prompt, done + chunk)
             sampler = SamplerState() if end == prompt else None
-            model.backend.step(MODEL, [StepInput([5] * (end - begin), begin, table, sampler)])
+            model.backend.step(MODEL, [StepInput([5] * (end - done), done, table, sampler)])
 
     run()
     seconds = median_s(run, rounds)

@@ -23,7 +23,7 @@ ROUNDS = 5
 
 
 def switches(bench: Bench, nbytes: int) -> tuple[float, float]:
-    """Median seconds from unmapping one model of so many bytes to the last byte of another; and of the mapping in it."""
+    """Median seconds from unmapping a model of so many bytes to the last byte of another; of the mapping in it."""
     slabs = -(-nbytes // SLAB_BYTES)
     pool, lane, events = bench.pool(slabs), CopyLane("weights", device=bench.gpu), EventTable.private(8)
     one, other = Range(pool, slabs), Range(pool, slabs)

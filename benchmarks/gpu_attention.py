@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from benchmarks.gpu_rig import begin, median_s
@@ -83,7 +84,7 @@ def main() -> int:
     bench, _ = begin("gpu_attention", __doc__)
     sizes = bench.sized(tuple((b, c) for b in BATCHES for c in CONTEXTS), ((2, 64),))
     with torch.inference_mode():
-        for shape in bench.sized(SHAPES, SHAPES[1:]):
+        for shape in bench.sized(SHAPES, (replace(SHAPES[1], dtype="float32"),)):  # Triton's interpreter lacks bfloat16
             for batch, context in sizes:
                 ours, theirs = calls(shape, batch, context, bench.device)
                 torch.testing.assert_close(ours(), theirs(), rtol=2e-2, atol=2e-2)

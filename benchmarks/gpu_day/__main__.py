@@ -103,7 +103,7 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float) -> Outcome:
 
 
 def _copy(stream: IO[bytes], log: Path, stage: str) -> None:
-    with log.open("ab") as file:
+    with stream, log.open("ab") as file:
         file.write(f"==== {stage}\n".encode())
         for text in iter(stream.readline, b""):
             file.write(text)

@@ -201,7 +201,7 @@ class LayoutBuilder:
             return Chunk(first, count, self._reads(table, end), (self._piece(0, start, end, end, 1),))
         edges = [start, *range(start - start % PIECE + PIECE, end, PIECE), end]
         pieces = tuple(self._piece(a - start, a, b, -(-b // PIECE) * PIECE, QUERY_TILE) for a, b in pairwise(edges))
-        missing = -(-pieces[-1].context // self._shape.block_tokens) - table.shape[1]
+        missing = max(-(-pieces[-1].context // self._shape.block_tokens) - table.shape[1], 0)
         table = np.pad(table, ((0, 0), (0, missing)), mode="edge")
         return Chunk(first, count, self._reads(table, pieces[-1].context), pieces)
 

@@ -1,7 +1,8 @@
-"""From the inputs of a step to the index tensors of its forward pass, all layers at once, in a few numpy calls.
+"""From the inputs of a step to the index tensors of its forward pass, in a few numpy calls.
 
 Decodes share attention calls (all of them, or, when rows may not depend on their company, those of one length); a
-longer chunk has its own. Every slot that attention gathers is finite: a block is zeroed when its first token is
+longer chunk has its own. What a chunk's tokens see follows from where it begins, so nothing here is as large as its
+tokens times its context. Every slot that attention gathers is finite: a block is zeroed when its first token is
 written, and padding repeats a sequence's own block.
 """
 
@@ -26,26 +27,43 @@ Window = int | None
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Sequences whose attention is one call. Token rows first .. first + sequences * queries of the step.
+    """Decodes whose attention is one call. Token rows first .. first + sequences of the step.
 
     `reads`: for each layer the cache rows to gather, [2, sequences, blocks] flattened; `context`: positions attended to
-    at most; `masks` by window: additive, [sequences, 1, 1, context] or [queries, context]; None where all is seen
-    (or, with `causal`, where the lower triangle is all there is to say).
+    at most; `masks` by window: additive, [sequences, 1, 1, context]; None where all is seen.
     """
 
     first: int
     sequences: int
-    queries: int
     context: int
     reads: tuple[Tensor, ...]
     masks: dict[Window, Tensor | None]
-    causal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A sequence's tokens from position `start` on, token rows first .. first + queries of the step. Each sees the
+    positions up to its own.
+
+    `reads`: the cache rows to gather for layer 0, [2, blocks] flattened; those of layer l are 2 * l further.
+    """
+
+    first: int
+    queries: int
+    start: int
+    reads: Tensor
+
+    @property
+    def context(self) -> int:
+        """Positions attended to, its own included."""
+        return self.start + self.queries
 
 
 @dataclass(frozen=True, slots=True)
 class StepLayout:
-    """`keys`, `values`: for each layer the cache's token rows to write; `fresh`: blocks to zero before; `last`: rows
-    whose logits are wanted, in the order of the inputs."""
+    """`keys`, `values`: for each layer the cache's token rows to write; `fresh`: blocks to zero before; `groups`, and
+    behind them `chunks`, have all token rows in order; `last`: rows whose logits are wanted, in the order of the
+    inputs."""
 
     tokens: Tensor
     positions: Tensor
@@ -53,6 +71,7 @@ class StepLayout:
     values: tuple[Tensor, ...]
     fresh: Tensor | None
     groups: tuple[Group, ...]
+    chunks: tuple[Chunk, ...]
     last: Tensor
 
 
@@ -72,7 +91,7 @@ class LayoutBuilder:
         self._device = device
         layer = np.arange(shape.layers, dtype=np.int64)[:, None]
         self._layer_rows: Ints = layer * 2
-        self._layer_tokens: Ints = layer * (2 * shape.block_tokens)
+        self._layer_tokens = torch.from_numpy(layer * (2 * shape.block_tokens)).to(device)
 
     def build(self, inputs: Seq[StepInput], wanted: Seq[int], capacity: int) -> StepLayout:
         """`wanted`: indices of the inputs whose last logits are needed. Raises BackendError for a bad input."""
@@ -86,16 +105,18 @@ class LayoutBuilder:
         tables = self._tables(ordered, starts + lengths, capacity)
         ends = np.cumsum(lengths)
         positions = np.arange(len(tokens)) + np.repeat(starts + lengths - ends, lengths)
-        keys = self._keys(tables, positions, lengths)
+        keys = self._tensor(self._keys(tables, positions, lengths)) + self._layer_tokens
+        singles = int((lengths == 1).sum())
         last = np.empty_like(ends)
         last[order] = ends - 1
         return StepLayout(
             tokens=self._tensor(tokens),
             positions=self._tensor(positions),
-            keys=self._tensor(keys).unbind(0),
-            values=self._tensor(keys + self._shape.block_tokens).unbind(0),
+            keys=keys.unbind(0),
+            values=(keys + self._shape.block_tokens).unbind(0),
             fresh=self._fresh(tables, starts, starts + lengths),
-            groups=self._groups(tables, starts, lengths),
+            groups=self._groups(tables[:singles], starts[:singles]),
+            chunks=self._chunks(singles, tables[singles:], starts[singles:], lengths[singles:]),
             last=self._tensor(last[list(wanted)]),
         )
 
@@ -113,12 +134,11 @@ class LayoutBuilder:
         return tables
 
     def _keys(self, tables: Ints, positions: Ints, lengths: Ints) -> Ints:
-        """Token rows [layers, tokens] that the new keys go to; the values' are block_tokens further."""
+        """Token rows [tokens] that the new keys of layer 0 go to."""
         sequence = np.repeat(np.arange(len(lengths)), lengths)
         block, slot = np.divmod(positions, self._shape.block_tokens)
-        rows = tables[sequence, block] * (2 * self._shape.layers)
-        keys: Ints = (rows * self._shape.block_tokens + slot) + self._layer_tokens
-        return keys
+        rows: Ints = tables[sequence, block] * (2 * self._shape.layers)
+        return rows * self._shape.block_tokens + slot
 
     def _fresh(self, tables: Ints, starts: Ints, ends: Ints) -> Tensor | None:
         """The last block of each sequence, where this step begins it and leaves slots of it empty."""
@@ -127,14 +147,16 @@ class LayoutBuilder:
         begun = np.flatnonzero((used != 0) & (block * size >= starts))
         return self._tensor(tables[begun, block[begun]]) if begun.size else None
 
-    def _groups(self, tables: Ints, starts: Ints, lengths: Ints) -> tuple[Group, ...]:
-        singles = int((lengths == 1).sum())
-        groups = [self._decodes(a, tables[a:b], starts[a:b] + 1) for a, b in self._runs(starts[:singles])]
-        first = singles
-        for i in range(singles, len(lengths)):
-            groups.append(self._chunk(first, tables[i : i + 1], int(starts[i]), int(lengths[i])))
-            first += int(lengths[i])
-        return tuple(groups)
+    def _groups(self, tables: Ints, starts: Ints) -> tuple[Group, ...]:
+        return tuple(self._decodes(a, tables[a:b], starts[a:b] + 1) for a, b in self._runs(starts))
+
+    def _chunks(self, first: int, tables: Ints, starts: Ints, lengths: Ints) -> tuple[Chunk, ...]:
+        chunks = []
+        for table, start, count in zip(tables, starts.tolist(), lengths.tolist(), strict=True):
+            reads = self._tensor(self._rows(table[None], start + count))
+            chunks.append(Chunk(first, count, start, reads))
+            first += count
+        return tuple(chunks)
 
     def _runs(self, starts: Ints) -> list[tuple[int, int]]:
         """Which decodes (in order of position) share an attention call: [first, end)."""
@@ -149,7 +171,8 @@ class LayoutBuilder:
         masks: dict[Window, Tensor | None] = {}
         for window in self._windows:
             masks[window] = self._decode_mask(ends, context, context if window is None else min(window, context))
-        return Group(first, len(ends), 1, context, self._reads(tables, context), masks, causal=False)
+        reads = self._tensor(self._rows(tables, context) + self._layer_rows).unbind(0)
+        return Group(first, len(ends), context, reads, masks)
 
     def _decode_mask(self, ends: Ints, context: int, reach: int) -> Tensor | None:
         """Each decode sees its own last `reach` tokens; None when that is all there is."""
@@ -158,24 +181,18 @@ class LayoutBuilder:
         place = np.arange(context)[None, :] - ends[:, None]  # -1 is the token itself
         return self._mask(((place < 0) & (place >= -reach))[:, None, None, :])
 
-    def _chunk(self, first: int, table: Ints, start: int, count: int) -> Group:
-        context = start + count
-        masks: dict[Window, Tensor | None] = {}
-        back = (np.arange(count)[:, None] + start) - np.arange(context)[None, :]  # how far back a position lies
-        for window in self._windows:
-            reach = context if window is None else min(window, context)
-            seen = (back >= 0) & (back < reach)
-            masks[window] = self._mask(seen) if start or reach < context else None
-        return Group(first, 1, count, context, self._reads(table, context), masks, causal=True)
-
-    def _reads(self, tables: Ints, context: int) -> tuple[Tensor, ...]:
+    def _rows(self, tables: Ints, context: int) -> Ints:
+        """Cache rows of layer 0's keys, then of its values."""
         blocks = -(-context // self._shape.block_tokens)
         rows = tables[:, :blocks].ravel() * (2 * self._shape.layers)
-        return self._tensor(np.concatenate((rows, rows + 1)) + self._layer_rows).unbind(0)
+        return np.concatenate((rows, rows + 1))
 
     def _mask(self, seen: NDArray[np.bool_]) -> Tensor:
         zero, never = np.float32(0.0), np.float32(-np.inf)
         return self._tensor(np.where(seen, zero, never)).to(getattr(torch, self._shape.dtype))
 
     def _tensor(self, array: NDArray[np.int64] | NDArray[np.float32]) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
+        tensor = torch.from_numpy(array)
+        if self._device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self._device, non_blocking=True)

@@ -212,8 +212,8 @@ GPU_SITE := build/gpu/site
 GPU_RUN = $(if $(GPU_PYTHON),PYTHONPATH=$(GPU_SITE):sidecar:proto:operator:tests:. $(GPU_PYTHON),$(PY))
 
 .PHONY: cuda test-gpu bench-gpu gpu-ready
-cuda: $(KERNELS) $(STAMP) ## compile the GPU's kernels for sm_80 and sm_90, check what is declared of the driver (no GPU needed)
-	@TRITON_INTERPRET=0 $(PY) tests/backend/compile_paged.py 80 90
+cuda: $(KERNELS) $(STAMP) ## compile the GPU's kernels for sm_80 and sm_90, print what they take, check what is declared of the driver (no GPU needed)
+	@TRITON_INTERPRET=0 $(PY) tests/backend/compile_kernels.py $(KERNELS) 80 90
 test-gpu: gpu-ready ## the tests that need a CUDA device (GPU_PYTHON=python3 NVCC=nvcc: with the machine's own)
 	$(GPU_RUN) -m pytest -q -m gpu -W ignore::pytest.PytestConfigWarning -p no:cacheprovider tests/gpu
 bench-gpu: gpu-ready ## the figures of a GPU beside their limits

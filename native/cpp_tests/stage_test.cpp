@@ -182,7 +182,7 @@ class StageToDevice : public Stage {
 
   void SetUp() override {
     Stage::SetUp();
-    device_ = std::make_shared<aegaeon::cuda::Device>(0, FAKE_CUDA, "");
+    device_ = std::make_shared<aegaeon::cuda::Device>(0, FAKE_CUDA);
     range_ = std::make_unique<aegaeon::Range>(aegaeon::cuda::create_pool(device_, kSlab, kSlabs), kSlabs);
     range_->map(0, std::vector<aegaeon::Slab>{2, 0, 1});
   }
@@ -237,7 +237,7 @@ TEST_F(StageToDevice, ACopyThatFailsEndsTheRunAndNothingIsUnderWayAfterwards) {
   const std::size_t bytes = kSlabs * kSlab;
   const StageJob read = to_device(bytes);
   StageRing ring(kChunk, 3, 2, device_, 0);
-  fake_fail("cuMemcpyAsync", 700, 40);
+  fake_fail("cuMemcpyAsync", 999, 40);
   EXPECT_THROW(ring.run(read), NativeError);
   std::memset(reinterpret_cast<void*>(range_->address()), 7, bytes);
   EXPECT_EQ(arrived(bytes), std::string(bytes, 7));

@@ -15,7 +15,7 @@ constexpr std::size_t kPiece = StageOut::kPieceBytes / 2;  // 16 bits may become
 
 std::unique_ptr<Mover> device_mover(const StageJob& job, const cuda::SharedDevice& device, int priority) {
   if (job.on_device == nullptr) return nullptr;
-  return std::make_unique<StreamMover>(device, priority, StreamMover::kKernelBelow);
+  return std::make_unique<StreamMover>(device, priority);
 }
 
 }  // namespace

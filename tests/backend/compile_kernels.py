@@ -1,6 +1,6 @@
 """Compile the GPU's kernels for machines that this one need not be, and hold what they take against committed limits.
 
-`python compile_kernels.py FATBIN 80 90`: of every kernel the registers of a thread, spilled bytes, shared memory and
+`python compile_kernels.py 80 90`: of every kernel the registers of a thread, spilled bytes, shared memory and
 occupancy: the share of a multiprocessor's warps that fit at once. A kernel that spills or starves a multiprocessor is
 found here, and not by a figure on a GPU. Shapes are an 8B's: 32 heads, 8 key heads of 128, blocks of 16 tokens, bf16.
 """
@@ -41,8 +41,8 @@ KERNELS: list[tuple[Any, dict[str, int], int]] = [
     (fused_draws._draw, OF_DRAWS, fused_draws.WARPS),
 ]
 # What a thread may take at most, and how much of a multiprocessor is to be busy at least. Spills are refused anywhere.
-REGISTERS = {"_write": 64, "_attend_split": 255, "_join": 64, "_draw": 128, "aegaeon_copy_pieces": 64}
-OCCUPANCY = {"_write": 0.5, "_attend_split": 0.12, "_join": 0.5, "_draw": 0.25, "aegaeon_copy_pieces": 0.5}
+REGISTERS = {"_write": 64, "_attend_split": 255, "_join": 64, "_draw": 128}
+OCCUPANCY = {"_write": 0.5, "_attend_split": 0.12, "_join": 0.5, "_draw": 0.25}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,34 +94,24 @@ class Usage:
         return [f"{self.kernel}, sm_{self.capability}: {fault}" for fault in found]
 
 
-def resources(binary: bytes) -> dict[tuple[str, int], dict[str, int]]:
-    """By function and capability what cuobjdump says: REG, STACK, LOCAL, SHARED."""
+def resources(binary: bytes) -> dict[str, int]:
+    """What cuobjdump says of a compiled kernel: REG, STACK, LOCAL and more."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(binary)
         tool = triton.knobs.nvidia.cuobjdump.path
         said = subprocess.run([tool, "-res-usage", file.name], check=True, capture_output=True, text=True).stdout
-    found: dict[tuple[str, int], dict[str, int]] = {}
-    capability = 0
-    name = ""
-    for line in said.splitlines():
-        if arch := re.search(r"arch = sm_(\d+)", line):
-            capability = int(arch[1])
-        if function := re.search(r"Function (\w+):", line):
-            name = function[1]
-        if "REG:" in line:
-            found[name, capability] = {key: int(value) for key, value in re.findall(r"(\w+):(\d+)", line)}
-    return found
+    line = next(line for line in said.splitlines() if "REG:" in line)
+    return {key: int(value) for key, value in re.findall(r"(\w+):(\d+)", line)}
 
 
-def triton_usage(kernel: Any, constants: dict[str, int], warps: int, capability: int) -> Usage:
+def usage_of(kernel: Any, constants: dict[str, int], warps: int, capability: int) -> Usage:
     kinds = {name: kind_of(name, constants) for name in kernel.arg_names}
     fixed = {(kernel.arg_names.index(name),): constants[name] for name in kinds if name in constants}
     aligned = {(at,): [["tt.divisibility", 16]] for at, kind in enumerate(kinds.values()) if kind.startswith("*")}
     source = ASTSource(kernel, kinds, fixed, aligned)
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
-    name = kernel.__name__
-    of = resources(compiled.asm["cubin"])[name, capability]
-    return Usage(name, capability, of["REG"], of["STACK"] + of["LOCAL"], compiled.metadata.shared, warps)
+    of = resources(compiled.asm["cubin"])
+    return Usage(kernel.__name__, capability, of["REG"], of["STACK"] + of["LOCAL"], compiled.metadata.shared, warps)
 
 
 def kind_of(name: str, constants: dict[str, int]) -> str:
@@ -130,22 +120,13 @@ def kind_of(name: str, constants: dict[str, int]) -> str:
     return POINTERS.get(name, "fp32" if name == "scale" else "i32")
 
 
-def native_usage(fatbin: Path, threads: int) -> list[Usage]:
-    """Of what nvcc compiled."""
-    return [
-        Usage(name, capability, of["REG"], of["STACK"] + of["LOCAL"], of["SHARED"], threads // 32)
-        for (name, capability), of in resources(fatbin.read_bytes()).items()
-    ]
-
-
 def main() -> int:
-    fatbin, capabilities = Path(sys.argv[1]), [int(each) for each in sys.argv[2:]]
+    capabilities = [int(each) for each in sys.argv[1:]]
     usages = [
-        triton_usage(kernel, constants, warps, capability)
+        usage_of(kernel, constants, warps, capability)
         for kernel, constants, warps in KERNELS
         for capability in capabilities
     ]
-    usages += native_usage(fatbin, threads=256)
     print(f"{'kernel':<22} {'':<6} {'registers':>9} {'spilled':>8} {'shared':>8} {'warps':>6} {'occupancy':>10}")
     for one in usages:
         print(

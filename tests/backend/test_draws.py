@@ -54,7 +54,9 @@ def test_draws_without_sorting_are_those_with_it(seed: int, coarse: bool) -> Non
 @pytest.mark.parametrize(("top_k", "top_p"), [(0, 0.9), (40, 0.8), (3, 1.0)])
 def test_what_is_kept_is_what_sorting_keeps(top_k: int, top_p: float) -> None:
     """Every draw from 0 to 1 in turn: all tokens that can be drawn, as often as they should be."""
-    logits = torch.from_numpy(np.random.default_rng(5).normal(scale=2.0, size=(1, 300)).astype(np.float32)).round(decimals=1)
+    logits = torch.from_numpy(np.random.default_rng(5).normal(scale=2.0, size=(1, 300)).astype(np.float32)).round(
+        decimals=1
+    )
     rules = rules_of([SamplerState(SamplingParams(temperature=0.8, top_k=top_k, top_p=top_p, seed=1))]).repeat(12, 1)
     rules[:, -1] = torch.linspace(0, 1 - 1e-9, 12, dtype=torch.float64)
     expanded = logits.expand(12, -1)

@@ -69,9 +69,9 @@ def pick(logits: Tensor, rules: Tensor, filtered: bool = True, best: Tensor | No
     `best`: what `likeliest` says, where that is known."""
     best = likeliest(logits) if best is None else best
     if logits.is_cuda:
-        from aegaeon_sidecar.backends.fused_draws import draw  # needs Triton
+        from aegaeon_sidecar.backends import fused_draws  # needs Triton
 
-        return draw(logits, rules, best)
+        return fused_draws.draw(logits, rules, best)
     temperature, top_k, top_p, min_p, draw = rules.unbind(dim=1)
     greedy = temperature == 0
     scaled = (logits - logits.amax(dim=-1, keepdim=True)) / torch.where(greedy, 1.0, temperature).float()[:, None]

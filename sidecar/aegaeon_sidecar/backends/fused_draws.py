@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import struct
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from aegaeon_native import NO_TOKEN
 from aegaeon_sidecar.backends.device import on
-from aegaeon_sidecar.backends.draws import COLUMNS, NO_TOKEN
 
 TILE = 4096  # entries of a row at a time
 WARPS = 16
@@ -34,7 +33,9 @@ def _scaled(row, start, vocab, peak, temperature, tile: tl.constexpr):  # type: 
 
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
-def _below(row, vocab, peak, temperature, key, counted: tl.constexpr, tile: tl.constexpr):  # type: ignore[no-untyped-def]
+def _below(  # type: ignore[no-untyped-def]  # triton reads annotations
+    row, vocab, peak, temperature, key, counted: tl.constexpr, tile: tl.constexpr
+):
     """Weight of the entries whose key is less than this: their number, or the sum of their exponentials."""
     total = tl.zeros([1], tl.float64)
     for start in range(0, vocab, tile):
@@ -69,7 +70,9 @@ def _least_key(  # type: ignore[no-untyped-def]  # triton reads annotations
 
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
-def _nucleus(row, vocab, peak, temperature, top_k, top_p, last: tl.constexpr, tile: tl.constexpr):  # type: ignore[no-untyped-def]
+def _nucleus(  # type: ignore[no-untyped-def]  # triton reads annotations
+    row, vocab, peak, temperature, top_k, top_p, last: tl.constexpr, tile: tl.constexpr
+):
     """The largest key of the smallest set of the `top_k` likeliest (0: all) entries that holds `top_p` of their mass."""
     key = tl.zeros([], tl.int32) + last + 1
     total = tl.zeros([], tl.float64)
@@ -138,6 +141,6 @@ def draw(logits: Tensor, rules: Tensor, best: Tensor) -> Tensor:
     with on(logits.device):
         _draw[(len(tokens),)](
             logits, logits.stride(0), rules.contiguous(), tokens, logits.shape[1],
-            columns=COLUMNS, no_token=NO_TOKEN, last=_LAST, tile=TILE, num_warps=WARPS,
+            columns=rules.shape[1], no_token=NO_TOKEN, last=_LAST, tile=TILE, num_warps=WARPS,
         )  # fmt: skip
     return tokens

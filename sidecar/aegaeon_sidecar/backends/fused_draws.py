@@ -73,7 +73,7 @@ def _least_key(  # type: ignore[no-untyped-def]  # triton reads annotations
 def _nucleus(  # type: ignore[no-untyped-def]  # triton reads annotations
     row, vocab, peak, temperature, top_k, top_p, last: tl.constexpr, tile: tl.constexpr
 ):
-    """The largest key of the smallest set of the `top_k` likeliest (0: all) entries that holds `top_p` of their mass."""
+    """The largest key of the fewest of the `top_k` likeliest (0: all) entries that hold `top_p` of their mass."""
     key = tl.zeros([], tl.int32) + last + 1
     total = tl.zeros([], tl.float64)
     limited = (top_k > 0) & (top_k < vocab)

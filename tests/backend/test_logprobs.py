@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from aegaeon_sidecar.backends.draws import NO_TOKEN
-from aegaeon_sidecar.backends.logprobs import told
+from aegaeon_sidecar.backends.logprobs import with_logprobs
 from aegaeon_sidecar.sampling import NotFinite, Picked, Sampled
 
 WANTED = [3, None, 0, 20, 3, None, 5, 1000]
@@ -31,14 +31,14 @@ def test_rows_of_a_batch_have_the_bits_of_each_row_alone(vocab: int) -> None:
     logits[4:] = logits[4:].round()  # many are equally likely
     tokens = torch.from_numpy(random.integers(0, vocab, size=len(WANTED)))
     rows = zip(logits, tokens.tolist(), WANTED, strict=True)
-    assert told(logits, tokens, WANTED) == [alone(row, token, wanted) for row, token, wanted in rows]
+    assert with_logprobs(logits, tokens, WANTED) == [alone(row, token, wanted) for row, token, wanted in rows]
 
 
-def test_rows_without_a_token_and_rows_that_are_not_finite_are_told_from_others() -> None:
+def test_rows_without_a_token_and_rows_that_are_not_finite_are_distinguished() -> None:
     logits = torch.zeros(4, 9)
     logits[1, 3] = logits[2, 3] = torch.nan
     tokens = torch.tensor([NO_TOKEN, NO_TOKEN, 5, 5])
-    first, second, third, last = told(logits, tokens, [1, None, 1, 1])
+    first, second, third, last = with_logprobs(logits, tokens, [1, None, 1, 1])
     assert (first, second, third) == (NotFinite(asked=True), NotFinite(asked=False), NotFinite())
     assert isinstance(last, Sampled)
 
@@ -55,5 +55,5 @@ class Reads(TorchDispatchMode):
 
 def test_no_number_is_read_by_itself() -> None:
     with Reads() as reads:
-        told(torch.zeros(8, 2000), torch.zeros(8, dtype=torch.int64), WANTED)
+        with_logprobs(torch.zeros(8, 2000), torch.zeros(8, dtype=torch.int64), WANTED)
     assert reads.count == 0

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aegaeon_sidecar.backends.draws import NEVER, NO_TOKEN, likeliest_list, numbers, pick
-from aegaeon_sidecar.backends.logprobs import told
+from aegaeon_sidecar.backends.logprobs import with_logprobs
 from aegaeon_sidecar.sampling import Masks, NotFinite, Picked, Sampled, SamplerState
 
 _NONE = np.empty(0, dtype=np.int64)
@@ -29,7 +29,7 @@ def choose(logits: Tensor, samplers: Seq[SamplerState], masks: Masks | None = No
     if all(sampler.plain for sampler in samplers):
         return greedy(logits)
     tokens = _tokens(masked(_reshaped(logits, samplers), masks), samplers)
-    return refused(told(logits, tokens, [sampler.params.logprobs for sampler in samplers]), masks)
+    return refused(with_logprobs(logits, tokens, [sampler.params.logprobs for sampler in samplers]), masks)
 
 
 def greedy(logits: Tensor) -> list[Picked]:

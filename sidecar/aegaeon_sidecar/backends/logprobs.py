@@ -1,4 +1,4 @@
-"""What the model said of tokens: log probabilities of the raw distribution, of a whole batch in one copy to the host.
+"""Log probabilities of the raw distribution, of a whole batch in one copy to the host.
 
 Every copy from a GPU is waited for, so all numbers of a step travel as one tensor of float64, in which float32 and ids
 are exact.
@@ -19,7 +19,7 @@ Rows = list[list[float]]
 Top = tuple[tuple[int, float], ...]
 
 
-def told(logits: Tensor, tokens: Tensor, wanted: Seq[int | None]) -> list[Picked]:
+def with_logprobs(logits: Tensor, tokens: Tensor, wanted: Seq[int | None]) -> list[Picked]:
     """Rows as chosen. `logits` float32 [rows, vocab_size]: what the model said, before anything was changed; `tokens`
     int64 [rows], NO_TOKEN where there is none; `wanted`: how many of the likeliest of each row, None: no log
     probabilities.

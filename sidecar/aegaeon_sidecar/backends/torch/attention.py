@@ -85,7 +85,7 @@ class Gathered:
 def chunk_bias(chunk: Chunk, window: Window, like: Tensor) -> Bias:
     """What the tokens of a chunk see: none where a library's causal attention begins as it does.
 
-    A GPU's kernels align causality with the last token, so that they need no mask and skip what no token sees. On a CPU,
+    A GPU's kernels align causality with the last token: they need no mask, and skip what no token sees. On a CPU,
     and for a window, it is an additive mask in the dtype of `like`, made on its device: [queries, context].
     """
     reach = chunk.context if window is None else min(window, chunk.context)

@@ -14,15 +14,16 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from aegaeon_sidecar.backends import StepInput
-from aegaeon_sidecar.backends.torch.attention import chunk_bias
-from aegaeon_sidecar.backends.torch.step_layout import Chunk, LayoutBuilder
+from aegaeon_sidecar.backends.torch.attention import piece_bias
+from aegaeon_sidecar.backends.torch.step_layout import LayoutBuilder, Piece
 from aegaeon_sidecar.models.layout import KvShape
 
 SHAPE = KvShape(32, 16, 8, 128, "bfloat16")
 
 
-def chunk(start: int, queries: int) -> Chunk:
-    return Chunk(0, queries, start, torch.empty(0, dtype=torch.int64))
+def piece(position: int, queries: int, **changes: int) -> Piece:
+    fields = {"first": 0, "before": 0, "after": 0, "context": position + queries, **changes}
+    return Piece(position=position, queries=queries, **fields)
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -46,19 +47,17 @@ def test_what_is_prepared_for_a_chunk_is_as_large_as_its_tokens_and_its_block_ta
     assert sum(tensor.numel() for tensor in tensors(layout)) <= SHAPE.layers * per_layer + 2 * context // 16 + 2 * 513
 
 
-@pytest.mark.parametrize(("start", "queries"), [(0, 5), (7, 5), (16, 1), (30, 34)])
+@pytest.mark.parametrize(
+    "seen_by", [piece(0, 5), piece(7, 5), piece(16, 1), piece(30, 34), piece(35, 10, before=3, after=3, context=64)]
+)
 @pytest.mark.parametrize("window", [None, 1, 6, 100])
-def test_a_token_sees_its_window_up_to_itself(start: int, queries: int, window: int | None) -> None:
-    bias = chunk_bias(chunk(start, queries), window, torch.empty(0, dtype=torch.bfloat16))
-    seen = torch.tensor(
-        [
-            [at - (window or 1000) < place <= at for place in range(start + queries)]
-            for at in range(start, start + queries)
-        ]
-    )
+def test_a_token_sees_its_window_up_to_itself(seen_by: Piece, window: int | None) -> None:
+    bias = piece_bias(seen_by, window, torch.empty(0, dtype=torch.bfloat16))
+    rows = range(seen_by.position - seen_by.before, seen_by.end + seen_by.after)
+    seen = torch.tensor([[at - (window or 1000) < place <= at for place in range(seen_by.context)] for at in rows])
     if bias is None:
-        assert start == 0  # a library's causal attention
-        assert torch.equal(seen, torch.ones(queries, queries, dtype=torch.bool).tril())
+        assert (seen_by.position, seen_by.before, seen_by.after) == (0, 0, 0)  # a library's causal attention
+        assert torch.equal(seen, torch.ones(len(rows), len(rows), dtype=torch.bool).tril())
     else:
         assert bias.dtype == torch.bfloat16
         assert torch.equal(bias, torch.where(seen, 0.0, -torch.inf).to(torch.bfloat16))
@@ -70,7 +69,7 @@ def test_causality_aligned_with_the_last_token_is_the_mask_of_a_chunk(start: int
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(2, 4, queries, 16, generator=generator)
     k, v = torch.randn(2, 2, 4, start + queries, 16, generator=generator)
-    mask = chunk_bias(chunk(start, queries), None, q)
+    mask = piece_bias(piece(start, queries), None, q)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says why a CPU has none of these kernels
         aligned = scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(queries, start + queries))
@@ -81,6 +80,17 @@ def test_on_a_gpu_a_chunk_without_a_window_needs_no_mask() -> None:
     class OnGpu:
         is_cuda = True
 
-    bias: Any = chunk_bias(chunk(512, 512), None, OnGpu())  # type: ignore[arg-type]  # its device is asked for alone
+    bias: Any = piece_bias(piece(512, 512), None, OnGpu())  # type: ignore[arg-type]  # its device is asked for alone
     assert (bias.variant.name, bias.seq_len_q, bias.seq_len_kv) == ("LOWER_RIGHT", 512, 1024)
-    assert chunk_bias(chunk(0, 512), None, OnGpu()) is None  # type: ignore[arg-type]
+    assert piece_bias(piece(0, 512), None, OnGpu()) is None  # type: ignore[arg-type]
+
+
+def test_a_long_chunk_and_a_short_one_share_a_step(rig: Any, tiny_models: dict[str, Any]) -> None:
+    """A block table is as wide as the longest sequence's, and as the last piece of its own."""
+    tiny = rig(tiny_models["llama"])
+    tokens = [5 + at % 300 for at in range(200)]
+    table, short = tiny.table(200), tiny.table(20)
+    parts = [tiny.input(tokens, 0, table), tiny.input(tokens[:20], 0, short)]
+    together = tiny.backend.logits("model", parts)
+    for row, part in enumerate(parts):
+        assert torch.equal(tiny.backend.logits("model", [part])[0], together[row])

@@ -1,9 +1,14 @@
 """From the inputs of a step to the index tensors of its forward pass, in a few numpy calls.
 
 Decodes share attention calls (all of them, or, when rows may not depend on their company, those of one length); a
-longer chunk has its own. What a chunk's tokens see follows from where it begins, so nothing here is as large as its
-tokens times its context. Every slot that attention gathers is finite: a block is zeroed when its first token is
+chunk of a prompt has its own. Every slot that attention gathers is finite: a block is zeroed when its first token is
 written, and padding repeats a sequence's own block.
+
+torch's attention on a CPU takes 32 queries at a time, 64 from 192 on and 256 from 768 on, and adds up in an order that
+depends on how many queries and keys there are. A chunk is therefore computed in pieces that begin at multiples of PIECE
+tokens, in which a query has its place among QUERY_TILE others, and keys, by positions alone: wherever a prompt is cut.
+
+What a chunk's tokens see follows from their positions, so nothing here is as large as its tokens times its context.
 """
 
 from __future__ import annotations
@@ -21,12 +26,15 @@ from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.domain.errors import BackendError
 from aegaeon_sidecar.models.layout import KvShape
 
+QUERY_TILE = 16
+PIECE = 128
 Ints = NDArray[np.int64]
 Window = int | None
+Masks = dict[Window, Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Decodes:
     """Decodes whose attention is one call. Token rows first .. first + sequences of the step.
 
     `reads`: for each layer the cache rows to gather, [2, sequences, blocks] flattened; `context`: positions attended to
@@ -37,33 +45,49 @@ class Group:
     sequences: int
     context: int
     reads: tuple[Tensor, ...]
-    masks: dict[Window, Tensor | None]
+    masks: Masks
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """A sequence's tokens from position `start` on, token rows first .. first + queries of the step. Each sees the
-    positions up to its own.
+class Piece:
+    """Queries of a chunk whose attention is one call: its rows first .. first + queries, with `before` and `after`
+    rows of zeros around them.
 
-    `reads`: the cache rows to gather for layer 0, [2, blocks] flattened; those of layer l are 2 * l further.
+    `position`: of the first query, each of which sees the positions up to its own; `context`: those that are attended
+    to, some of which may lie behind the last query.
     """
 
     first: int
     queries: int
-    start: int
-    reads: Tensor
+    before: int
+    after: int
+    position: int
+    context: int
 
     @property
-    def context(self) -> int:
-        """Positions attended to, its own included."""
-        return self.start + self.queries
+    def end(self) -> int:
+        """The position behind the last query's."""
+        return self.position + self.queries
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Part of a prompt. Token rows first .. first + queries of the step, in `pieces`; `reads`: the cache rows to gather
+    for layer 0, [2, blocks] flattened; those of layer l are 2 * l further."""
+
+    first: int
+    queries: int
+    reads: Tensor
+    pieces: tuple[Piece, ...]
+
+
+Group = Decodes | Chunk
 
 
 @dataclass(frozen=True, slots=True)
 class StepLayout:
-    """`keys`, `values`: for each layer the cache's token rows to write; `fresh`: blocks to zero before; `groups`, and
-    behind them `chunks`, have all token rows in order; `last`: rows whose logits are wanted, in the order of the
-    inputs."""
+    """`keys`, `values`: for each layer the cache's token rows to write; `fresh`: blocks to zero before; `last`: rows
+    whose logits are wanted, in the order of the inputs."""
 
     tokens: Tensor
     positions: Tensor
@@ -71,14 +95,14 @@ class StepLayout:
     values: tuple[Tensor, ...]
     fresh: Tensor | None
     groups: tuple[Group, ...]
-    chunks: tuple[Chunk, ...]
     last: Tensor
 
 
 class LayoutBuilder:
     """Lays out the steps of models with one KV shape and one set of attention windows.
 
-    `invariant`: decodes of different lengths do not share an attention call, so that padding cannot reach a sum.
+    `invariant`: decodes of different lengths do not share an attention call, so that padding cannot reach a sum, and
+    on a CPU no row of a prompt depends on where the prompt is cut.
     """
 
     def __init__(
@@ -89,13 +113,14 @@ class LayoutBuilder:
         self._windows = set(windows)
         self._vocab_size = vocab_size
         self._device = device
+        self._aligned = invariant and device.type == "cpu"
         layer = np.arange(shape.layers, dtype=np.int64)[:, None]
         self._layer_rows: Ints = layer * 2
         self._layer_tokens = torch.from_numpy(layer * (2 * shape.block_tokens)).to(device)
 
     def build(self, inputs: Seq[StepInput], wanted: Seq[int], capacity: int) -> StepLayout:
         """`wanted`: indices of the inputs whose last logits are needed. Raises BackendError for a bad input."""
-        order = sorted(range(len(inputs)), key=lambda i: (len(inputs[i].tokens) > 1, inputs[i].position))
+        order = sorted(range(len(inputs)), key=lambda i: (not inputs[i].is_decode, inputs[i].position))
         ordered = [inputs[i] for i in order]
         lengths = np.array([len(part.tokens) for part in ordered], dtype=np.int64)
         starts = np.array([part.position for part in ordered], dtype=np.int64)
@@ -106,7 +131,6 @@ class LayoutBuilder:
         ends = np.cumsum(lengths)
         positions = np.arange(len(tokens)) + np.repeat(starts + lengths - ends, lengths)
         keys = self._tensor(self._keys(tables, positions, lengths)) + self._layer_tokens
-        singles = int((lengths == 1).sum())
         last = np.empty_like(ends)
         last[order] = ends - 1
         return StepLayout(
@@ -115,8 +139,7 @@ class LayoutBuilder:
             keys=keys.unbind(0),
             values=(keys + self._shape.block_tokens).unbind(0),
             fresh=self._fresh(tables, starts, starts + lengths),
-            groups=self._groups(tables[:singles], starts[:singles]),
-            chunks=self._chunks(singles, tables[singles:], starts[singles:], lengths[singles:]),
+            groups=self._groups(tables, starts, lengths, sum(part.is_decode for part in inputs)),
             last=self._tensor(last[list(wanted)]),
         )
 
@@ -147,16 +170,15 @@ class LayoutBuilder:
         begun = np.flatnonzero((used != 0) & (block * size >= starts))
         return self._tensor(tables[begun, block[begun]]) if begun.size else None
 
-    def _groups(self, tables: Ints, starts: Ints) -> tuple[Group, ...]:
-        return tuple(self._decodes(a, tables[a:b], starts[a:b] + 1) for a, b in self._runs(starts))
-
-    def _chunks(self, first: int, tables: Ints, starts: Ints, lengths: Ints) -> tuple[Chunk, ...]:
-        chunks = []
-        for table, start, count in zip(tables, starts.tolist(), lengths.tolist(), strict=True):
-            reads = self._tensor(self._rows(table[None], start + count))
-            chunks.append(Chunk(first, count, start, reads))
-            first += count
-        return tuple(chunks)
+    def _groups(self, tables: Ints, starts: Ints, lengths: Ints, decodes: int) -> tuple[Group, ...]:
+        groups: list[Group] = []
+        for a, b in self._runs(starts[:decodes]):
+            groups.append(self._decodes(a, tables[a:b], starts[a:b] + 1))
+        first = decodes
+        for i in range(decodes, len(lengths)):
+            groups.append(self._chunk(first, tables[i : i + 1], int(starts[i]), int(lengths[i])))
+            first += int(lengths[i])
+        return tuple(groups)
 
     def _runs(self, starts: Ints) -> list[tuple[int, int]]:
         """Which decodes (in order of position) share an attention call: [first, end)."""
@@ -166,13 +188,13 @@ class LayoutBuilder:
         edges = [0, *borders, len(starts)]
         return list(pairwise(edges))
 
-    def _decodes(self, first: int, tables: Ints, ends: Ints) -> Group:
+    def _decodes(self, first: int, tables: Ints, ends: Ints) -> Decodes:
         context = int(ends.max())
-        masks: dict[Window, Tensor | None] = {}
+        masks: Masks = {}
         for window in self._windows:
             masks[window] = self._decode_mask(ends, context, context if window is None else min(window, context))
         reads = self._tensor(self._rows(tables, context) + self._layer_rows).unbind(0)
-        return Group(first, len(ends), context, reads, masks)
+        return Decodes(first, len(ends), context, reads, masks)
 
     def _decode_mask(self, ends: Ints, context: int, reach: int) -> Tensor | None:
         """Each decode sees its own last `reach` tokens; None when that is all there is."""
@@ -180,6 +202,20 @@ class LayoutBuilder:
             return None
         place = np.arange(context)[None, :] - ends[:, None]  # -1 is the token itself
         return self._mask(((place < 0) & (place >= -reach))[:, None, None, :])
+
+    def _chunk(self, first: int, table: Ints, start: int, count: int) -> Chunk:
+        end = start + count
+        if not self._aligned:
+            pieces: tuple[Piece, ...] = (Piece(0, count, 0, 0, start, end),)
+        else:
+            edges = [start, *range(start - start % PIECE + PIECE, end, PIECE), end]
+            pieces = tuple(
+                Piece(a - start, b - a, a % QUERY_TILE, -b % QUERY_TILE, a, -(-b // PIECE) * PIECE)
+                for a, b in pairwise(edges)
+            )
+        missing = -(-pieces[-1].context // self._shape.block_tokens) - table.shape[1]
+        table = np.pad(table, ((0, 0), (0, missing)), mode="edge") if missing > 0 else table
+        return Chunk(first, count, self._tensor(self._rows(table, pieces[-1].context)), pieces)
 
     def _rows(self, tables: Ints, context: int) -> Ints:
         """Cache rows of layer 0's keys, then of its values."""

@@ -110,32 +110,30 @@ def test_each_lane_begins_with_the_engines_device(world: World) -> None:
     assert world.entered == {lane.value: 1 for lane in Lane}
 
 
-def test_a_thread_whose_condition_does_not_hold_is_not_woken() -> None:
+def test_a_thread_whose_condition_does_not_hold_is_not_woken(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one condition for all, each of these notifications would have it look for itself."""
-    monitor, users, asked = Monitor(), [1], []
+    monitor, users, woken = Monitor(), [1], []
     command = Item(1, Lane.WEIGHTS, (), Unload("m"), 0)
-
-    def free() -> bool:
-        asked.append(threading.get_ident())
-        return not users
 
     def wait() -> None:
         with monitor.changed:
-            assert monitor.wait(free, command)
+            assert monitor.wait(lambda: not users, command)
 
     waiter = threading.Thread(target=wait)
     waiter.start()
-    while not asked:
+    while not monitor._waiting:
         pass
-    for _ in range(30):
+    with monkeypatch.context() as counted:
+        counted.setattr(monitor._waiting[0][1], "notify", lambda: woken.append(True))
+        for _ in range(30):
+            monitor.notify()
+        with monitor.changed:
+            users.clear()
         monitor.notify()
-    with monitor.changed:
-        before = asked.count(cast(int, waiter.ident))
-        users.clear()
     monitor.notify()
     waiter.join(20)
     assert not waiter.is_alive()
-    assert before == 1
+    assert len(woken) == 1
 
 
 @pytest.mark.parametrize("how", ["cancelled", "stopping"])

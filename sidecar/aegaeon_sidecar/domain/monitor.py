@@ -1,8 +1,8 @@
 """The one lock of an engine and what its threads sleep on.
 
 Held for bookkeeping alone, never during a step or a copy. `weights.held` alone takes it inside a lock of its own.
-Each thread that wakes costs the others time. So whoever changes something looks which threads may go on: a step wakes
-no lane without work, and none whose command has to wait further.
+Each thread that wakes costs the others time. So a thread that changes something looks which others may go on: a step
+wakes no lane without work, and none whose command has to wait further.
 """
 
 from __future__ import annotations

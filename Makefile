@@ -201,13 +201,17 @@ redis-server:
 
 CUDA_FOLDER := $(CACHE)/cuda-$(shell sha256sum < native/cuda/requirements.lock | cut -c1-16)
 CUDA_INCLUDE ?= $(CUDA_FOLDER)/nvidia/cu13/include
-GPU_BENCHES := gpu_copies gpu_load gpu_switch gpu_decode gpu_attention gpu_engine
+GPU_BENCHES := gpu_copies gpu_load gpu_switch gpu_decode gpu_prefill gpu_draws gpu_attention gpu_engine
 # GPU_PYTHON: a Python that brings torch, blake3, nanobind, cmake and pytest, on a machine whose own they are; else .venv's.
 GPU_PYTHON ?=
 GPU_SITE := build/gpu/site
-GPU_RUN = $(if $(GPU_PYTHON),PYTHONPATH=$(GPU_SITE):sidecar:proto:operator:tests:. $(GPU_PYTHON),$(PY))
+# Packages that the machine's Python lacks, installed there by `make gpu-packages` from the wheels carried to it.
+GPU_PACKAGES := build/gpu/packages
+empty :=
+GPU_PATH = $(subst $(empty) ,:,$(foreach folder,$(GPU_SITE) $(GPU_PACKAGES) sidecar proto operator tests .,$(abspath $(folder))))
+GPU_RUN = $(if $(GPU_PYTHON),PYTHONPATH=$(GPU_PATH) $(GPU_PYTHON),PYTHONPATH=tests:. $(PY))
 
-.PHONY: cuda test-gpu bench-gpu gpu-ready
+.PHONY: cuda test-gpu bench-gpu gpu-ready gpu-day gpu-day-dry gpu-wheels gpu-packages
 cuda: $(STAMP) $(if $(filter $(CUDA_FOLDER)/%,$(CUDA_INCLUDE)),$(CUDA_FOLDER)/.installed) ## compile the GPU's kernels for sm_80 and sm_90, check what is declared of the driver (no GPU needed)
 	c++ -std=c++20 -fsyntax-only -Inative/include -I$(CUDA_INCLUDE) native/cuda/api_check.cpp
 	@TRITON_INTERPRET=0 $(PY) tests/backend/compile_paged.py 80 90
@@ -216,6 +220,18 @@ test-gpu: gpu-ready ## the tests that need a CUDA device (GPU_PYTHON=python3: wi
 bench-gpu: gpu-ready ## the figures of a GPU beside their limits
 	@missed=; for b in $(GPU_BENCHES); do echo "== $$b"; $(GPU_RUN) -m benchmarks.$$b || missed="$$missed $$b"; done; \
 	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
+# GPU_DAY: where its results go, at most eight files; BEFORE: those of an earlier call, whose stages are not run again.
+GPU_DAY ?= build/gpu-day/out
+gpu-day: gpu-ready ## all that a GPU is to show, in order, in calls of BUDGET seconds; run it again to continue (docs/gpu.md)
+	$(GPU_RUN) -m benchmarks.gpu_day --out $(GPU_DAY) --work build/gpu-day/work --budget $(or $(BUDGET),520) \
+	  $(if $(BEFORE),--before $(BEFORE)) $(foreach stage,$(ONLY),--only $(stage)) $(if $(AGAIN),--again)
+gpu-day-dry: $(STAMP) ## the same plan in small on the CPU; a tiny pool really runs
+	@rm -rf build/gpu-day-dry
+	PYTHONPATH=tests:. $(PY) -m benchmarks.gpu_day --out build/gpu-day-dry/out --work build/gpu-day-dry/work --device cpu --small
+gpu-wheels: $(STAMP) ## build/gpu/wheels: what such a machine's Python lacks, in pieces of PIECE MiB
+	$(PY) -m benchmarks.gpu_day.packages collect --into build/gpu/wheels --piece $(or $(PIECE),48) $(if $(HAVE),--have $(HAVE))
+gpu-packages: ## there: install the pieces that were carried (GPU_PYTHON=python3)
+	$(or $(GPU_PYTHON),$(PY)) -m benchmarks.gpu_day.packages install --from build/gpu/wheels --into $(GPU_PACKAGES)
 gpu-ready: $(if $(GPU_PYTHON),$(GPU_SITE)/.built,$(STAMP))
 	$(if $(GPU_PYTHON),@cp native/aegaeon_native/*.py* $(GPU_SITE)/aegaeon_native/)
 
@@ -227,7 +243,10 @@ $(GPU_SITE)/.built: $(NATIVE)
 	cmake -S native -B build/gpu/native -G Ninja -DPython_EXECUTABLE=$$(command -v $(GPU_PYTHON)) -DCMAKE_BUILD_TYPE=Release \
 	  -Dnanobind_ROOT=$$($(GPU_PYTHON) -m nanobind --cmake_dir) >/dev/null
 	cmake --build build/gpu/native
-	@mkdir -p $(GPU_SITE)/aegaeon_native && cp build/gpu/native/_core*.so $(GPU_SITE)/aegaeon_native/ && touch $@
+	@mkdir -p $(GPU_SITE)/aegaeon_native && cp build/gpu/native/_core*.so $(GPU_SITE)/aegaeon_native/
+	@mkdir -p $(GPU_SITE)/aegaeon-$(VERSION).dist-info # by which importlib.metadata knows the version
+	@printf 'Metadata-Version: 2.1\nName: aegaeon\nVersion: %s\n' $(VERSION) > $(GPU_SITE)/aegaeon-$(VERSION).dist-info/METADATA
+	@touch $@
 
 .PHONY: native-dependencies
 native-dependencies:

@@ -11,10 +11,10 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from aegaeon_sidecar.backends.torch.cache import KvCache
-from aegaeon_sidecar.backends.torch.step_layout import Group, StepLayout, Window
+from aegaeon_sidecar.backends.torch.step_layout import Chunk, Decodes, Piece, StepLayout, Window
 
 
 class Attention(Protocol):
@@ -38,28 +38,53 @@ class Gathered:
         tokens.index_copy_(0, self.layout.keys[layer], keys.reshape(len(keys), -1))
         tokens.index_copy_(0, self.layout.values[layer], values.reshape(len(values), -1))
         shape = (keys.shape[1], keys.shape[2])
-        seen = [self._group(group, layer, window, queries, shape) for group in self.layout.groups]
+        seen = [
+            self._decodes(group, layer, window, queries, shape)
+            if isinstance(group, Decodes)
+            else self._chunk(group, layer, window, queries, shape)
+            for group in self.layout.groups
+        ]
         return seen[0] if len(seen) == 1 else torch.cat(seen)
 
-    def _group(self, group: Group, layer: int, window: Window, queries: Tensor, shape: tuple[int, int]) -> Tensor:
-        """Attention of one group over its gathered blocks, [rows of the group, heads * head_dim].
+    def _decodes(self, group: Decodes, layer: int, window: Window, queries: Tensor, shape: tuple[int, int]) -> Tensor:
+        """Attention of one group over its gathered blocks, [sequences, heads * head_dim].
 
-        Query heads that share a key head are folded into the query (decode) or head (chunk) dimension, so grouped-query
-        attention copies no keys.
+        Query heads that share a key head are folded into the query dimension, here, or the head dimension of a chunk,
+        so grouped-query attention copies no keys.
         """
-        kv_heads, head_dim = shape
-        rows = queries[group.first : group.first + group.sequences * group.queries]
-        gathered = self.cache.rows.index_select(0, group.reads[layer]).view(2, group.sequences, -1, kv_heads, head_dim)
-        gathered = gathered[:, :, : group.context]
-        mask = group.masks[window]
-        if not group.causal:
-            keys, values = gathered.transpose(2, 3).unbind(0)
-            folded = rows.reshape(group.sequences, kv_heads, -1, head_dim)
-            return scaled_dot_product_attention(folded, keys, values, attn_mask=mask).reshape(len(rows), -1)
-        keys, values = gathered[:, 0].transpose(1, 2).unsqueeze(2).unbind(0)
-        split = rows.reshape(len(rows), kv_heads, -1, head_dim).permute(1, 2, 0, 3)
-        wide = (kv_heads, split.shape[1], group.context, head_dim)
-        out = scaled_dot_product_attention(
-            split, keys.expand(wide), values.expand(wide), attn_mask=mask, is_causal=mask is None
-        )
+        rows = queries[group.first : group.first + group.sequences]
+        gathered = self._gathered(group, layer, group.sequences, shape)[:, :, : group.context]
+        keys, values = gathered.transpose(2, 3).unbind(0)
+        folded = rows.reshape(group.sequences, shape[0], -1, shape[1])
+        return scaled_dot_product_attention(folded, keys, values, attn_mask=group.masks[window]).reshape(len(rows), -1)
+
+    def _chunk(self, group: Chunk, layer: int, window: Window, queries: Tensor, shape: tuple[int, int]) -> Tensor:
+        """[queries of the chunk, heads * head_dim]"""
+        rows = queries[group.first : group.first + group.queries]
+        keys, values = self._gathered(group, layer, 1, shape)[:, 0].transpose(1, 2).unsqueeze(2).unbind(0)
+        split = rows.reshape(len(rows), shape[0], -1, shape[1]).permute(1, 2, 0, 3)
+        seen = [_piece(piece, window, split, keys, values) for piece in group.pieces]
+        out = seen[0] if len(seen) == 1 else torch.cat(seen, dim=2)
         return out.permute(2, 0, 1, 3).reshape(len(rows), -1)
+
+    def _gathered(self, group: Decodes | Chunk, layer: int, sequences: int, shape: tuple[int, int]) -> Tensor:
+        """[keys and values, sequences, tokens of its blocks, kv_heads, head_dim]"""
+        return self.cache.rows.index_select(0, group.reads[layer]).view(2, sequences, -1, *shape)
+
+
+def _piece(piece: Piece, window: Window, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """[kv_heads, heads of each, queries of the piece, head_dim]. `queries`: of the chunk, of the same form; `keys`,
+    `values`: [kv_heads, 1, tokens, head_dim]."""
+    mine = queries[:, :, piece.first : piece.first + piece.queries]
+    if piece.before or piece.after:
+        mine = pad(mine, (0, 0, piece.before, piece.after))
+    wide = (mine.shape[0], mine.shape[1], piece.context, mine.shape[3])
+    mask = piece.masks[window]
+    out = scaled_dot_product_attention(
+        mine,
+        keys[:, :, : piece.context].expand(wide),
+        values[:, :, : piece.context].expand(wide),
+        attn_mask=mask,
+        is_causal=mask is None,
+    )
+    return out[:, :, piece.before : piece.before + piece.queries]

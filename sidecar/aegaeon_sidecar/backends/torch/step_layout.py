@@ -1,8 +1,12 @@
 """From the inputs of a step to the index tensors of its forward pass, all layers at once, in a few numpy calls.
 
 Decodes share attention calls (all of them, or, when rows may not depend on their company, those of one length); a
-longer chunk has its own. Every slot that attention gathers is finite: a block is zeroed when its first token is
+chunk of a prompt has its own. Every slot that attention gathers is finite: a block is zeroed when its first token is
 written, and padding repeats a sequence's own block.
+
+torch's attention on a CPU takes 32 queries at a time, 64 from 192 on and 256 from 768 on, and adds up in an order that
+depends on how many queries and keys there are. A chunk is therefore computed in pieces that begin at multiples of PIECE
+tokens, in which a query has its place among QUERY_TILE others, and keys, by positions alone: wherever a prompt is cut.
 """
 
 from __future__ import annotations
@@ -20,26 +24,56 @@ from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.domain.errors import BackendError
 from aegaeon_sidecar.models.layout import KvShape
 
+QUERY_TILE = 16
+PIECE = 128
 Ints = NDArray[np.int64]
 Window = int | None
+Masks = dict[Window, Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Sequences whose attention is one call. Token rows first .. first + sequences * queries of the step.
+class Decodes:
+    """Decodes whose attention is one call. Token rows first .. first + sequences of the step.
 
     `reads`: for each layer the cache rows to gather, [2, sequences, blocks] flattened; `context`: positions attended to
-    at most; `masks` by window: additive, [sequences, 1, 1, context] or [queries, context]; None where all is seen
-    (or, with `causal`, where the lower triangle is all there is to say).
+    at most; `masks` by window: additive, [sequences, 1, 1, context]; None where all is seen.
     """
 
     first: int
     sequences: int
-    queries: int
     context: int
     reads: tuple[Tensor, ...]
-    masks: dict[Window, Tensor | None]
-    causal: bool
+    masks: Masks
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Queries of a chunk whose attention is one call: its rows first .. first + queries, with `before` and `after`
+    rows of zeros around them.
+
+    `context`: positions attended to at most; `masks` by window: additive, [before + queries + after, context]; None
+    where the lower triangle is all there is to say.
+    """
+
+    first: int
+    queries: int
+    before: int
+    after: int
+    context: int
+    masks: Masks
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Part of a prompt. Token rows first .. first + queries of the step, in `pieces`; `reads`: see Decodes."""
+
+    first: int
+    queries: int
+    reads: tuple[Tensor, ...]
+    pieces: tuple[Piece, ...]
+
+
+Group = Decodes | Chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +93,8 @@ class StepLayout:
 class LayoutBuilder:
     """Lays out the steps of models with one KV shape and one set of attention windows.
 
-    `invariant`: decodes of different lengths do not share an attention call, so that padding cannot reach a sum.
+    `invariant`: decodes of different lengths do not share an attention call, so that padding cannot reach a sum, and
+    on a CPU no row of a prompt depends on where the prompt is cut.
     """
 
     def __init__(
@@ -70,13 +105,14 @@ class LayoutBuilder:
         self._windows = set(windows)
         self._vocab_size = vocab_size
         self._device = device
+        self._aligned = invariant and device.type == "cpu"
         layer = np.arange(shape.layers, dtype=np.int64)[:, None]
         self._layer_rows: Ints = layer * 2
         self._layer_tokens: Ints = layer * (2 * shape.block_tokens)
 
     def build(self, inputs: Seq[StepInput], wanted: Seq[int], capacity: int) -> StepLayout:
         """`wanted`: indices of the inputs whose last logits are needed. Raises BackendError for a bad input."""
-        order = sorted(range(len(inputs)), key=lambda i: (len(inputs[i].tokens) > 1, inputs[i].position))
+        order = sorted(range(len(inputs)), key=lambda i: (not inputs[i].is_decode, inputs[i].position))
         ordered = [inputs[i] for i in order]
         lengths = np.array([len(part.tokens) for part in ordered], dtype=np.int64)
         starts = np.array([part.position for part in ordered], dtype=np.int64)
@@ -95,7 +131,7 @@ class LayoutBuilder:
             keys=self._tensor(keys).unbind(0),
             values=self._tensor(keys + self._shape.block_tokens).unbind(0),
             fresh=self._fresh(tables, starts, starts + lengths),
-            groups=self._groups(tables, starts, lengths),
+            groups=self._groups(tables, starts, lengths, sum(part.is_decode for part in inputs)),
             last=self._tensor(last[list(wanted)]),
         )
 
@@ -127,11 +163,12 @@ class LayoutBuilder:
         begun = np.flatnonzero((used != 0) & (block * size >= starts))
         return self._tensor(tables[begun, block[begun]]) if begun.size else None
 
-    def _groups(self, tables: Ints, starts: Ints, lengths: Ints) -> tuple[Group, ...]:
-        singles = int((lengths == 1).sum())
-        groups = [self._decodes(a, tables[a:b], starts[a:b] + 1) for a, b in self._runs(starts[:singles])]
-        first = singles
-        for i in range(singles, len(lengths)):
+    def _groups(self, tables: Ints, starts: Ints, lengths: Ints, decodes: int) -> tuple[Group, ...]:
+        groups: list[Group] = []
+        for a, b in self._runs(starts[:decodes]):
+            groups.append(self._decodes(a, tables[a:b], starts[a:b] + 1))
+        first = decodes
+        for i in range(decodes, len(lengths)):
             groups.append(self._chunk(first, tables[i : i + 1], int(starts[i]), int(lengths[i])))
             first += int(lengths[i])
         return tuple(groups)
@@ -144,12 +181,12 @@ class LayoutBuilder:
         edges = [0, *borders, len(starts)]
         return list(pairwise(edges))
 
-    def _decodes(self, first: int, tables: Ints, ends: Ints) -> Group:
+    def _decodes(self, first: int, tables: Ints, ends: Ints) -> Decodes:
         context = int(ends.max())
-        masks: dict[Window, Tensor | None] = {}
+        masks: Masks = {}
         for window in self._windows:
             masks[window] = self._decode_mask(ends, context, context if window is None else min(window, context))
-        return Group(first, len(ends), 1, context, self._reads(tables, context), masks, causal=False)
+        return Decodes(first, len(ends), context, self._reads(tables, context), masks)
 
     def _decode_mask(self, ends: Ints, context: int, reach: int) -> Tensor | None:
         """Each decode sees its own last `reach` tokens; None when that is all there is."""
@@ -158,15 +195,27 @@ class LayoutBuilder:
         place = np.arange(context)[None, :] - ends[:, None]  # -1 is the token itself
         return self._mask(((place < 0) & (place >= -reach))[:, None, None, :])
 
-    def _chunk(self, first: int, table: Ints, start: int, count: int) -> Group:
-        context = start + count
-        masks: dict[Window, Tensor | None] = {}
-        back = (np.arange(count)[:, None] + start) - np.arange(context)[None, :]  # how far back a position lies
+    def _chunk(self, first: int, table: Ints, start: int, count: int) -> Chunk:
+        end = start + count
+        if not self._aligned:
+            return Chunk(first, count, self._reads(table, end), (self._piece(0, start, end, end, 1),))
+        edges = [start, *range(start - start % PIECE + PIECE, end, PIECE), end]
+        pieces = tuple(self._piece(a - start, a, b, -(-b // PIECE) * PIECE, QUERY_TILE) for a, b in pairwise(edges))
+        missing = -(-pieces[-1].context // self._shape.block_tokens) - table.shape[1]
+        table = np.pad(table, ((0, 0), (0, missing)), mode="edge")
+        return Chunk(first, count, self._reads(table, pieces[-1].context), pieces)
+
+    def _piece(self, first: int, start: int, end: int, context: int, tile: int) -> Piece:
+        """Of the queries at positions start .. end, among others to multiples of `tile`."""
+        before, after = start % tile, -end % tile
+        rows = np.arange(start - before, end + after)
+        back = rows[:, None] - np.arange(context)[None, :]  # how far back a position lies
+        masks: Masks = {}
         for window in self._windows:
             reach = context if window is None else min(window, context)
-            seen = (back >= 0) & (back < reach)
-            masks[window] = self._mask(seen) if start or reach < context else None
-        return Group(first, 1, count, context, self._reads(table, context), masks, causal=True)
+            plain = not start and reach >= end == context and not after
+            masks[window] = None if plain else self._mask((back >= 0) & (back < reach))
+        return Piece(first, end - start, before, after, context, masks)
 
     def _reads(self, tables: Ints, context: int) -> tuple[Tensor, ...]:
         blocks = -(-context // self._shape.block_tokens)

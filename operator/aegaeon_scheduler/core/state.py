@@ -39,6 +39,7 @@ class Model:
     name: ModelName = field(init=False)
     behind: float = 0.0  # seconds that a policy puts it later than its deadlines say; see slack.shares
     tier_s: float = 0.0  # of these, those that its tier makes
+    weighed: bool = False  # others of the pool have another weight: they share out the time
     footprint: Footprint | None = None
     waiting: dict[SeqId, Sequence] = field(default_factory=dict)  # no instance has the model yet
     failed: dict[InstanceId, str] = field(default_factory=dict)

@@ -45,21 +45,21 @@ class Shares:
     def begin(self, model: Model) -> None:
         """A group of it begins."""
         model.tier_s, model.weighed = self.tier_s(model), self._weighted
-        greed_s = self._greed_s(model)
-        if greed_s:
+        model.greed = self._greed(model)
+        if model.greed:
             self._greedy[model] = None
         else:
             self._greedy.pop(model, None)
+        greed_s = self._settings.greed_share * model.config.slo.ttft_s * model.greed
         self._put(model, model.tier_s + greed_s)
 
-    def _greed_s(self, model: Model) -> float:
-        """Seconds for holding many times the engines that each model with requests would have."""
+    def _greed(self, model: Model) -> float:
+        """How far it holds more than some times the engines that each model with requests would have: below 1."""
         held = len(self._table.of(model))
         if held < 2 or self._weighted:
             return 0.0
         part = max(1.0, len(self._pool.fleet.of(model).open) / self._table.models)
-        excess = max(0.0, 1.0 - self._settings.greed_free * part / held)
-        return self._settings.greed_share * model.config.slo.ttft_s * excess
+        return max(0.0, 1.0 - self._settings.greed_free * part / held)
 
     def _put(self, model: Model, behind: float) -> None:
         if model.behind != behind:

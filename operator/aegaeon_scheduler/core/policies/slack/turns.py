@@ -16,7 +16,7 @@ from aegaeon_scheduler.core.domain import Place, Stage
 from aegaeon_scheduler.core.policies import Proposal
 from aegaeon_scheduler.core.policies.slack.group import Group, Order
 from aegaeon_scheduler.core.policies.slack.ranks import in_order
-from aegaeon_scheduler.core.policies.slack.sequences import due
+from aegaeon_scheduler.core.policies.slack.sequences import due, priced
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Sequence, Weights
@@ -142,20 +142,24 @@ class Turns:
         )
 
     def _first(self, inst: Instance, group: Group, now: float) -> Sequence | None:
-        """First come first served, those in time before late ones, of those whose KV is here.
+        """First come first served, those in time before late ones, of those whose KV is here; long ones when due.
 
         What was preempted half-made is brought back.
         """
         late: Sequence | None = None
+        costly: Sequence | None = None
         for seq in in_order(group):
             if seq.away and not inst.incoming:
                 inst.incoming.append(seq)
             if seq.copy is not None or seq.away:
                 continue
-            if not _stands_back(seq, now):
-                return seq
-            late = late or seq
-        return late
+            if _stands_back(seq, now):
+                late = late or seq
+            elif priced(seq):
+                costly = costly or seq
+            else:
+                return costly if costly is not None and due(costly) < due(seq) else seq
+        return costly or late
 
     def _part(self, inst: Instance, group: Group, seq: Sequence, order: Ordered, now: float) -> int:
         """Tokens of a prompt to compute next; 0: all that is left."""

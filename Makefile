@@ -178,7 +178,7 @@ reference-picker: $(STAMP) ## build GIE's own picker, which benchmarks/picker.py
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILDER ?= buildah bud
 IMAGES_OF := control engine engine-vllm
-images: $(KERNELS) ## the images aegaeon-control, aegaeon-engine and aegaeon-engine-vllm, or those of IMAGES_OF='control engine' (BUILDER='podman build', for example)
+images: ## the images aegaeon-control, aegaeon-engine and aegaeon-engine-vllm, or those of IMAGES_OF='control engine' (BUILDER='podman build', for example)
 	set -e; for image in $(IMAGES_OF); do $(BUILDER) --target $$image -t localhost/aegaeon-$$image:$(VERSION) -f Containerfile .; done
 
 CLUSTER_PACKAGES := containerd runc containernetworking-plugins iptables nftables conntrack iproute2 ethtool socat \
@@ -199,39 +199,43 @@ redis-server:
 
 # ---- a GPU ---------------------------------------------------------------------------------------------------------
 
-CUDA_FOLDER := $(CACHE)/nvcc-$(shell sha256sum < native/cuda/requirements.lock | cut -c1-16)
-CUDA_HOME := $(CUDA_FOLDER)/nvidia/cu13
-NVCC ?= $(CUDA_HOME)/bin/nvcc
-CUDA_INCLUDE ?= $(CUDA_HOME)/include
-CUDA_SOURCES := $(wildcard native/cuda/*.c* native/include/aegaeon/cuda/*)
-KERNELS := native/aegaeon_native/kernels.fatbin
-GPU_BENCHES := gpu_copies gpu_load gpu_switch gpu_decode gpu_attention gpu_engine
+CUDA_FOLDER := $(CACHE)/cuda-$(shell sha256sum < native/cuda/requirements.lock | cut -c1-16)
+CUDA_INCLUDE ?= $(CUDA_FOLDER)/nvidia/cu13/include
+GPU_BENCHES := gpu_copies gpu_load gpu_switch gpu_decode gpu_prefill gpu_draws gpu_attention gpu_engine
 # GPU_PYTHON: a Python that brings torch, blake3, nanobind, cmake and pytest, on a machine whose own they are; else .venv's.
 GPU_PYTHON ?=
 GPU_SITE := build/gpu/site
-GPU_RUN = $(if $(GPU_PYTHON),PYTHONPATH=$(GPU_SITE):sidecar:proto:operator:tests:. $(GPU_PYTHON),$(PY))
+# Packages that the machine's Python lacks, installed there by `make gpu-packages` from the wheels carried to it.
+GPU_PACKAGES := build/gpu/packages
+empty :=
+GPU_PATH = $(subst $(empty) ,:,$(foreach folder,$(GPU_SITE) $(GPU_PACKAGES) sidecar proto operator tests .,$(abspath $(folder))))
+GPU_RUN = $(if $(GPU_PYTHON),PYTHONPATH=$(GPU_PATH) $(GPU_PYTHON),PYTHONPATH=tests:. $(PY))
 
-.PHONY: cuda test-gpu bench-gpu gpu-ready
-cuda: $(KERNELS) $(STAMP) ## compile the GPU's kernels for sm_80 and sm_90, check what is declared of the driver (no GPU needed)
-	@TRITON_INTERPRET=0 $(PY) tests/backend/compile_paged.py 80 90
-test-gpu: gpu-ready ## the tests that need a CUDA device (GPU_PYTHON=python3 NVCC=nvcc: with the machine's own)
+.PHONY: cuda test-gpu bench-gpu gpu-ready gpu-day gpu-day-dry gpu-wheels gpu-packages
+cuda: $(STAMP) $(if $(filter $(CUDA_FOLDER)/%,$(CUDA_INCLUDE)),$(CUDA_FOLDER)/.installed) ## compile the GPU's kernels for sm_80 and sm_90, print what they take, check what is declared of the driver (no GPU needed)
+	c++ -std=c++20 -fsyntax-only -Inative/include -I$(CUDA_INCLUDE) native/cuda/api_check.cpp
+	@TRITON_INTERPRET=0 $(PY) tests/backend/compile_kernels.py 80 90
+test-gpu: gpu-ready ## the tests that need a CUDA device (GPU_PYTHON=python3: with the machine's own)
 	$(GPU_RUN) -m pytest -q -m gpu -W ignore::pytest.PytestConfigWarning -p no:cacheprovider tests/gpu
 bench-gpu: gpu-ready ## the figures of a GPU beside their limits
 	@missed=; for b in $(GPU_BENCHES); do echo "== $$b"; $(GPU_RUN) -m benchmarks.$$b || missed="$$missed $$b"; done; \
 	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
-gpu-ready: $(if $(GPU_PYTHON),$(GPU_SITE)/.built,$(STAMP)) $(KERNELS)
-	$(if $(GPU_PYTHON),@cp native/aegaeon_native/*.py* $(KERNELS) $(GPU_SITE)/aegaeon_native/)
+# GPU_DAY: where its results go, at most eight files; BEFORE: those of an earlier call, whose stages are not run again.
+GPU_DAY ?= build/gpu-day/out
+gpu-day: gpu-ready ## all that a GPU is to show, in order, in calls of BUDGET seconds; run it again to continue (docs/gpu.md)
+	$(GPU_RUN) -m benchmarks.gpu_day --out $(GPU_DAY) --work build/gpu-day/work --budget $(or $(BUDGET),520) \
+	  $(if $(BEFORE),--before $(BEFORE)) $(foreach stage,$(ONLY),--only $(stage)) $(if $(AGAIN),--again)
+gpu-day-dry: $(STAMP) ## the same plan in small on the CPU; a tiny pool really runs
+	@rm -rf build/gpu-day-dry
+	PYTHONPATH=tests:. $(PY) -m benchmarks.gpu_day --out build/gpu-day-dry/out --work build/gpu-day-dry/work --device cpu --small
+gpu-wheels: $(STAMP) ## build/gpu/wheels: what such a machine's Python lacks, in pieces of PIECE MiB
+	$(PY) -m benchmarks.gpu_day.packages collect --into build/gpu/wheels --piece $(or $(PIECE),48) $(if $(HAVE),--have $(HAVE))
+gpu-packages: ## there: install the pieces that were carried (GPU_PYTHON=python3)
+	$(or $(GPU_PYTHON),$(PY)) -m benchmarks.gpu_day.packages install --from build/gpu/wheels --into $(GPU_PACKAGES)
+gpu-ready: $(if $(GPU_PYTHON),$(GPU_SITE)/.built,$(STAMP))
+	$(if $(GPU_PYTHON),@cp native/aegaeon_native/*.py* $(GPU_SITE)/aegaeon_native/)
 
-NVCC_FLAGS := -std=c++20 -O3 --fatbin -Inative/include -gencode arch=compute_80,code=sm_80 \
-  -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90
-KERNELS_CACHED = $(CACHE)/kernels/$(call content,$(sort $(CUDA_SOURCES)) native/cuda/requirements.lock Makefile).fatbin
-$(KERNELS): $(CUDA_SOURCES) $(if $(filter $(CUDA_HOME)/%,$(NVCC)),$(CUDA_HOME)/.installed)
-	c++ -std=c++20 -fsyntax-only -Inative/include -I$(CUDA_INCLUDE) native/cuda/api_check.cpp
-	@mkdir -p $(dir $(KERNELS_CACHED))
-	test -e $(KERNELS_CACHED) || { $(NVCC) $(NVCC_FLAGS) native/cuda/kernels.cu -o $(KERNELS_CACHED).$$$$ && \
-	  mv $(KERNELS_CACHED).$$$$ $(KERNELS_CACHED); }
-	@cp $(KERNELS_CACHED) $@
-$(CUDA_HOME)/.installed: | $(BIN)/uv
+$(CUDA_FOLDER)/.installed: | $(BIN)/uv
 	@rm -rf $(CUDA_FOLDER)
 	$(BIN)/uv pip install --quiet --python $(PY) --target $(CUDA_FOLDER) --require-hashes -r native/cuda/requirements.lock
 	@touch $@
@@ -239,7 +243,10 @@ $(GPU_SITE)/.built: $(NATIVE)
 	cmake -S native -B build/gpu/native -G Ninja -DPython_EXECUTABLE=$$(command -v $(GPU_PYTHON)) -DCMAKE_BUILD_TYPE=Release \
 	  -Dnanobind_ROOT=$$($(GPU_PYTHON) -m nanobind --cmake_dir) >/dev/null
 	cmake --build build/gpu/native
-	@mkdir -p $(GPU_SITE)/aegaeon_native && cp build/gpu/native/_core*.so $(GPU_SITE)/aegaeon_native/ && touch $@
+	@mkdir -p $(GPU_SITE)/aegaeon_native && cp build/gpu/native/_core*.so $(GPU_SITE)/aegaeon_native/
+	@mkdir -p $(GPU_SITE)/aegaeon-$(VERSION).dist-info # by which importlib.metadata knows the version
+	@printf 'Metadata-Version: 2.1\nName: aegaeon\nVersion: %s\n' $(VERSION) > $(GPU_SITE)/aegaeon-$(VERSION).dist-info/METADATA
+	@touch $@
 
 .PHONY: native-dependencies
 native-dependencies:
@@ -251,7 +258,7 @@ native-dependencies:
 # ---- measure -------------------------------------------------------------------------------------------------------
 
 .PHONY: bench
-BENCHES := slabs slab_sizes copies core size wire simulator plan switch cache load engine kv_copies prefix gateway picker batch_invariance structured
+BENCHES := slabs slab_sizes copies core size wire simulator plan switch cache load engine kv_copies prefill_plan prefix gateway picker batch_invariance structured
 bench: models ## every figure beside its limit; JSON in benchmarks/results
 	@missed=; for b in $(BENCHES); do echo "== $$b"; $(PY) -m benchmarks.$$b || missed="$$missed $$b"; done; \
 	  echo "== exactness"; $(PY) -m benchmarks.exactness --switches $(SWITCHES) --models $(MODELS) || missed="$$missed exactness"; \
@@ -323,7 +330,7 @@ generate: $(STAMP) ## everything that is made from something else
 	@PYTHONPATH=tests $(PY) -m operator_states docs/reference/states.md
 COMPILE = $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --no-annotate
 IN_IMAGES = --python-version 3.11 --python-platform x86_64-manylinux_2_28 -c requirements.lock
-lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images and of CUDA's compiler
+lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images and of CUDA's headers
 	$(COMPILE) pyproject.toml --extra engine --extra demo --extra s3 --extra operator --extra figures --extra dev \
 	  -c constraints.in --universal -o requirements.lock
 	cp requirements.lock requirements-vllm.lock # preferred versions

@@ -1,8 +1,9 @@
-"""A decode step of a 7B-shaped random model, launched ahead, beside the time in which its weights can be read once.
+"""Decode steps of random models, launched ahead, beside the time in which the bytes they must read can be read once.
 
-The bar of 1.3 is held against a short context: 16 sequences of 500 tokens read 1.3 times the weights' bytes in all, as
-this shape has as many key heads as query heads, so no engine could hold it there. Longer ones are for the record, and
-held against the time of their KV as well.
+A 7B's shape has as many key heads as query heads: 16 sequences of 500 tokens read 1.3 times the weights' bytes in all.
+So the bar of 1.3 times the weights is held against a short context there, and against 2048 tokens with an 8B's shape,
+whose KV is a quarter as large. `--sweep`: contexts up to 131,072 tokens and batches up to 64 with a slice of an 8B's
+layers, so that the KV fits; each is held against weights and KV together.
 """
 
 from __future__ import annotations
@@ -11,37 +12,36 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
-import torch
-from benchmarks.gpu_rig import GB, SLAB_BYTES, gpu, median_s, memory_rate, seven_b
-from benchmarks.report import Row, report
-from torch.utils.dlpack import from_dlpack
+from benchmarks.gpu_rig import EIGHT_B, GB, MODEL, SEVEN_B, Bench, Placed, begin, median_s, memory_rate, placed
+from benchmarks.report import Row
 
-from aegaeon_native import BlockPool, Range, SlabPool
-from aegaeon_sidecar.backends import StepInput
-from aegaeon_sidecar.backends.torch import TorchBackend
+from aegaeon_sidecar.backends import Launched, StepInput
 from aegaeon_sidecar.domain.sequences import SamplingParams
-from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.sampling import SamplerState
 
 STEPS = 32
-SHORT, LONG = 128, 500  # tokens of context: of the bar, for the record
+SHORT, LONG = 128, 500  # tokens of context with a 7B's shape
 BATCHES = (1, 4, 8, 16)
+BAR_CONTEXT, BAR_BATCH = 2048, 16  # with an 8B's
+SWEEP_LAYERS = 4
+SWEEP_CONTEXTS, SWEEP_BATCHES = (2048, 32768, 131072), (1, 16, 64)
+_SPARE_BYTES = 4 << 30  # of the device, not for KV
 
 
-def step_s(backend: TorchBackend, blocks: BlockPool, context: int, samplers: list[SamplerState]) -> float:
-    """Seconds of one step of STEPS, each launched before the tokens of the one before are read."""
-    tables = [blocks.allocate(-(-(context + STEPS) // 16), 2**30) for _ in samplers]
+def step_s(bench: Bench, model: Placed, context: int, samplers: list[SamplerState]) -> float:
+    """Seconds of one step of STEPS, each launched before the tokens of the one before are read, except on a CPU."""
+    steps, rounds = bench.sized((STEPS, 5), (3, 1))
+    tables = [model.blocks.allocate(-(-(context + STEPS) // 16), 2**30) for _ in samplers]
 
     def turn() -> None:
-        before = None
-        for step in range(STEPS):
-            first = before is None
+        before: Launched | None = None
+        for step in range(steps):
+            first = before is None or bench.gpu is None
             parts = [
                 StepInput([5] if first else (), context + step, table, samplers[row], None if first else row)
                 for row, table in enumerate(tables)
             ]
-            launched = backend.launch("model", parts, before)
+            launched = model.backend.launch(MODEL, parts, before)
             if before is not None:
                 before.results()
             before = launched
@@ -49,50 +49,75 @@ def step_s(backend: TorchBackend, blocks: BlockPool, context: int, samplers: lis
         before.results()
 
     turn()
-    seconds = median_s(turn, 5) / STEPS
+    seconds = median_s(turn, rounds) / steps
     for table in tables:
-        blocks.release(table)
+        model.blocks.release(table)
     return seconds
 
 
-def figures(backend: TorchBackend, blocks: BlockPool, layout: Layout, rate: float) -> list[Row]:
-    """`rate`: bytes a second that this GPU reads from its memory."""
-    limit = layout.weight_bytes / rate
-    rows = [Row("memory read rate", rate / GB, "GB/s"), Row("weights", layout.weight_bytes / GB, "GB")]
-    for batch in BATCHES:
+def _kv_s(model: Placed, batch: int, context: int, rate: float) -> float:
+    """Seconds in which the KV of a step in the middle of a turn is read."""
+    return batch * (context + STEPS / 2) * model.layout.kv_block_bytes / 16 / rate
+
+
+def seven_b(bench: Bench, model: Placed, rate: float) -> None:
+    """`rate`: bytes a second that the device reads from its memory."""
+    figures, limit = bench.figures, model.layout.weight_bytes / rate
+    figures.add(Row("7B: weights", model.layout.weight_bytes / GB, "GB"))
+    for batch in bench.sized(BATCHES, (1, 4)):
         samplers = [SamplerState()] * batch
-        short = step_s(backend, blocks, SHORT, samplers)
-        rows.append(Row(f"step, batch {batch}, {SHORT} tokens", short * 1e3, "ms", limit * 1e3, "<=", 1.3))
-        long = step_s(backend, blocks, LONG, samplers)
-        kv = batch * (LONG + STEPS / 2) * layout.kv_block_bytes / 16 / rate
-        rows += [
-            Row(f"step, batch {batch}, {LONG} tokens", long * 1e3, "ms"),
-            Row(f"batch {batch}, {LONG} tokens, beside its KV too", long * 1e3, "ms", (limit + kv) * 1e3, "<=", 1.3),
-        ]
+        short = step_s(bench, model, SHORT, samplers)
+        figures.add(Row(f"7B: step, batch {batch}, {SHORT} tokens", short * 1e3, "ms", limit * 1e3, "<=", 1.3))
+        long = step_s(bench, model, LONG, samplers)
+        both = (limit + _kv_s(model, batch, LONG, rate)) * 1e3
+        figures.add(Row(f"7B: step, batch {batch}, {LONG} tokens (limit: KV too)", long * 1e3, "ms", both, "<=", 1.3))
     drawn = [SamplerState(SamplingParams(temperature=0.8, top_p=0.95, seed=row)) for row in range(8)]
-    drawn_s = step_s(backend, blocks, SHORT, drawn)
-    rows.append(Row(f"step, batch 8, {SHORT} tokens, drawn with top-p", drawn_s * 1e3, "ms", limit * 1e3, "<=", 1.3))
-    synchronous = [StepInput([5], LONG, blocks.allocate(40, 2**30), SamplerState())]
-    rows.append(Row("step, batch 1, waited for", median_s(lambda: backend.step("model", synchronous), 21) * 1e3, "ms"))
-    return rows
+    drawn_s = step_s(bench, model, SHORT, drawn)
+    figures.add(Row(f"7B: step, batch 8, {SHORT} tokens, top-p", drawn_s * 1e3, "ms", limit * 1e3, "<=", 1.3))
+    one = [StepInput([5], LONG, model.blocks.allocate(40, 2**30), SamplerState())]
+    waited = median_s(lambda: model.backend.step(MODEL, one), 21)
+    figures.add(Row("7B: step, batch 1, waited for", waited * 1e3, "ms"))
+
+
+def eight_b(bench: Bench, model: Placed, rate: float) -> None:
+    """The bar at 2K, and the host's share of a step: what is left of it when its forward pass is not waited for."""
+    limit = model.layout.weight_bytes / rate
+    seconds = step_s(bench, model, bench.sized(BAR_CONTEXT, 64), [SamplerState()] * BAR_BATCH)
+    name = f"8B: step, batch {BAR_BATCH}, {BAR_CONTEXT} tokens (limit: weights)"
+    bench.figures.add(Row(name, seconds * 1e3, "ms", limit * 1e3, "<=", 1.3))
+
+
+def sweep(bench: Bench, rate: float) -> None:
+    """Contexts by batches; what does not fit in the device's memory is named."""
+    free = bench.gpu.free_bytes - _SPARE_BYTES if bench.gpu is not None else 64 << 20
+    config = bench.shape(EIGHT_B | {"num_hidden_layers": SWEEP_LAYERS})
+    token_bytes = 4 * config["num_hidden_layers"] * config["num_key_value_heads"]
+    token_bytes *= config["hidden_size"] // config["num_attention_heads"]
+    for context in bench.sized(SWEEP_CONTEXTS, (64, 256)):
+        for batch in bench.sized(SWEEP_BATCHES, (1, 4)):
+            tokens = batch * (context + STEPS + 16)
+            if tokens * token_bytes > free:
+                print(f"batch {batch}, {context} tokens: does not fit in the device's memory", flush=True)
+                continue
+            with tempfile.TemporaryDirectory() as folder, placed(bench, Path(folder), config, tokens) as model:
+                seconds = step_s(bench, model, context, [SamplerState()] * batch)
+                limit = model.layout.weight_bytes / rate + _kv_s(model, batch, context, rate)
+            name = f"{SWEEP_LAYERS} layers of an 8B: batch {batch}, {context} tokens (limit: weights and KV)"
+            bench.figures.add(Row(name, seconds * 1e3, "ms", limit * 1e3, "<=", 1.3))
 
 
 def main() -> int:
-    device = gpu()
-    rate = memory_rate()
-    with tempfile.TemporaryDirectory() as folder:
-        directory, layout = seven_b(Path(folder))
-        backend = TorchBackend(device="cuda:0", dtype="bfloat16")
-        slabs = -(-layout.weight_bytes // SLAB_BYTES)
-        pool = SlabPool.cuda(device, SLAB_BYTES, slabs + 192)
-        weights, blocks = Range(pool, slabs), BlockPool(pool, layout.kv_block_bytes, 192)
-        weights.map(0, pool.take(slabs))
-        from_dlpack(weights.dlpack(0, layout.weight_bytes)).view(torch.bfloat16).normal_(std=0.02)
-        backend.register("model", directory, layout, weights.dlpack(0, layout.weight_bytes))
-        backend.bind_kv(layout.kv_shape, blocks.dlpack())
-        rows = figures(backend, blocks, layout, rate)
-    assert np.isfinite([row.value for row in rows]).all()
-    return 0 if report("gpu_decode", rows) else 1
+    bench, given = begin("gpu_decode", __doc__, sweep=True)
+    rate = memory_rate(bench.device, bench.sized(4 << 30, 1 << 24))
+    bench.figures.add(Row("memory read rate", rate / GB, "GB/s"))
+    if given.sweep:
+        sweep(bench, rate)
+        return bench.status
+    for config, measure, context in ((EIGHT_B, eight_b, BAR_CONTEXT), (SEVEN_B, seven_b, LONG)):
+        tokens = BAR_BATCH * (context + STEPS + 16) + 1024
+        with tempfile.TemporaryDirectory() as folder, placed(bench, Path(folder), bench.shape(config), tokens) as model:
+            measure(bench, model, rate)
+    return bench.status
 
 
 if __name__ == "__main__":

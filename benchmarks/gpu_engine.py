@@ -6,18 +6,21 @@ needs: gRPC and transformers beside torch.
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import sys
+import tempfile
 from pathlib import Path
 
-from benchmarks.gpu_rig import SLAB_BYTES, gpu, link_rates
-from benchmarks.report import Row, report
-from benchmarks.switch import in_shared_memory, residents
+from benchmarks.gpu_rig import SLAB_BYTES, Bench, begin, link_rates
+from benchmarks.report import Row
+from benchmarks.switch import residents
 
 from aegaeon_cli.bench.batch import prepare, to_and_fro
 from aegaeon_cli.bench.testing.rig import OneEngine, Size, make_model, one_engine
 
 MODEL = Size(hidden=4096, layers=6, vocabulary=32000)  # 2.5 GB in bfloat16
+SMALL_MODEL = Size(hidden=256, layers=2, vocabulary=2048)
 SLABS = 200  # two of them with their KV
 KV_SLABS = 16  # of a batch
 SEQUENCES, TOKENS = 8, 500
@@ -43,19 +46,28 @@ async def batches(one: OneEngine, names: list[str], link: float) -> list[Row]:
     ]
 
 
-async def run(folder: Path) -> bool:
-    link, _ = link_rates()
-    models = {name: make_model(folder / name, seed, MODEL) for seed, name in enumerate(("one", "other"))}
-    memory = {"device_bytes": SLABS * SLAB_BYTES, "slab_bytes": SLAB_BYTES, "cache_bytes": 8 << 30}
-    async with one_engine(folder, **memory, host_kv_bytes=2 << 30, device="cuda:0", dtype="bfloat16") as one:
+async def run(bench: Bench, folder: Path) -> None:
+    link, _ = link_rates(bench.device, bench.sized(1 << 30, 1 << 24))
+    size = bench.sized(MODEL, SMALL_MODEL)
+    models = {name: make_model(folder / name, seed, size) for seed, name in enumerate(("one", "other"))}
+    slab_bytes = bench.sized(SLAB_BYTES, 1 << 20)
+    memory = {
+        "device_bytes": SLABS * slab_bytes,
+        "slab_bytes": slab_bytes,
+        "cache_bytes": bench.sized(8 << 30, 1 << 28),
+    }
+    host_kv = bench.sized(2 << 30, 1 << 26)
+    async with one_engine(folder, **memory, host_kv_bytes=host_kv, device=bench.device, dtype="bfloat16") as one:
         await one.serve(models)
-        rows = await batches(one, list(models), link) + await residents(one, list(models))
-    return report("gpu_engine", rows)
+        bench.figures.add(*await batches(one, list(models), link))
+        bench.figures.add(*await residents(one, list(models)))
 
 
 def main() -> int:
-    gpu()
-    return in_shared_memory(run)
+    bench, _ = begin("gpu_engine", __doc__)
+    with tempfile.TemporaryDirectory(prefix="aegaeon-bench-", dir="/dev/shm") as folder:
+        asyncio.run(run(bench, Path(folder)))
+    return bench.status
 
 
 if __name__ == "__main__":

@@ -10,40 +10,42 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.gpu_rig import SLAB_BYTES, gpu
-from benchmarks.load import ROUNDS, Peak, dd, load, write_model
-from benchmarks.report import Row, report
+from benchmarks.gpu_rig import SLAB_BYTES, Bench, begin
+from benchmarks.load import CONFIG, ROUNDS, Peak, dd, load, write_model
+from benchmarks.report import Row
+from torch.utils.dlpack import from_dlpack
 
-from aegaeon_native import CudaDevice, Range, SlabPool
+from aegaeon_native import Range
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.weights.ring import READERS, StageRing
 
 
-def rows(device: CudaDevice, directory: Path, layout: Layout) -> list[Row]:
+def measure(bench: Bench, directory: Path, layout: Layout) -> None:
     """Turn by turn; dd alone and as many at a time as the ring has readers, of which the faster is the limit."""
     slabs = -(-layout.weight_bytes // SLAB_BYTES)
-    pool = SlabPool.cuda(device, SLAB_BYTES, slabs)
+    pool = bench.pool(slabs)
     weights = Range(pool, slabs)
     weights.map(0, pool.take(slabs))
+    here = [from_dlpack(weights.dlpack(0, layout.weight_bytes)).numpy()] if bench.gpu is None else []
     disk, loads = [], []
     with Peak() as peak:
-        ring = StageRing(gpu=device)
-        for _ in range(ROUNDS):
+        ring = StageRing(gpu=bench.gpu)
+        for _ in range(bench.sized(ROUNDS, 1)):
             disk.append(max(dd(layout.files[0], readers) for readers in {1, READERS}))
-            loads.append(load(directory, layout, ring, on_device=weights.address))
-    weights.close()
+            loads.append(load(directory, layout, ring, *here, on_device=0 if here else weights.address))
     limit = statistics.median(disk) / 1e9
-    return [
+    bench.figures.add(
         Row("load: from disk to the GPU (limit: dd)", statistics.median(loads) / 1e9, "GB/s", limit, ">=", 0.9),
         Row("load: host memory it needs", (peak.most_bytes - peak.first_bytes) / 1e6, "MB", 300, "<="),
-    ]
+    )
 
 
 def main() -> int:
-    device = gpu()
+    bench, _ = begin("gpu_load", __doc__)
     with tempfile.TemporaryDirectory(prefix="aegaeon-bench-") as disk:
         directory = Path(disk) / "model"
-        return not report("gpu_load", rows(device, directory, write_model(directory)))
+        measure(bench, directory, write_model(directory, bench.shape(CONFIG)))
+    return bench.status
 
 
 if __name__ == "__main__":

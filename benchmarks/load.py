@@ -18,7 +18,9 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from benchmarks.report import Row, report
@@ -58,10 +60,10 @@ CONFIG = {
 }
 
 
-def write_model(directory: Path) -> Layout:
-    """About 2 GB of random float32 in one file."""
+def write_model(directory: Path, config: Mapping[str, Any] = CONFIG) -> Layout:
+    """Random float32 in one file, with CONFIG about 2 GB."""
     directory.mkdir()
-    (directory / "config.json").write_text(json.dumps(CONFIG))
+    (directory / "config.json").write_text(json.dumps(config))
     entries, end = {}, 0
     for name, shape in tensor_shapes(read_spec(directory)).items():
         begin, end = end, end + 4 * int(np.prod(shape))

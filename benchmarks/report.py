@@ -7,12 +7,15 @@ Benchmarks run from the repository's root: `python -m benchmarks.NAME`.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 RESULTS = Path(__file__).parent / "results"
+BARS_MISSED = 3
+"""exit status of a benchmark that ran to its end, with figures that miss their bars"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +64,40 @@ def line(row: Row) -> str:
     return f"{head} limit {row.limit:>12,.4g}  {row.bar:<16} {'holds' if row.holds else 'MISSED'}"
 
 
+class Figures:
+    """Rows as they come: each is printed and written at once, so that an early end of the process loses none.
+
+    `file`: JSON lines that rows are appended to, with the name and the time; None: results/NAME.json.
+    """
+
+    def __init__(self, name: str, file: Path | None = None) -> None:
+        self._name, self._file = name, file
+        self._rows: list[Row] = []
+
+    @property
+    def hold(self) -> bool:
+        """Whether all of them do."""
+        return all(row.holds for row in self._rows)
+
+    def add(self, *rows: Row) -> None:
+        """Print them and write them."""
+        for row in rows:
+            print(line(row), flush=True)
+        self._rows += rows
+        if self._file is None:
+            RESULTS.mkdir(exist_ok=True)
+            text = json.dumps([row.as_json() for row in self._rows], indent=2)
+            (RESULTS / f"{self._name}.json").write_text(text + "\n")
+        else:
+            with self._file.open("a", encoding="utf-8") as lines:
+                lines.writelines(json.dumps(self._line(row)) + "\n" for row in rows)
+
+    def _line(self, row: Row) -> dict[str, object]:
+        return {"stage": self._name, "at": round(time.time(), 1), **row.as_json()}
+
+
 def report(name: str, rows: Sequence[Row]) -> bool:
     """Print the rows, write benchmarks/results/`name`.json, and say whether all of them hold."""
-    for row in rows:
-        print(line(row), flush=True)
-    RESULTS.mkdir(exist_ok=True)
-    text = json.dumps([row.as_json() for row in rows], indent=2)
-    (RESULTS / f"{name}.json").write_text(text + "\n")
-    return all(row.holds for row in rows)
+    figures = Figures(name)
+    figures.add(*rows)
+    return figures.hold

@@ -64,14 +64,21 @@ class Figures:
     late_s: float
 
 
-def trace(names: list[str], rate: float, seconds: float, seed: int) -> Workload:
-    """Poisson arrivals at `rate` a second for each model; short prompts, 20 to 120 tokens."""
+def trace(
+    names: list[str],
+    rate: float,
+    seconds: float,
+    seed: int,
+    prompts: tuple[int, int] = (16, 96),
+    outputs: tuple[int, int] = (20, 120),
+) -> Workload:
+    """Poisson arrivals at `rate` a second for each model; lengths in tokens, drawn evenly."""
     chosen = random.Random(seed)
     arrivals = []
     for model in range(len(names)):
         at = chosen.expovariate(rate)
         while at < seconds:
-            arrivals.append(Arrival(at, model, chosen.randint(16, 96), chosen.randint(20, 120)))
+            arrivals.append(Arrival(at, model, chosen.randint(*prompts), chosen.randint(*outputs)))
             at += chosen.expovariate(rate)
     return Workload(tuple(names), tuple(sorted(arrivals, key=lambda a: a.t_s)), tuple(names))
 

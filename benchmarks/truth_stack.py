@@ -27,10 +27,12 @@ _FIRST_TOKEN, _LAST_TOKEN = 6, 2000  # ids that every vocabulary has and that ar
 
 @dataclass(slots=True)
 class Reply:
-    """`times`: seconds from sending to each token; `late_s`: how much later than asked the request was sent."""
+    """`times`: seconds from sending to each token of `tokens`; `late_s`: how much later than asked the request was
+    sent."""
 
     late_s: float
     times: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
     error: str = ""
 
 
@@ -59,13 +61,14 @@ async def replay(url: str, names: Sequence[str], workload: Workload) -> list[Rep
         async with asyncio.TaskGroup() as group:
             tasks = []
             for index, arrival in enumerate(workload.arrivals):
-                prompt = _prompt(index, arrival.input_tokens)
+                prompt = prompt_of(index, arrival.input_tokens)
                 body = _body(names[arrival.model], prompt, arrival.output_tokens)
                 tasks.append(group.create_task(_ask(session, url, body, began + arrival.t_s)))
     return [task.result() for task in tasks]
 
 
-def _prompt(seed: int, tokens: int) -> list[int]:
+def prompt_of(seed: int, tokens: int) -> list[int]:
+    """The prompt of the arrival with this index: token ids that every vocabulary has."""
     chosen = random.Random(seed)
     return [chosen.randrange(_FIRST_TOKEN, _LAST_TOKEN) for _ in range(tokens)]
 
@@ -99,7 +102,9 @@ def _take(event: dict[str, Any], at_s: float, reply: Reply) -> None:
         reply.error = str(event["error"])
         return
     for choice in event["choices"]:
-        reply.times += [at_s] * len(choice.get("token_ids") or ())
+        tokens = choice.get("token_ids") or ()
+        reply.times += [at_s] * len(tokens)
+        reply.tokens += tokens
 
 
 async def switches(scheduler: str) -> int:

@@ -21,16 +21,21 @@ class FileSystemFullError(NativeError):
 class CudaDevice:
     """One GPU, through NVIDIA's driver alone. Shares the context of the CUDA runtime, hence of torch. Thread-safe."""
 
-    def __init__(self, ordinal: int, driver: str = "libcuda.so.1", kernels: bytes = b"") -> None:
-        """Load the driver and open the GPU. Raises NativeError saying what this machine lacks.
-
-        `kernels`: the compiled kernels.fatbin, or nothing: small blocks are then moved by copies as well.
-        """
+    def __init__(self, ordinal: int, driver: str = "libcuda.so.1") -> None:
+        """Load the driver and open the GPU. Raises NativeError saying what this machine lacks."""
 
     @property
     def ordinal(self) -> int: ...
     @property
     def name(self) -> str: ...
+    @property
+    def pci_bus_id(self) -> str:
+        """As the kernel names it: 0000:0a:00.0."""
+
+    @property
+    def locks_read_only(self) -> bool:
+        """Whether pages that are mapped for reading alone can be locked; elsewhere they must be mapped writable."""
+
     @property
     def capability(self) -> int:
         """Ten times the major number plus the minor one: 80, 90."""
@@ -44,7 +49,11 @@ class CudaDevice:
     @property
     def free_bytes(self) -> int: ...
     def lock_pages(self, address: int, nbytes: int, read_only: bool = False) -> None:
-        """Page-lock host memory: copies from and to it run at the link's rate. Takes time; do it ahead."""
+        """Page-lock host memory: copies from and to it run at the link's rate, on every GPU. Takes time; do it ahead.
+
+        256 MiB at a time: during a call of the driver no thread of the process can map or unmap anything.
+        `read_only` has no effect where the GPU does not know such locks.
+        """
 
     def unlock_pages(self, address: int) -> None:
         """When no copy uses them any more. Unknown addresses are fine."""
@@ -69,7 +78,10 @@ class SlabPool:
 
     @staticmethod
     def attach(path: str, device: CudaDevice | None = None) -> SlabPool:
-        """Another process's shared pool, for reading blocks its handles name: allocates nothing, maps read-only."""
+        """Another process's shared pool, for reading blocks its handles name: allocates nothing.
+
+        Mapped for reading, unless `device` can only lock pages that are mapped for writing too.
+        """
 
     @staticmethod
     def cuda(device: CudaDevice, slab_bytes: int, slabs: int) -> SlabPool:
@@ -292,14 +304,9 @@ class CopyLane:
         name: str,
         chunk_bytes: int = 4194304,
         device: CudaDevice | None = None,
-        priority: int = 0,
-        kernel_below: int = 131072,
     ) -> None:
-        """`device`: the bytes are moved by a stream of this GPU, of `priority` 0 (least urgent) down to -5.
+        """`device`: the bytes are moved by a stream of this GPU."""
 
-        Blocks that are smaller than `kernel_below` bytes (as the GPU sees them, neighbours joined) are moved by a
-        kernel where there is one.
-        """
     def copy(self, dst: int, src: int, nbytes: int, tag: int = 0) -> None: ...
     def copy_blocks(
         self,
@@ -351,10 +358,8 @@ class CopyLane:
 class StageRing:
     """`depth` slots of `chunk_bytes`, `readers` of them read into at a time: files into memory, by native threads."""
 
-    def __init__(
-        self, chunk_bytes: int, depth: int, readers: int, device: CudaDevice | None = None, priority: int = 0
-    ) -> None:
-        """With `device` the slots are page-locked, and a run may write to its memory; `priority` as CopyLane has it."""
+    def __init__(self, chunk_bytes: int, depth: int, readers: int, device: CudaDevice | None = None) -> None:
+        """With `device` the slots are page-locked, and a run may write to its memory."""
     @staticmethod
     def formats() -> list[str]:
         """The number formats by their names in safetensors; `run` takes them by their place in here."""

@@ -1,48 +1,21 @@
 // The CUDA tier over the fake driver: its books, its order of calls and what it does when one fails.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <cstring>
 #include <numeric>
 #include <random>
 #include <thread>
 
-#include "aegaeon/blocks.hpp"
-#include "aegaeon/copylane.hpp"
-#include "aegaeon/cuda/stores.hpp"
-#include "aegaeon/cuda/stream_mover.hpp"
 #include "aegaeon/errors.hpp"
-#include "fake_cuda.hpp"
+#include "cuda_rig.hpp"
 
-using namespace aegaeon;
+using namespace cuda_rig;
 using namespace std::chrono_literals;
-using cuda::SharedDevice;
 
 namespace {
 
-constexpr std::size_t kSlab = 2 << 20;
-constexpr std::size_t kChunk = 65536;
 constexpr std::size_t kManyBlocks = 1 << 20;
-constexpr std::size_t kNever = 0;
-constexpr int kOutOfMemory = 2;
-
-SharedDevice open(const std::string& kernels = "") { return std::make_shared<cuda::Device>(0, FAKE_CUDA, kernels); }
-
-std::shared_ptr<SlabPool> device_pool(const SharedDevice& device, std::size_t slabs) {
-  return cuda::create_pool(device, kSlab, slabs);
-}
-
-std::shared_ptr<SlabPool> host_pool(const SharedDevice& device, std::size_t slabs) {
-  static std::atomic<int> number{0};
-  const std::string path = testing::TempDir() + "cuda-" + std::to_string(::getpid()) + "-" + std::to_string(++number);
-  return SlabPool::create_shared(path, kSlab, slabs, cuda::locking(device));
-}
-
-CopyLane lane_of(const SharedDevice& device, std::size_t chunk = kChunk,
-                 std::size_t kernel_below = cuda::StreamMover::kKernelBelow) {
-  return CopyLane("cuda", chunk, std::make_unique<cuda::StreamMover>(device, -1, kernel_below));
-}
+constexpr int kOutOfMemory = 2, kUnknown = 999;
 
 std::byte* bytes_of(const BlockPool& pool) { return reinterpret_cast<std::byte*>(pool.address()); }
 
@@ -54,29 +27,16 @@ std::vector<Block> taken(BlockPool& pool, std::size_t count) {
 
 std::byte stamp(std::size_t block, std::size_t byte) { return static_cast<std::byte>(block * 31 + byte * 7 + 1); }
 
-bool nothing_lives() {
-  const FakeLive live = fake_live();
-  return live.contexts + live.modules + live.handles + live.mappings + live.reservations + live.locked + live.streams +
-             live.events ==
-         0;
-}
-
-class Cuda : public testing::Test {
- protected:
-  void TearDown() override { EXPECT_TRUE(nothing_lives()) << "the driver still holds something"; }
-};
-
 }  // namespace
 
 TEST_F(Cuda, IsRefusedInASentenceWhereThereIsNoDriver) {
   try {
-    cuda::Device(0, "libno-such-driver.so.1", "");
+    cuda::Device(0, "libno-such-driver.so.1");
     FAIL();
   } catch (const NativeError& error) {
     EXPECT_NE(std::string(error.what()).find("driver cannot be loaded"), std::string::npos);
   }
-  EXPECT_THROW(cuda::Device(1, FAKE_CUDA, ""), NativeError);
-  EXPECT_THROW(cuda::Device(0, FAKE_CUDA, "no kernels"), NativeError);
+  EXPECT_THROW(open(2), NativeError);
 }
 
 TEST_F(Cuda, ARangeKeepsItsAddressesAndASlabItsBytes) {
@@ -161,44 +121,48 @@ TEST_F(Cuda, ALaneCopiesThereAndBackAndRecordsWhenTheBytesAreThere) {
   const auto events = EventTable::create_private(2);
   Range range(pool, 1);
   range.map(0, std::vector<Slab>{0});
-  std::vector<std::byte> source(1'000'003), target(source.size());
-  for (std::size_t i = 0; i < source.size(); ++i) source[i] = stamp(0, i);
+  constexpr std::size_t kBytes = 1'000'003;
+  Locked source(device, kBytes), target(device, kBytes);
+  for (std::size_t i = 0; i < kBytes; ++i) source.bytes[i] = stamp(0, i);
   auto lane = lane_of(device);
   fake_hold(true);
   const auto event = events->event();
-  lane.copy(range.at(0, source.size()), source.data(), source.size());
-  lane.copy(target.data(), range.at(0, source.size()), source.size());
+  lane.copy(range.at(0, kBytes), source.bytes.data(), kBytes);
+  lane.copy(target.bytes.data(), range.at(0, kBytes), kBytes);
   lane.record(event);
   EXPECT_FALSE(event->wait_for(20ms));
   EXPECT_FALSE(lane.synchronize(1ms));
   fake_hold(false);
   ASSERT_TRUE(event->wait_for(10s));
-  EXPECT_EQ(target, source);
+  EXPECT_EQ(target.bytes, source.bytes);
 }
 
 TEST_F(Cuda, ACancelledCopyStopsWithinTheChunksInFlight) {
   const auto device = open();
-  std::vector<std::byte> source(64 * 65536, std::byte{1}), target(source.size());
+  constexpr std::size_t kBytes = 64 * kChunk;
+  Locked source(device, kBytes, std::byte{1}), target(device, kBytes);
   auto lane = lane_of(device);
   fake_hold(true);
-  lane.copy(target.data(), source.data(), source.size(), 7);
-  while (lane.bytes_copied() < 4 * 65536) std::this_thread::yield();
+  lane.copy(target.bytes.data(), source.bytes.data(), kBytes, 7);
+  while (lane.bytes_copied() < 4 * kChunk) std::this_thread::yield();
   lane.cancel(7);
   fake_hold(false);
   ASSERT_TRUE(lane.synchronize(10s));
   EXPECT_TRUE(lane.cancelled(7));
-  EXPECT_LE(lane.bytes_copied(), 6u * 65536);
-  const auto copied = static_cast<std::ptrdiff_t>(lane.bytes_copied());
-  EXPECT_TRUE(std::all_of(target.begin(), target.begin() + copied, [](std::byte b) { return b == std::byte{1}; }));
-  EXPECT_TRUE(std::all_of(target.begin() + copied, target.end(), [](std::byte b) { return b == std::byte{0}; }));
+  EXPECT_LE(lane.bytes_copied(), 6 * kChunk);
+  const auto begin = target.bytes.begin();
+  const auto end = begin + static_cast<std::ptrdiff_t>(lane.bytes_copied());
+  EXPECT_TRUE(std::all_of(begin, end, [](std::byte b) { return b == std::byte{1}; }));
+  EXPECT_TRUE(std::all_of(end, target.bytes.end(), [](std::byte b) { return b == std::byte{0}; }));
 }
 
 // Blocks of 3 MiB / 32 cross the borders of slabs; the host's pages are locked where the pool is mapped linearly.
-class CudaBlocks : public Cuda, public testing::WithParamInterface<std::tuple<std::size_t, std::size_t>> {};
+class CudaBlocks : public Cuda, public testing::WithParamInterface<std::tuple<std::size_t, bool>> {};
 
 TEST_P(CudaBlocks, MoveBetweenDeviceAndLockedHostWholeAndToTheirPlaces) {
-  const auto [block_bytes, kernel_below] = GetParam();
-  const auto device = open("fake kernels");
+  const auto [block_bytes, late] = GetParam();
+  fake_late(late);
+  const auto device = open();
   const auto on_device = device_pool(device, 4);
   const auto on_host = host_pool(device, 4);
   BlockPool here(on_device, block_bytes, 4);
@@ -214,12 +178,11 @@ TEST_P(CudaBlocks, MoveBetweenDeviceAndLockedHostWholeAndToTheirPlaces) {
   }
   std::vector<Block> shuffled = to;
   std::shuffle(shuffled.begin(), shuffled.end(), std::minstd_rand(1));
-  auto lane = lane_of(device, kManyBlocks, kernel_below);
-  const int launches = fake_calls("cuLaunchKernel");
+  auto lane = lane_of(device, kManyBlocks);
   lane.copy_blocks(bytes_of(there), bytes_of(here), block_bytes, shuffled, from);
   lane.copy_blocks(bytes_of(here), bytes_of(there), block_bytes, again, shuffled);
   ASSERT_TRUE(lane.synchronize(10s));
-  EXPECT_EQ(fake_calls("cuLaunchKernel") > launches, kernel_below > 0 && block_bytes % 16 == 0);
+  EXPECT_EQ(fake_pageable(), 0u);
   const bool same = std::equal(from.begin(), from.end(), again.begin(), [&](Block a, Block b) {
     const auto* first = bytes_of(here) + static_cast<std::size_t>(a) * block_bytes;
     const auto* second = bytes_of(here) + static_cast<std::size_t>(b) * block_bytes;
@@ -229,18 +192,18 @@ TEST_P(CudaBlocks, MoveBetweenDeviceAndLockedHostWholeAndToTheirPlaces) {
   there.release(decoys);
 }
 
-INSTANTIATE_TEST_SUITE_P(BySizeAndWay, CudaBlocks,
-                         testing::Combine(testing::Values(98304, 65536, 40001), testing::Values(kNever, 131072)));
+INSTANTIATE_TEST_SUITE_P(BySizeAndOrder, CudaBlocks,
+                         testing::Combine(testing::Values(98304, 65536, 40001), testing::Bool()));
 
 TEST_F(Cuda, AFailedCopyIsToldByTheNextCallAndNothingRunsBehindIt) {
   const auto device = open();
-  std::vector<std::byte> source(200'000, std::byte{1}), target(source.size());
+  Locked source(device, 200'000, std::byte{1}), target(device, 200'000);
   auto lane = lane_of(device);
-  fake_fail("cuMemcpyAsync", 719, 1);
-  lane.copy(target.data(), source.data(), source.size());
+  fake_fail("cuMemcpyAsync", kUnknown, 1);
+  lane.copy(target.bytes.data(), source.bytes.data(), source.bytes.size());
   EXPECT_THROW(while (!lane.synchronize(1ms)){}, NativeError);
-  EXPECT_EQ(target[0], std::byte{1});  // the chunk before it had ended when the failure was reported
-  EXPECT_EQ(target[150'000], std::byte{0});
+  EXPECT_EQ(target.bytes[0], std::byte{1});  // the chunk before it had ended when the failure was reported
+  EXPECT_EQ(target.bytes[150'000], std::byte{0});
 }
 
 TEST_F(Cuda, PagesAreUnlockedOnceAndRangesForgotten) {
@@ -262,7 +225,7 @@ TEST_F(Cuda, PagesAreUnlockedOnceAndRangesForgotten) {
 }
 
 TEST_F(Cuda, LanesMapsAndUnmapsRunSideBySide) {
-  const auto device = open("fake kernels");
+  const auto device = open();
   const auto pool = device_pool(device, 12);
   const auto host = host_pool(device, 12);
   const auto work = [&](std::size_t seed) {

@@ -1,6 +1,5 @@
+// The double's devices and contexts, and what tests tell it.
 #include "fake_cuda.hpp"
-
-#include <sys/mman.h>
 
 #include <cstring>
 
@@ -17,6 +16,24 @@ World& world() {
 
 thread_local std::vector<Context> contexts;
 
+namespace {
+
+bool is_sticky(Result code) {
+  static const std::set<Result> codes{214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719};
+  return codes.contains(code);
+}
+
+}  // namespace
+
+// Not every GPU has page locks for reading alone; this one does not until a test sets the attribute.
+int attribute_of(int device, int which) {
+  static const std::map<int, int> usual{{kAttributeMajor, 9}, {kAttributeMinor, 0}, {kAttributeReadOnlyLocks, 0}};
+  const auto& own = world().gpus[static_cast<std::size_t>(device)].attributes;
+  if (const auto set = own.find(which); set != own.end()) return set->second;
+  const auto found = usual.find(which);
+  return found == usual.end() ? 1 : found->second;
+}
+
 Result entered(const char* name) {
   World& w = world();
   const std::scoped_lock lock(w.mutex);
@@ -25,18 +42,16 @@ Result entered(const char* name) {
   if (failure == w.failures.end() || failure->second.first-- > 0) return kSuccess;
   const int code = failure->second.second;
   w.failures.erase(failure);
+  if (is_sticky(code) && !contexts.empty()) current().lost = code;
   return code;
 }
 
+Result entered_with_context(const char* name) {
+  if (const Result failed = entered(name); failed != kSuccess) return failed;
+  return contexts.empty() ? kInvalidContext : current().lost.load();
+}
+
 }  // namespace fake_cuda
-
-namespace {
-
-constexpr std::size_t kUnit = 2 << 20;
-constexpr Result kLockedAlready = 712, kNotLocked = 713;
-constexpr int kNothing = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-
-}  // namespace
 
 extern "C" {
 
@@ -44,8 +59,9 @@ FakeLive fake_live() {
   World& w = world();
   const std::scoped_lock lock(w.mutex);
   const auto count = [](const auto& things) { return static_cast<int>(things.size()); };
-  return {w.contexts,      w.modules, count(w.handles), count(w.mappings), count(w.reservations),
-          count(w.locked), w.streams, w.events};
+  int retained = 0;
+  for (const Gpu& gpu : w.gpus) retained += gpu.retained;
+  return {retained, count(w.handles), count(w.mappings), count(w.reservations), count(w.locked), w.streams, w.events};
 }
 
 void fake_fail(const char* name, int code, int skip) {
@@ -59,13 +75,61 @@ void fake_hold(bool held) {
   world().changed.notify_all();
 }
 
+void fake_late(bool late) { world().late = late; }
+
 int fake_calls(const char* name) {
   const std::scoped_lock lock(world().mutex);
   return world().calls[name];
 }
 
+void fake_attribute(int device, int which, int value) {
+  const std::scoped_lock lock(world().mutex);
+  world().gpus.at(static_cast<std::size_t>(device)).attributes[which] = value;
+}
+
+void fake_granularity(int device, std::size_t bytes) {
+  const std::scoped_lock lock(world().mutex);
+  world().gpus.at(static_cast<std::size_t>(device)).unit = bytes;
+}
+
+void fake_take(int device, std::size_t bytes) {
+  const std::scoped_lock lock(world().mutex);
+  world().gpus.at(static_cast<std::size_t>(device)).taken = bytes;
+}
+
+std::size_t fake_longest_lock() {
+  const std::scoped_lock lock(world().mutex);
+  return world().longest_lock;
+}
+
+std::size_t fake_pageable() {
+  const std::scoped_lock lock(world().mutex);
+  return world().pageable;
+}
+
+void fake_reset() {
+  fake_hold(false);
+  fake_late(false);
+  const std::scoped_lock lock(world().mutex);
+  World& w = world();
+  w.failures.clear();
+  w.longest_lock = w.pageable = 0;
+  for (Gpu& gpu : w.gpus) {
+    gpu.lost = kSuccess;
+    gpu.taken = 0;
+    gpu.unit = kUnit;
+    gpu.attributes.clear();
+  }
+}
+
 Result cuGetErrorString(Result code, const char** text) {
-  *text = code == kOutOfMemory ? "out of memory" : code == kInvalidContext ? "invalid device context" : "a fake error";
+  static const std::map<Result, const char*> texts{{kOutOfMemory, "out of memory"},
+                                                   {kInvalidContext, "invalid device context"},
+                                                   {kInvalidHandle, "invalid resource handle"},
+                                                   {kIllegalAddress, "an illegal memory access was encountered"},
+                                                   {kNotSupported, "operation not supported"}};
+  const auto known = texts.find(code);
+  *text = known == texts.end() ? "a fake error" : known->second;
   return kSuccess;
 }
 
@@ -80,11 +144,12 @@ Result cuDriverGetVersion(int* version) {
 }
 
 Result cuDeviceGetCount(int* count) {
-  *count = 1;
+  *count = static_cast<int>(world().gpus.size());
   return kSuccess;
 }
 
 Result cuDeviceGet(DeviceId* device, int ordinal) {
+  if (!is_gpu(ordinal)) return kInvalidDevice;
   *device = ordinal;
   return kSuccess;
 }
@@ -94,27 +159,37 @@ Result cuDeviceGetName(char* name, int, DeviceId) {
   return kSuccess;
 }
 
+Result cuDeviceGetPCIBusId(char* name, int, DeviceId device) {
+  std::strcpy(name, device == 0 ? "0000:0a:00.0" : "0000:8a:00.0");
+  return kSuccess;
+}
+
 Result cuDeviceTotalMem_v2(std::size_t* bytes, DeviceId) {
-  *bytes = std::size_t{1} << 30;
+  *bytes = kTotal;
   return kSuccess;
 }
 
-Result cuDeviceGetAttribute(int* value, int which, DeviceId) {
-  *value = which == kAttributeMajor ? 9 : which == kAttributeMinor ? 0 : 1;
+Result cuDeviceGetAttribute(int* value, int which, DeviceId device) {
+  const std::scoped_lock lock(world().mutex);
+  if (!is_gpu(device)) return kInvalidDevice;
+  *value = attribute_of(device, which);
   return kSuccess;
 }
 
-Result cuDevicePrimaryCtxRetain(Context* context, DeviceId) {
+Result cuDevicePrimaryCtxRetain(Context* context, DeviceId device) {
   ENTER();
+  if (!is_gpu(device)) return kInvalidDevice;
   const std::scoped_lock lock(world().mutex);
-  ++world().contexts;
-  *context = reinterpret_cast<Context>(&world());
+  Gpu& gpu = world().gpus[static_cast<std::size_t>(device)];
+  ++gpu.retained;
+  *context = &gpu.context;
   return kSuccess;
 }
 
-Result cuDevicePrimaryCtxRelease_v2(DeviceId) {
+Result cuDevicePrimaryCtxRelease_v2(DeviceId device) {
   const std::scoped_lock lock(world().mutex);
-  --world().contexts;
+  Gpu& gpu = world().gpus.at(static_cast<std::size_t>(device));
+  if (--gpu.retained == 0) gpu.lost = kSuccess;  // the next to retain it gets a new one
   return kSuccess;
 }
 
@@ -128,123 +203,6 @@ Result cuCtxPopCurrent_v2(Context* context) {
   *context = contexts.back();
   contexts.pop_back();
   return kSuccess;
-}
-
-Result cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-  ENTER_WITH_CONTEXT();
-  *least = 0;
-  *greatest = -5;
-  return kSuccess;
-}
-
-Result cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
-  ENTER_WITH_CONTEXT();
-  *free = *total = std::size_t{1} << 30;
-  return kSuccess;
-}
-
-Result cuMemGetAllocationGranularity(std::size_t* bytes, const AllocationProp* prop, int) {
-  ENTER();
-  if (prop->type != kAllocationPinned || prop->location.type != kLocationDevice) return kInvalidValue;
-  *bytes = kUnit;
-  return kSuccess;
-}
-
-Result cuMemCreate(MemHandle* handle, std::size_t bytes, const AllocationProp*, unsigned long long) {
-  ENTER();
-  if (bytes == 0 || bytes % kUnit != 0) return kInvalidValue;
-  const int fd = ::memfd_create("fake-cuda", MFD_CLOEXEC);
-  if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(bytes)) != 0) return kOutOfMemory;
-  const std::scoped_lock lock(world().mutex);
-  *handle = world().next++;
-  world().handles[*handle] = std::make_shared<Memory>(fd, bytes);
-  return kSuccess;
-}
-
-Result cuMemRelease(MemHandle handle) {
-  ENTER();
-  const std::scoped_lock lock(world().mutex);
-  return world().handles.erase(handle) == 1 ? kSuccess : kInvalidValue;
-}
-
-Result cuMemAddressReserve(DevicePtr* address, std::size_t bytes, std::size_t, DevicePtr, unsigned long long) {
-  ENTER();
-  if (bytes == 0 || bytes % kUnit != 0) return kInvalidValue;
-  void* base = ::mmap(nullptr, bytes, PROT_NONE, kNothing, -1, 0);
-  if (base == MAP_FAILED) return kOutOfMemory;
-  const std::scoped_lock lock(world().mutex);
-  *address = reinterpret_cast<DevicePtr>(base);
-  world().reservations[*address] = bytes;
-  return kSuccess;
-}
-
-Result cuMemAddressFree(DevicePtr address, std::size_t bytes) {
-  ENTER();
-  World& w = world();
-  const std::scoped_lock lock(w.mutex);
-  const auto reservation = w.reservations.find(address);
-  if (reservation == w.reservations.end() || reservation->second != bytes) return kInvalidValue;
-  const auto mapped = w.mappings.lower_bound(address);
-  if (mapped != w.mappings.end() && mapped->first < address + bytes) return kInvalidValue;
-  ::munmap(pointer(address), bytes);
-  w.reservations.erase(reservation);
-  return kSuccess;
-}
-
-Result cuMemMap(DevicePtr address, std::size_t bytes, std::size_t offset, MemHandle handle, unsigned long long) {
-  ENTER();
-  World& w = world();
-  const std::scoped_lock lock(w.mutex);
-  auto reservation = w.reservations.upper_bound(address);
-  if (reservation == w.reservations.begin()) return kInvalidValue;
-  --reservation;
-  const bool inside = address + bytes <= reservation->first + reservation->second;
-  const auto memory = w.handles.find(handle);
-  if (!inside || offset != 0 || memory == w.handles.end() || memory->second->bytes != bytes) return kInvalidValue;
-  if (w.mappings.contains(address)) return kInvalidValue;
-  w.mappings[address] = {bytes, memory->second};
-  return kSuccess;
-}
-
-Result cuMemSetAccess(DevicePtr address, std::size_t bytes, const AccessDesc* access, std::size_t count) {
-  ENTER();
-  if (count != 1 || access->flags != kAccessReadWrite) return kInvalidValue;
-  const std::scoped_lock lock(world().mutex);
-  for (DevicePtr at = address; at < address + bytes;) {
-    const auto mapped = world().mappings.find(at);
-    if (mapped == world().mappings.end()) return kInvalidValue;
-    const Mapped& what = mapped->second;
-    ::mmap(pointer(at), what.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, what.memory->fd, 0);
-    at += what.bytes;
-  }
-  return kSuccess;
-}
-
-Result cuMemUnmap(DevicePtr address, std::size_t bytes) {
-  ENTER();
-  const std::scoped_lock lock(world().mutex);
-  const auto mapped = world().mappings.find(address);
-  if (mapped == world().mappings.end() || mapped->second.bytes != bytes) return kInvalidValue;
-  ::mmap(pointer(address), bytes, PROT_NONE, kNothing | MAP_FIXED, -1, 0);
-  world().mappings.erase(mapped);
-  return kSuccess;
-}
-
-Result cuMemHostRegister_v2(void* base, std::size_t bytes, unsigned) {
-  ENTER_WITH_CONTEXT();
-  World& w = world();
-  const std::scoped_lock lock(w.mutex);
-  auto* begin = static_cast<char*>(base);
-  const auto next = w.locked.lower_bound(begin);
-  if (next != w.locked.end() && next->first < begin + bytes) return kLockedAlready;
-  w.locked[begin] = bytes;
-  return kSuccess;
-}
-
-Result cuMemHostUnregister(void* base) {
-  ENTER_WITH_CONTEXT();
-  const std::scoped_lock lock(world().mutex);
-  return world().locked.erase(static_cast<char*>(base)) == 1 ? kSuccess : kNotLocked;
 }
 
 }  // extern "C"

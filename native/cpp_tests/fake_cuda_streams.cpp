@@ -1,193 +1,234 @@
-// The double's streams, each a thread, with their events, copies and the kernel.
+// The double's streams, each a thread, with their events and copies.
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <random>
 #include <thread>
 
-#include "aegaeon/cuda/pieces.hpp"
 #include "fake_cuda_world.hpp"
 
 using namespace fake_cuda;
 
 namespace {
 
-constexpr Result kInvalidImage = 200;
+// Work in the order in which it was pushed. Where streams are late, none of it starts that no thread waits for.
+class Queue {
+ public:
+  ~Queue() {
+    {
+      const std::scoped_lock lock(mutex_);
+      closing_ = true;
+      changed_.notify_all();
+    }
+    thread_.join();
+  }
+
+  // Its number.
+  std::size_t push(std::function<void()> work) {
+    const std::scoped_lock lock(mutex_);
+    queue_.push_back(std::move(work));
+    if (!world().late) asked_ = pushed_ + 1;
+    changed_.notify_all();
+    return ++pushed_;
+  }
+
+  // Until everything up to this number is done.
+  void wait(std::size_t number) {
+    std::unique_lock lock(mutex_);
+    asked_ = std::max(asked_, number);
+    changed_.notify_all();
+    changed_.wait(lock, [this, number] { return done_ >= number; });
+  }
+
+  void drain() {
+    std::unique_lock lock(mutex_);
+    const std::size_t all = pushed_;
+    lock.unlock();
+    wait(all);
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return closing_ || done_ < std::min(asked_, pushed_); });
+      if (queue_.empty()) return;
+      auto work = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      await_release();
+      work();
+      lock.lock();
+      ++done_;
+      changed_.notify_all();
+    }
+  }
+
+  static void await_release() {
+    std::unique_lock held(world().mutex);
+    world().changed.wait(held, [] { return !world().held; });
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;
+  std::size_t pushed_ = 0, done_ = 0, asked_ = 0;
+  bool closing_ = false;
+  std::thread thread_{[this] { run(); }};
+};
+
+struct Piece {
+  DevicePtr to, from;
+  std::size_t bytes;
+};
+
+// A side of a copy as the driver sees it when the copy is issued. The lock is held.
+Result look(int device, DevicePtr address, std::size_t bytes, bool& pageable) {
+  if (is_device_memory(address)) return kSuccess;
+  const Host kind = kind_of(device, address, bytes);
+  pageable = pageable || kind == Host::kPageable;
+  return kind == Host::kAcrossLocks ? kInvalidValue : kSuccess;
+}
+
+// And as the GPU finds it when it makes the copy: what it cannot reach by then is the last that it says.
+void make(int device, const Piece& piece) {
+  const std::scoped_lock lock(world().mutex);
+  Gpu& gpu = world().gpus[static_cast<std::size_t>(device)];
+  if (gpu.lost != kSuccess) return;
+  const auto reachable = [&](DevicePtr address) {
+    return !is_device_memory(address) || may_use(device, address, piece.bytes);
+  };
+  if (!reachable(piece.to) || !reachable(piece.from)) {
+    gpu.lost = kIllegalAddress;
+    return;
+  }
+  std::memcpy(pointer(piece.to), pointer(piece.from), piece.bytes);
+}
 
 }  // namespace
 
 namespace aegaeon::cuda {
 
 struct StreamOf {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<std::function<void()>> queue;
-  bool busy = false, closing = false;
-  std::thread thread{[this] { run(); }};
-
-  void push(std::function<void()> work) {
-    const std::scoped_lock lock(mutex);
-    queue.push_back(std::move(work));
-    changed.notify_all();
-  }
-
-  void run() {
-    std::unique_lock lock(mutex);
-    while (true) {
-      changed.wait(lock, [this] { return closing || !queue.empty(); });
-      if (queue.empty()) return;
-      auto work = std::move(queue.front());
-      queue.pop_front();
-      busy = true;
-      lock.unlock();
-      {
-        std::unique_lock held(fake_cuda::world().mutex);
-        fake_cuda::world().changed.wait(held, [] { return !fake_cuda::world().held; });
-      }
-      work();
-      lock.lock();
-      busy = false;
-      changed.notify_all();
-    }
-  }
-
-  void drain() {
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [this] { return queue.empty() && !busy; });
-  }
-
-  ~StreamOf() {
-    {
-      const std::scoped_lock lock(mutex);
-      closing = true;
-      changed.notify_all();
-    }
-    thread.join();
-  }
+  int device;
+  std::shared_ptr<Queue> queue = std::make_shared<Queue>();
 };
 
 struct EventOf {
-  std::mutex mutex;
-  std::condition_variable changed;
-  int recorded = 0, reached = 0;
+  int device;
+  std::weak_ptr<Queue> queue = {};  // that it was recorded in last
+  std::size_t number = 0;
 };
 
 }  // namespace aegaeon::cuda
 
+namespace {
+
+bool is_here(const StreamOf* stream) { return stream->device == contexts.back()->device; }
+bool is_here(const EventOf* event) { return event->device == contexts.back()->device; }
+
+// Copies of pageable memory have the caller wait.
+Result copy(std::vector<Piece> pieces, Stream stream) {
+  if (!is_here(stream)) return kInvalidHandle;
+  bool pageable = false;
+  {
+    const std::scoped_lock lock(world().mutex);
+    for (const Piece& piece : pieces) {
+      bool of_this = false;
+      for (const DevicePtr side : {piece.to, piece.from}) {
+        if (const Result wrong = look(stream->device, side, piece.bytes, of_this); wrong != kSuccess) return wrong;
+      }
+      if (of_this) world().pageable += piece.bytes;
+      pageable = pageable || of_this;
+    }
+  }
+  const std::size_t number = stream->queue->push([device = stream->device, pieces = std::move(pieces)] {
+    for (const Piece& piece : pieces) make(device, piece);
+  });
+  if (pageable) stream->queue->wait(number);
+  return current().lost;
+}
+
+}  // namespace
+
 extern "C" {
 
-Result cuStreamCreateWithPriority(Stream* stream, unsigned, int priority) {
+Result cuStreamCreate(Stream* stream, unsigned) {
   ENTER_WITH_CONTEXT();
-  if (priority > 0 || priority < -5) return kInvalidValue;
-  *stream = new StreamOf();
+  *stream = new StreamOf{contexts.back()->device};
   const std::scoped_lock lock(world().mutex);
   ++world().streams;
   return kSuccess;
 }
 
+// Of a lost GPU as well: nothing is under way afterwards.
 Result cuStreamSynchronize(Stream stream) {
-  ENTER_WITH_CONTEXT();
-  stream->drain();
-  return kSuccess;
+  ENTER();
+  if (contexts.empty()) return kInvalidContext;
+  if (!is_here(stream)) return kInvalidHandle;
+  stream->queue->drain();
+  return current().lost;
 }
 
 Result cuStreamDestroy_v2(Stream stream) {
-  ENTER_WITH_CONTEXT();
+  ENTER();
+  if (contexts.empty()) return kInvalidContext;
+  if (!is_here(stream)) return kInvalidHandle;
   delete stream;
   const std::scoped_lock lock(world().mutex);
   --world().streams;
-  return kSuccess;
+  return current().lost;
 }
 
 Result cuEventCreate(CuEvent* event, unsigned) {
   ENTER_WITH_CONTEXT();
-  *event = new EventOf();
+  *event = new EventOf{contexts.back()->device};
   const std::scoped_lock lock(world().mutex);
   ++world().events;
   return kSuccess;
 }
 
 Result cuEventDestroy_v2(CuEvent event) {
-  ENTER_WITH_CONTEXT();
+  ENTER();
+  if (contexts.empty()) return kInvalidContext;
+  if (!is_here(event)) return kInvalidHandle;
   delete event;
   const std::scoped_lock lock(world().mutex);
   --world().events;
-  return kSuccess;
+  return current().lost;
 }
 
 Result cuEventRecord(CuEvent event, Stream stream) {
   ENTER_WITH_CONTEXT();
-  int number = 0;
-  {
-    const std::scoped_lock lock(event->mutex);
-    number = ++event->recorded;
-  }
-  stream->push([event, number] {
-    const std::scoped_lock lock(event->mutex);
-    event->reached = number;
-    event->changed.notify_all();
-  });
+  if (!is_here(event) || !is_here(stream)) return kInvalidHandle;
+  event->queue = stream->queue;
+  event->number = stream->queue->push([] {});
   return kSuccess;
 }
 
 Result cuEventSynchronize(CuEvent event) {
-  ENTER_WITH_CONTEXT();
-  std::unique_lock lock(event->mutex);
-  event->changed.wait(lock, [event, number = event->recorded] { return event->reached >= number; });
-  return kSuccess;
+  ENTER();
+  if (contexts.empty()) return kInvalidContext;
+  if (!is_here(event)) return kInvalidHandle;
+  if (const auto queue = event->queue.lock()) queue->wait(event->number);
+  return current().lost;
 }
 
 Result cuMemcpyAsync(DevicePtr to, DevicePtr from, std::size_t bytes, Stream stream) {
   ENTER_WITH_CONTEXT();
-  stream->push([=] { std::memcpy(pointer(to), pointer(from), bytes); });
-  return kSuccess;
+  return copy({{to, from, bytes}}, stream);
 }
 
+// Its copies have no order among themselves.
 Result cuMemcpyBatchAsync_v2(DevicePtr* to, DevicePtr* from, std::size_t* bytes, std::size_t count,
                              CopyAttributes* attributes, std::size_t* indices, std::size_t kinds, Stream stream) {
   ENTER_WITH_CONTEXT();
   if (kinds != 1 || indices[0] != 0 || attributes->source_order != kSourceOrderStream) return kInvalidValue;
-  for (std::size_t i = 0; i < count; ++i) {
-    stream->push(
-        [target = pointer(to[i]), source = pointer(from[i]), size = bytes[i]] { std::memcpy(target, source, size); });
-  }
-  return kSuccess;
-}
-
-Result cuModuleLoadData(Module* module, const void* image) {
-  ENTER_WITH_CONTEXT();
-  if (std::strcmp(static_cast<const char*>(image), "fake kernels") != 0) return kInvalidImage;
-  *module = reinterpret_cast<Module>(&world());
-  const std::scoped_lock lock(world().mutex);
-  ++world().modules;
-  return kSuccess;
-}
-
-Result cuModuleUnload(Module) {
-  ENTER_WITH_CONTEXT();
-  const std::scoped_lock lock(world().mutex);
-  --world().modules;
-  return kSuccess;
-}
-
-Result cuModuleGetFunction(Function* function, Module, const char* name) {
-  ENTER_WITH_CONTEXT();
-  if (std::strcmp(name, kCopyPieces) != 0) return kInvalidValue;
-  *function = reinterpret_cast<Function>(&world());
-  return kSuccess;
-}
-
-// What kernels.cu does, piece by piece.
-Result cuLaunchKernel(Function, unsigned across, unsigned down, unsigned, unsigned threads, unsigned, unsigned,
-                      unsigned, Stream stream, void** parameters, void**) {
-  ENTER_WITH_CONTEXT();
-  const auto pieces = *static_cast<const Pieces*>(parameters[0]);
-  if (across == 0 || down != pieces.count || threads != kThreads) return kInvalidValue;
-  stream->push([pieces] {
-    for (unsigned i = 0; i < pieces.count; ++i) {
-      std::memcpy(pointer(pieces.to[i]), pointer(pieces.from[i]), pieces.bytes[i] / kUnitBytes * kUnitBytes);
-    }
-  });
-  return kSuccess;
+  std::vector<Piece> pieces;
+  for (std::size_t i = 0; i < count; ++i) pieces.push_back({to[i], from[i], bytes[i]});
+  std::shuffle(pieces.begin(), pieces.end(), std::minstd_rand(static_cast<unsigned>(count)));
+  return copy(std::move(pieces), stream);
 }
 
 }  // extern "C"

@@ -53,6 +53,7 @@ static_assert(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR == ours::kAttributeMa
 static_assert(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR == ours::kAttributeMinor);
 static_assert(CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM == ours::kAttributeSameHostPointer);
 static_assert(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED == ours::kAttributeVmm);
+static_assert(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED == ours::kAttributeReadOnlyLocks);
 static_assert(CU_MEMHOSTREGISTER_PORTABLE == ours::kRegisterPortable);
 static_assert(CU_MEMHOSTREGISTER_DEVICEMAP == ours::kRegisterDeviceMap);
 static_assert(CU_MEMHOSTREGISTER_READ_ONLY == ours::kRegisterReadOnly);

@@ -7,19 +7,15 @@ using aegaeon::cuda::Device;
 
 std::byte* pointer(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
 
-void make_device(Device* device, int ordinal, const std::string& driver, const nb::bytes& kernels) {
-  const std::string image(kernels.c_str(), kernels.size());
-  const nb::gil_scoped_release release;
-  new (device) Device(ordinal, driver, image);
-}
-
 }  // namespace
 
 void bind_cuda(nb::module_& m) {
   nb::class_<Device>(m, "CudaDevice", nb::is_final())
-      .def("__init__", &make_device, "ordinal"_a, "driver"_a = "libcuda.so.1", "kernels"_a = nb::bytes("", 0))
+      .def(nb::init<int, const std::string&>(), "ordinal"_a, "driver"_a = "libcuda.so.1", GilFree())
       .def_prop_ro("ordinal", &Device::ordinal)
       .def_prop_ro("name", &Device::name)
+      .def_prop_ro("pci_bus_id", &Device::pci_bus_id)
+      .def_prop_ro("locks_read_only", &Device::locks_read_only)
       .def_prop_ro("capability", &Device::capability)
       .def_prop_ro("granularity", &Device::granularity)
       .def_prop_ro("total_bytes", &Device::total_bytes)

@@ -73,7 +73,7 @@ std::shared_ptr<SlabPool> create_shared(const std::string& path, std::size_t sla
 }
 
 std::shared_ptr<SlabPool> attach(const std::string& path, const SharedDevice& device) {
-  return SlabPool::attach(path, aegaeon::cuda::locking(device));
+  return SlabPool::attach(path, aegaeon::cuda::locking(device), device && !device->locks_read_only());
 }
 
 // Where each rank has it.

@@ -69,8 +69,8 @@ std::shared_ptr<SlabPool> SlabPool::create_shared(const std::string& path, std::
   return create(std::move(store), slab_bytes, slabs);
 }
 
-std::shared_ptr<SlabPool> SlabPool::attach(const std::string& path, const StoreWrapper& wrapper) {
-  std::shared_ptr<MemoryFile> file = MemoryFile::attach(path, kMagic, false);
+std::shared_ptr<SlabPool> SlabPool::attach(const std::string& path, const StoreWrapper& wrapper, bool writable) {
+  std::shared_ptr<MemoryFile> file = MemoryFile::attach(path, kMagic, writable);
   const Trailer trailer = file->trailer();
   validate(trailer.unit_bytes, trailer.units);
   std::shared_ptr<SlabStore> store = std::make_shared<FileStore>(std::move(file), trailer.unit_bytes);

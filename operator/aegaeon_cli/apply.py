@@ -85,6 +85,7 @@ def _settings(state: RunState) -> LocalSettings:
         port=state.port,
         record=Path(state.record) if state.record else None,
         constants=Path(state.constants) if state.constants else None,
+        share_gpu=state.share_gpu,
     )
 
 

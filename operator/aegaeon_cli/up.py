@@ -44,6 +44,7 @@ class Options:
     port: int | None
     record: Path | None
     constants: Path | None
+    share_gpu: bool
     verbose: bool
 
 
@@ -77,6 +78,7 @@ class Console:
     metavar="FILE",
     help="Latency constants.  [default: what `aegaeon calibrate` wrote, if anything]",
 )
+@click.option("--share-gpu", is_flag=True, help="Every engine takes the GPU of the first, whose memory must hold all.")
 @click.option("-v", "--verbose", is_flag=True, help="Print what the pods write.")
 def up(
     *,
@@ -85,6 +87,7 @@ def up(
     models: Path | None,
     record: Path | None,
     constants: Path | None,
+    share_gpu: bool,
     verbose: bool,
 ) -> None:
     """Run the pool that DIR describes on this machine until Ctrl-C.
@@ -97,7 +100,7 @@ def up(
     if record is not None and not record.absolute().parent.is_dir():
         raise BadFileError(f"--record {record}: there is no folder {record.absolute().parent}; make it first")
     record = record.absolute() if record else None
-    asyncio.run(_serve(Options(manifests, models or models_folder(), port, record, known, verbose)))
+    asyncio.run(_serve(Options(manifests, models or models_folder(), port, record, known, share_gpu, verbose)))
 
 
 async def _serve(options: Options) -> None:
@@ -131,6 +134,7 @@ def _settings(options: Options, folder: Path, segments: Path) -> LocalSettings:
         port=options.port,
         record=options.record,
         constants=options.constants,
+        share_gpu=options.share_gpu,
     )
 
 
@@ -197,6 +201,7 @@ async def _bring_up(pool: Pool, settings: LocalSettings, runner: PodRunner, fold
         constants=_text(settings.constants),
         models=str(models),
         scaling=pool.gpu_pool.spec.scaling,
+        share_gpu=settings.share_gpu,
     )
     click.echo(f"starting pool {state.pool} in {folder.path} ...")
     folder.publish(state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,12 +12,12 @@ import pytest
 import torch
 from conftest import NAN_TOKEN
 
-from aegaeon_sidecar.backends import StepInput
+from aegaeon_sidecar.backends import StepInput, decodes
 from aegaeon_sidecar.backends.choose import choose
 from aegaeon_sidecar.backends.decodes import ROWS
 from aegaeon_sidecar.backends.draws import numbers, on_device, pick
 from aegaeon_sidecar.backends.torch.cache import KvCache
-from aegaeon_sidecar.backends.torch.paged import Paged
+from aegaeon_sidecar.backends.torch.paged import MOST_SPLITS, SPLIT_TOKENS, Paged
 from aegaeon_sidecar.domain.errors import BackendError
 from aegaeon_sidecar.domain.sequences import SamplingParams
 from aegaeon_sidecar.models.layout import KvShape
@@ -42,7 +43,7 @@ def paged_state(lengths: list[int], heads: int, shape: KvShape) -> tuple[Paged, 
                 shape.layers, 2, shape.kv_heads * shape.head_dim, generator=generator
             )
     new = torch.randn(len(lengths), heads + 2 * shape.kv_heads, shape.head_dim, generator=generator)
-    return Paged(cache, torch.tensor(lengths, dtype=torch.int32), tables), new[:, :heads], new[:, heads:]
+    return Paged(cache, torch.tensor(lengths, dtype=torch.int32), tables, 48 * 16), new[:, :heads], new[:, heads:]
 
 
 def expected(paged: Paged, row: int, layer: int, window: int | None, query: torch.Tensor) -> torch.Tensor:
@@ -77,9 +78,31 @@ def test_a_row_does_not_depend_on_the_rest_of_the_batch() -> None:
     paged, queries, new = paged_state([40, 290, 7], 4, shape)
     whole = paged.attend(0, None, queries, new[:, :2], new[:, 2:])
     for row in range(3):
-        one = Paged(paged.cache, paged.lengths[row : row + 1], paged.tables[row : row + 1])
+        one = Paged(paged.cache, paged.lengths[row : row + 1], paged.tables[row : row + 1], 512)
         alone = one.attend(0, None, queries[row : row + 1], new[row : row + 1, :2], new[row : row + 1, 2:])
         assert torch.equal(alone[0], whole[row])
+
+
+def test_a_long_context_is_cut_into_so_many_pieces_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a pass of any size: what a row adds up in which order is its own length's matter."""
+    length = MOST_SPLITS * SPLIT_TOKENS + 1
+    shape = KvShape(1, 512, 1, 16, "float32")
+    tables = -(-length // shape.block_tokens)
+    cache = KvCache(shape, torch.empty(tables * shape.block_bytes, dtype=torch.uint8))
+    cache.flat.normal_(generator=torch.Generator().manual_seed(1))
+    table = torch.arange(tables, dtype=torch.int32).flip(0)[None]
+    new = torch.randn(1, 3, 16, generator=torch.Generator().manual_seed(2))
+    shapes: list[tuple[int, ...]] = []
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, **options: shapes.append(size) or empty(*size, **options))
+    outs = []
+    for context in (length, 131072):
+        paged = Paged(cache, torch.tensor([length], dtype=torch.int32), table, context)
+        outs.append(paged.attend(0, None, new[:, :1], new[:, 1:2], new[:, 2:]))
+    torch.testing.assert_close(outs[0][0], expected(paged, 0, 0, None, new[0, :1]), rtol=1e-4, atol=1e-5)
+    assert torch.equal(*outs)
+    assert (1, 1, MOST_SPLITS, 16) in shapes
+    assert max(math.prod(size) for size in shapes) == MOST_SPLITS * 16
 
 
 def decoded(
@@ -103,6 +126,62 @@ def decoded(
             sampler.accept(token)
             output.append(token)
     return outputs
+
+
+def test_a_decode_that_outgrows_its_pass_is_gone_on_with_in_one_for_longer_contexts(
+    rig: type, tiny_models: dict[str, object], prompt: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 32 tokens to 33; its neighbour, which is short, gives the same bits in both."""
+    monkeypatch.setattr(decodes, "LEAST_CONTEXT", 32)
+    tiny, usual = (rig(tiny_models["llama"], paged=paged) for paged in (True, False))
+    table, short = usual.table(40), usual.table(16)
+    for one in (tiny, usual):
+        one.logits(prompt[:30], 0, table)
+    steps: list[Any] = []
+    graphs = Graphs(steps)
+    tiny.backend._graphs = lambda: graphs
+    kept = None
+    for position in range(30, 34):
+        parts = [tiny.input([prompt[position]], position, table), tiny.input([7], 0, short)]
+        there, here = (one.backend.logits("model", parts) for one in (tiny, usual))
+        torch.testing.assert_close(there, here, rtol=1e-4, atol=1e-4)
+        steps.append(position)
+        kept = there[1] if kept is None else kept
+        assert torch.equal(there[1], kept)
+    assert steps == ["captured", 30, 31, "captured", 32, 33]
+
+
+@pytest.mark.parametrize(("longest", "size"), [(1, 2048), (2048, 2048), (2049, 4096), (70_000, 131_072)])
+def test_contexts_are_padded_to_powers_of_two(longest: int, size: int) -> None:
+    assert decodes.context_size(longest, 131_072) == size
+    assert decodes.context_size(longest, 100_000) == min(size, 100_000)
+
+
+def test_only_numbers_of_rows_whose_products_agree_bit_by_bit_are_passes_of_a_model(
+    rig: type, tiny_models: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from aegaeon_sidecar.backends.torch.decodes import steady_rows
+
+    decoder = rig(tiny_models["llama"]).backend._shells["model"].decoder
+    cpu = [torch.device("cpu")]
+    with torch.inference_mode():
+        assert steady_rows(decoder, cpu) in {ROWS, ROWS[-1:]}
+        monkeypatch.setattr(decoder, "forward", lambda given: torch.ones(len(given[0].tokens), 9))
+        assert steady_rows(decoder, cpu) == ROWS
+        monkeypatch.setattr(decoder, "forward", lambda given: torch.ones(n := len(given[0].tokens), 9) / n)
+        assert steady_rows(decoder, cpu) == ROWS[-1:]
+
+
+class Graphs:
+    """Captures nothing: a replay is the pass once more."""
+
+    def __init__(self, seen: list[Any]) -> None:
+        self.seen = seen
+
+    def __call__(self, run: Callable[[], None]) -> Callable[[], None]:
+        self.seen.append("captured")
+        run()
+        return run
 
 
 def some_samplers() -> list[SamplerState]:
@@ -157,15 +236,14 @@ def test_asynchronous_steps_give_the_tokens_of_synchronous_ones(
 
 
 def test_a_step_of_more_than_one_tile_follows_sequences_from_tile_to_tile(
-    rig: type, tiny_models: dict[str, object], prompt: list[int]
+    rig: type, tiny_models: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tiny, count = rig(tiny_models["llama"], paged=True), ROWS + 2
+    monkeypatch.setattr("aegaeon_sidecar.backends.torch.decodes.ROWS", (2, 8))
+    tiny, count = rig(tiny_models["llama"], paged=True), 8 + 2
     tables = [tiny.table(16) for _ in range(count)]
     samplers = [SamplerState(SamplingParams(temperature=float(row % 2), seed=row)) for row in range(count)]
-    first = tiny.backend.launch(
-        "model", [StepInput([prompt[row]], 0, tables[row], samplers[row]) for row in range(count)]
-    )
-    left = range(1, count)  # the first one leaves: row 16 moves from the second tile to the first
+    first = tiny.backend.launch("model", [StepInput([row + 6], 0, tables[row], samplers[row]) for row in range(count)])
+    left = range(1, count)  # the first one leaves: row 8 moves from the second tile to the first
     second = tiny.backend.launch(
         "model", [StepInput((), 1, tables[row], samplers[row], follows=row) for row in left], first
     )

@@ -120,8 +120,9 @@ def test_decodes_of_one_shape_give_the_tokens_of_those_of_their_own_whoever_they
 
 
 def test_a_batch_larger_than_the_shape_is_several_passes_of_it(
-    family: Any, vllm_backend: Any, fixed: Any, rig: Any
+    family: Any, vllm_backend: Any, fixed: Any, rig: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("aegaeon_sidecar.backends.vllm.fixed._ROWS", 16)
     parts = [StepInput([7 + row], 0, np.array([row], dtype=np.int32), SamplerState()) for row in range(19)]
     expected = rig(vllm_backend(), family("llama")).backend.step("llama", parts)
     graphs = Graphs()

@@ -179,6 +179,14 @@ def test_engines_of_several_gpus_each_take_the_next_ones_and_share_models_over_t
     assert [(config["device"], config["ranks"]) for config in sidecars] == [("cuda:1", 3), ("cuda:4", 3)]
 
 
+def test_engines_that_share_a_gpu_all_take_the_first_ones() -> None:
+    pool = with_spec(
+        quickstart(), accelerator={"device": "cuda:1", "count": 2}, prefill={"replicas": 1}, decode={"replicas": 2}
+    )
+    made = reconcile(pool, replace(SETTINGS, share_gpu=True))
+    assert {pod.config["device"] for pod in made if pod.role is PodRole.SIDECAR} == {"cuda:1"}
+
+
 def test_a_hub_model_keeps_its_revision(tmp_path: Path) -> None:
     text = (QUICKSTART / "modelpool.yaml").read_text("utf-8")
     hub = "{huggingFace: {repository: org/model, revision: v1}}"

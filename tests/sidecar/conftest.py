@@ -39,9 +39,10 @@ def driver_of_all(tmp_path_factory: pytest.TempPathFactory) -> DriverDouble:
 
 @pytest.fixture
 def driver(driver_of_all: DriverDouble) -> Iterator[DriverDouble]:
-    """The double of NVIDIA's driver; what a test locks for its GPU it unlocks."""
+    """The double of NVIDIA's driver; what a test locks for its GPUs it unlocks."""
     assert driver_of_all.locked == 0
     yield driver_of_all
+    driver_of_all.reset()
     assert driver_of_all.locked == 0
 
 

@@ -1,4 +1,4 @@
-"""The double of NVIDIA's driver that the native tests have, for Python: what is page-locked is counted, and refused."""
+"""The double of NVIDIA's driver that the native tests have, for Python: two GPUs, counted and refused as there."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from aegaeon_native import CudaDevice
 
 NATIVE = Path(__file__).parents[2] / "native"
+READ_ONLY_LOCKS = 113  # CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED
 NOT_SUPPORTED = 801
 
 
@@ -18,27 +19,58 @@ class _Live(ctypes.Structure):
 
     _fields_ = tuple(
         (name, ctypes.c_int)
-        for name in ("contexts", "modules", "handles", "mappings", "reservations", "locked", "streams", "events")
+        for name in ("contexts", "handles", "mappings", "reservations", "locked", "streams", "events")
     )
 
 
 class DriverDouble:
-    """Compiled into a folder; one world for all devices that are opened with it."""
+    """Compiled into a folder; one world for all devices that are opened with it. `gpu` and `other` are its two."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "libfake_cuda.so"
-        sources = [str(NATIVE / "cpp_tests" / name) for name in ("fake_cuda.cpp", "fake_cuda_streams.cpp")]
+        sources = sorted(map(str, (NATIVE / "cpp_tests").glob("fake_cuda*.cpp")))
         options = ["-std=c++20", "-shared", "-fPIC", "-pthread", f"-I{NATIVE / 'include'}"]
         subprocess.run([os.environ.get("CXX", "c++"), *options, *sources, "-o", str(path)], check=True)
         self._library = ctypes.CDLL(str(path))
         self._library.fake_live.restype = _Live
-        self.gpu = CudaDevice(0, driver=str(path))
+        for size in (self._library.fake_pageable, self._library.fake_longest_lock):
+            size.restype = ctypes.c_size_t
+        self.gpu, self.other = CudaDevice(0, driver=str(path)), CudaDevice(1, driver=str(path))
 
     @property
     def locked(self) -> int:
         """How many pieces of memory are page-locked."""
         return int(self._library.fake_live().locked)
 
+    @property
+    def pageable_bytes(self) -> int:
+        """Copied since the last reset from or to host memory that is not page-locked."""
+        return int(self._library.fake_pageable())
+
+    def calls(self, name: str) -> int:
+        """How often the driver's function was called."""
+        return int(self._library.fake_calls(name.encode()))
+
     def refuse_lock(self) -> None:
-        """The next attempt to lock pages fails, as on a GPU that does not know such locks."""
-        self._library.fake_fail(b"cuMemHostRegister_v2", NOT_SUPPORTED, 0)
+        """The next attempt to lock pages fails."""
+        self.fail("cuMemHostRegister_v2", NOT_SUPPORTED)
+
+    def fail(self, name: str, code: int, skip: int = 0) -> None:
+        """The call after `skip` further ones fails with this error, once; after a sticky one the GPU says no other."""
+        self._library.fake_fail(name.encode(), code, skip)
+
+    def late(self) -> None:
+        """Streams start nothing before a thread waits for it."""
+        self._library.fake_late(True)
+
+    def has(self, attribute: int, value: int) -> None:
+        """The first GPU's, as another one has it."""
+        self._library.fake_attribute(0, attribute, value)
+
+    def take(self, nbytes: int) -> None:
+        """So much of the first GPU's memory is taken by others."""
+        self._library.fake_take(0, ctypes.c_size_t(nbytes))
+
+    def reset(self) -> None:
+        """All of that as at the start."""
+        self._library.fake_reset()

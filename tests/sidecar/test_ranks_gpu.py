@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,19 @@ from aegaeon_sidecar.engine.state import Queued
 from aegaeon_sidecar.memory.copier import Copier, await_copy
 from aegaeon_sidecar.memory.gpu import device_pool, host_pool
 from aegaeon_sidecar.memory.segments import segment_files, segment_path
+from aegaeon_sidecar.weights.cache import HostCache
 
 SLAB = 2 << 20
 BLOCK = 96 << 10  # some cross the border of a slab
 
 
 def test_weights_and_blocks_reach_the_memory_of_each_rank(folder: Path, driver: DriverDouble) -> None:
-    gpus = (driver.gpu, driver.gpu)
+    """With slabs, streams or contexts of the first GPU for both, copies of the second are refused, or take its memory.
+
+    Pages locked for the first alone (without CU_MEMHOSTREGISTER_PORTABLE) are pageable ones to the second.
+    """
+    gpus = (driver.gpu, driver.other)
+    driver.late()
     device = device_pool(gpus, "device", SLAB, 6)
     host = host_pool(gpus, segment_files(segment_path(folder, "a", "1"), 2), SLAB, 3)
     assert driver.locked == 2, "the host tier's file of each rank"
@@ -29,13 +36,16 @@ def test_weights_and_blocks_reach_the_memory_of_each_rank(folder: Path, driver: 
     random = np.random.default_rng(0)
 
     part = SLAB + 4096
-    image = random.integers(0, 256, size=2 * part, dtype=np.uint8)
+    image = HostCache(folder, 2 * part, driver.gpu).obtain(
+        "image", 2 * part, lambda file: str(os.pwrite(file, random.bytes(2 * part), 0))
+    )
+    assert driver.other.free_bytes == driver.other.total_bytes - 6 * SLAB
     weights, unload = Range(device, 2), Queued(1, Lane.WEIGHTS, (), pb.Unload(), 0)
     weights.map(0, device.take(2)[::-1])
-    copier.copy_image(unload, weights, image.ctypes.data, part, 0)
+    copier.copy_image(unload, weights, image.address, part, 0, part)
     copier.finish()
     for rank, address in enumerate(weights.addresses):
-        assert ctypes.string_at(address, part) == image[rank * part : (rank + 1) * part].tobytes()
+        assert ctypes.string_at(address, part) == image.bytes[rank * part : (rank + 1) * part].tobytes()
 
     here, there = BlockPool(device, BLOCK, 4), BlockPool(host, BLOCK, 3)
     to, of = here.allocate(30, 4), there.allocate(30, 3)
@@ -45,7 +55,9 @@ def test_weights_and_blocks_reach_the_memory_of_each_rank(folder: Path, driver: 
     for rank, address in enumerate(here.addresses):
         assert ctypes.string_at(address, 30 * BLOCK) == there.view(rank)[: 30 * BLOCK].tobytes()
 
+    assert driver.pageable_bytes == 0
     copier.close()
     weights.close()
+    image.close()
     for pool in (here, there, device, host):
         pool.close()

@@ -30,7 +30,9 @@ class SlabPool {
   static std::shared_ptr<SlabPool> create_private(const std::string& name, std::size_t slab_bytes, std::size_t slabs);
   static std::shared_ptr<SlabPool> create_shared(const std::string& path, std::size_t slab_bytes, std::size_t slabs,
                                                  const StoreWrapper& wrapper = {});
-  static std::shared_ptr<SlabPool> attach(const std::string& path, const StoreWrapper& wrapper = {});
+  // `writable`: mapped so that its pages can be locked by a device that has no locks for reading alone.
+  static std::shared_ptr<SlabPool> attach(const std::string& path, const StoreWrapper& wrapper = {},
+                                          bool writable = false);
   static std::shared_ptr<SlabPool> create(std::shared_ptr<SlabStore> store, std::size_t slab_bytes, std::size_t slabs);
   // Slab i of the pool is slab i of each of these, which are alike, unused, and owned by this pool from now on.
   static std::shared_ptr<SlabPool> gang(const std::vector<std::shared_ptr<SlabPool>>& pools);

@@ -8,6 +8,12 @@
 
 namespace aegaeon::cuda {
 
+// Devices keep it, so it outlives the end of the program's own statics.
+const std::shared_ptr<AddressBook>& AddressBook::of_process() {
+  static const auto book = std::make_shared<AddressBook>();
+  return book;
+}
+
 void AddressBook::add(std::byte* base, std::size_t bytes, std::byte* target) {
   const std::unique_lock lock(mutex_);
   if (!entries_.try_emplace(base, Entry{bytes, target}).second) {
@@ -15,9 +21,20 @@ void AddressBook::add(std::byte* base, std::size_t bytes, std::byte* target) {
   }
 }
 
-void AddressBook::remove(std::byte* base) {
+void AddressBook::add_locked(std::byte* base, std::size_t bytes, std::size_t piece_bytes) {
+  add(base, bytes, base);
   const std::unique_lock lock(mutex_);
-  entries_.erase(base);
+  for (std::size_t at = piece_bytes; at < bytes; at += piece_bytes) borders_.insert(base + at);
+}
+
+std::size_t AddressBook::remove(std::byte* base) {
+  const std::unique_lock lock(mutex_);
+  const auto entry = entries_.find(base);
+  if (entry == entries_.end()) return 0;
+  const std::size_t bytes = entry->second.bytes;
+  if (entry->second.target == base) borders_.erase(borders_.lower_bound(base), borders_.lower_bound(base + bytes));
+  entries_.erase(entry);
+  return bytes;
 }
 
 AddressBook::Reach AddressBook::find(std::byte* address, std::size_t bytes) const {
@@ -33,7 +50,9 @@ AddressBook::Reach AddressBook::find(std::byte* address, std::size_t bytes) cons
     if (next->first != address + reach || next->second.target != target + reach) break;
     reach += next->second.bytes;
   }
-  return {target, std::min(reach, bytes), true};
+  const auto border = borders_.upper_bound(target);
+  if (border != borders_.end()) reach = std::min(reach, static_cast<std::size_t>(*border - target));
+  return {target, std::min(reach, bytes), true, borders_.contains(target)};
 }
 
 std::size_t AddressBook::size() const {

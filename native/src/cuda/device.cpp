@@ -1,14 +1,13 @@
 #include "aegaeon/cuda/device.hpp"
 
+#include <algorithm>
 #include <array>
 
-#include "aegaeon/cuda/pieces.hpp"
 #include "aegaeon/errors.hpp"
 
 namespace aegaeon::cuda {
 
-Device::Device(int ordinal, const std::string& library, const std::string& kernels)
-    : driver_(library), ordinal_(ordinal) {
+Device::Device(int ordinal, const std::string& library) : driver_(library), ordinal_(ordinal) {
   int count = 0;
   driver_.cuDeviceGetCount(&count);
   if (ordinal < 0 || ordinal >= count) {
@@ -25,27 +24,13 @@ Device::Device(int ordinal, const std::string& library, const std::string& kerne
   try {
     const Active active(*this);
     driver_.cuMemGetAllocationGranularity(&granularity_, &prop, kGranularityMinimum);
-    if (!kernels.empty()) load_kernels(kernels);
   } catch (...) {
     driver_.cuDevicePrimaryCtxRelease_v2.quiet(id_);
     throw;
   }
 }
 
-Device::~Device() {
-  try {
-    const Active active(*this);
-    if (module_ != nullptr) driver_.cuModuleUnload.quiet(module_);
-  } catch (const NativeError&) {
-    // The driver is going down with the process: it takes the module along.
-  }
-  driver_.cuDevicePrimaryCtxRelease_v2.quiet(id_);
-}
-
-void Device::load_kernels(const std::string& kernels) {
-  driver_.cuModuleLoadData(&module_, kernels.data());
-  driver_.cuModuleGetFunction(&copy_kernel_, module_, kCopyPieces);
-}
+Device::~Device() { driver_.cuDevicePrimaryCtxRelease_v2.quiet(id_); }
 
 int Device::attribute(int which) const {
   int value = 0;
@@ -56,6 +41,12 @@ int Device::attribute(int which) const {
 std::string Device::name() const {
   std::array<char, 256> text{};
   driver_.cuDeviceGetName(text.data(), static_cast<int>(text.size()) - 1, id_);
+  return text.data();
+}
+
+std::string Device::pci_bus_id() const {
+  std::array<char, 32> text{};
+  driver_.cuDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), id_);
   return text.data();
 }
 
@@ -82,12 +73,17 @@ AllocationProp Device::allocation() const {
 
 void Device::lock_pages(std::byte* address, std::size_t bytes, bool read_only) {
   const Active active(*this);
-  const unsigned flags = kRegisterPortable | kRegisterDeviceMap | (read_only ? kRegisterReadOnly : 0);
-  book_.add(address, bytes, address);
+  const bool reads = read_only && locks_read_only();
+  const unsigned flags = kRegisterPortable | kRegisterDeviceMap | (reads ? kRegisterReadOnly : 0);
+  book_->add_locked(address, bytes, kLockedAtOnce);
+  std::size_t locked = 0;
   try {
-    driver_.cuMemHostRegister_v2(address, bytes, flags);
+    for (; locked < bytes; locked += kLockedAtOnce) {
+      driver_.cuMemHostRegister_v2(address + locked, std::min(kLockedAtOnce, bytes - locked), flags);
+    }
   } catch (...) {
-    book_.remove(address);
+    unlock(address, locked);
+    book_->remove(address);
     throw;
   }
 }
@@ -95,11 +91,14 @@ void Device::lock_pages(std::byte* address, std::size_t bytes, bool read_only) {
 void Device::unlock_pages(std::byte* address) noexcept {
   try {
     const Active active(*this);
-    book_.remove(address);
-    driver_.cuMemHostUnregister.quiet(address);
+    unlock(address, book_->remove(address));
   } catch (const NativeError&) {
     // No context any more: nothing is locked either.
   }
+}
+
+void Device::unlock(std::byte* address, std::size_t bytes) noexcept {
+  for (std::size_t at = 0; at < bytes; at += kLockedAtOnce) driver_.cuMemHostUnregister.quiet(address + at);
 }
 
 }  // namespace aegaeon::cuda

@@ -1,22 +1,16 @@
 #include "aegaeon/cuda/stream_mover.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
-#include "aegaeon/cuda/pieces.hpp"
 #include "aegaeon/errors.hpp"
 
 namespace aegaeon::cuda {
 
-StreamMover::StreamMover(SharedDevice device, int priority, std::size_t kernel_below)
-    : device_(std::move(device)), kernel_below_(kernel_below) {
+StreamMover::StreamMover(SharedDevice device) : device_(std::move(device)) {
   const Active active(*device_);
   const Driver& driver = device_->driver();
-  int least = 0;
-  int greatest = 0;
-  driver.cuCtxGetStreamPriorityRange(&least, &greatest);  // greatest is the smaller number
-  driver.cuStreamCreateWithPriority(&stream_, kStreamNonBlocking, std::clamp(priority, greatest, least));
+  driver.cuStreamCreate(&stream_, kStreamNonBlocking);
   try {
     for (CuEvent& event : events_) driver.cuEventCreate(&event, kEventBlockingNoTiming);
   } catch (...) {
@@ -68,7 +62,8 @@ void StreamMover::add(std::byte* dst, std::byte* src, std::size_t bytes) {
     const auto to = reinterpret_cast<DevicePtr>(target.target);
     const auto from = reinterpret_cast<DevicePtr>(source.target);
     reachable_ = reachable_ && target.known && source.known;
-    if (!to_.empty() && to_.back() + bytes_.back() == to && from_.back() + bytes_.back() == from) {
+    const bool border = target.border || source.border;
+    if (!border && !to_.empty() && to_.back() + bytes_.back() == to && from_.back() + bytes_.back() == from) {
       bytes_.back() += source.bytes;
     } else {
       to_.push_back(to);
@@ -87,11 +82,7 @@ void StreamMover::issue() {
   const CuEvent event = events_[chunks_ % kInFlight];
   if (chunks_ >= kInFlight) driver.cuEventSynchronize(event);
   try {
-    if (for_kernel()) {
-      by_kernel();
-    } else {
-      by_engines();
-    }
+    start();
     driver.cuEventRecord(event, stream_);
   } catch (...) {
     forget();
@@ -109,35 +100,7 @@ void StreamMover::forget() {
   reachable_ = true;
 }
 
-bool StreamMover::for_kernel() const {
-  if (device_->copy_kernel() == nullptr || !reachable_ || to_.size() < 2) return false;
-  const auto odd = [](auto value) { return value % kUnitBytes != 0; };
-  const std::size_t whole = std::accumulate(bytes_.begin(), bytes_.end(), std::size_t{0});
-  return whole / bytes_.size() < kernel_below_ && std::ranges::none_of(bytes_, odd) && std::ranges::none_of(to_, odd) &&
-         std::ranges::none_of(from_, odd);
-}
-
-void StreamMover::by_kernel() {
-  for (std::size_t first = 0; first < to_.size(); first += kPiecesPerLaunch) {
-    const std::size_t count = std::min<std::size_t>(kPiecesPerLaunch, to_.size() - first);
-    Pieces pieces{};
-    pieces.count = static_cast<std::uint32_t>(count);
-    std::size_t longest = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-      pieces.to[i] = to_[first + i];
-      pieces.from[i] = from_[first + i];
-      pieces.bytes[i] = static_cast<std::uint32_t>(bytes_[first + i]);
-      longest = std::max(longest, bytes_[first + i]);
-    }
-    constexpr std::size_t kPerBlock = std::size_t{kThreads} * kUnitBytes * 4;
-    const auto across = static_cast<unsigned>((longest + kPerBlock - 1) / kPerBlock);
-    void* parameters[] = {&pieces};
-    device_->driver().cuLaunchKernel(device_->copy_kernel(), across, static_cast<unsigned>(count), 1, kThreads, 1, 1, 0,
-                                     stream_, parameters, nullptr);
-  }
-}
-
-void StreamMover::by_engines() {
+void StreamMover::start() {
   const Driver& driver = device_->driver();
   if (driver.cuMemcpyBatchAsync_v2 && to_.size() > 1 && reachable_) {
     CopyAttributes attributes{kSourceOrderStream, {}, {}, 0};

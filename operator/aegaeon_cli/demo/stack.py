@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -37,16 +37,23 @@ class Stack:
     """`aegaeon up` as a child process. `leftovers` and `exit_status` are filled when it has ended.
 
     `models`: folder for plain names in hostPath. `port`: of the API, instead of the manifest's. `record`: a file
-    for the scheduler's event log. Entering raises StackError, with what was printed, when the stack does not come up.
+    for the scheduler's event log. `more`: further arguments of `aegaeon up`. Entering raises StackError, with what was
+    printed, when the stack does not come up.
     """
 
     def __init__(
-        self, manifests: Path, models: Path | None = None, port: int | None = None, record: Path | None = None
+        self,
+        manifests: Path,
+        models: Path | None = None,
+        port: int | None = None,
+        record: Path | None = None,
+        more: Sequence[str] = (),
     ) -> None:
         self._arguments = ["up", "-v", "-f", str(manifests)]
         self._arguments += [] if models is None else ["--models", str(models)]
         self._arguments += [] if port is None else ["--port", str(port)]
         self._arguments += [] if record is None else ["--record", str(record)]
+        self._arguments += more
         self._home = Path(tempfile.mkdtemp(prefix="aegaeon-stack-"))
         self._child: subprocess.Popen[bytes] | None = None
         self._state: RunState | None = None

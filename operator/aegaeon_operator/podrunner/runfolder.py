@@ -29,7 +29,7 @@ _LEASE = "run.lock"
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What others may know of a run. `ready` once every pod was ready. The last five: what it was started with.
+    """What others may know of a run. `ready` once every pod was ready. The last six: what it was started with.
 
     `scheduler` and `admin` are gRPC targets of the same scheduler, `admin` of the service that changes the pool.
     """
@@ -46,6 +46,7 @@ class RunState:
     constants: str | None = None
     models: str = ""
     scaling: str = ""
+    share_gpu: bool = False
 
     @property
     def folder(self) -> Path:

@@ -23,7 +23,8 @@ _EVERYBODY: Json = {"open_models": None}  # every model needs no key; a file all
 
 @dataclass(frozen=True, slots=True)
 class LocalSettings:
-    """What the machine, not the manifests, decides. `port` overrides the manifest's."""
+    """What the machine, not the manifests, decides. `port` overrides the manifest's. `share_gpu`: all engines take the
+    GPUs that the first would take alone, for a pool with roles on a machine of one GPU."""
 
     run_folder: Path
     segments: Path
@@ -34,6 +35,7 @@ class LocalSettings:
     record: Path | None = None
     constants: Path | None = None
     hub_cache: Path | None = None
+    share_gpu: bool = False
 
     @property
     def scheduler_socket(self) -> Path:
@@ -61,7 +63,7 @@ class LocalSettings:
 def reconcile(pool: Pool, settings: LocalSettings) -> tuple[DesiredPod, ...]:
     """The pods of a pool in the order of starting: scheduler, sidecars, gateway."""
     spec = pool.gpu_pool.spec
-    sidecars = tuple(_sidecar(spec, settings, engine) for engine in engines(spec))
+    sidecars = tuple(_sidecar(spec, settings, engine) for engine in engines(spec, settings.share_gpu))
     return (_scheduler(pool, settings), *sidecars, _gateway(pool, settings))
 
 
@@ -80,8 +82,8 @@ class Engine:
     on_demand: bool
 
 
-def engines(spec: GpuPoolSpec) -> Iterator[Engine]:
-    """All that there may be at a time; GPUs are given out in order."""
+def engines(spec: GpuPoolSpec, share_gpu: bool = False) -> Iterator[Engine]:
+    """All that there may be at a time; GPUs are given out in order, or with `share_gpu` the first ones to all."""
     kind, _, first = spec.accelerator.device.partition(":")
     count = 0
     for role, asked in spec.roles.items():
@@ -89,7 +91,7 @@ def engines(spec: GpuPoolSpec) -> Iterator[Engine]:
         for index in range(asked.max or asked.replicas):
             device = kind if not first else f"{kind}:{int(first) + count}"
             yield Engine(f"{_NAMES[role]}-{index}", role, device, on_demand=index >= at_first)
-            count += spec.accelerator.count
+            count += 0 if share_gpu else spec.accelerator.count
 
 
 def _pod(

@@ -1,6 +1,7 @@
-"""Decode steps of one model on a GPU: fixed shapes, replayed as a CUDA graph, tokens staying on the device.
+"""Decode steps of one model on a GPU: few shapes, each replayed as a CUDA graph, tokens staying on the device.
 
-Rows are padded to one tile, so that a sequence meets the same kernels alone and in company. Nothing that a graph reads
+Rows are padded to one of a model's numbers of them, in all of which a row is computed the same, and contexts to a
+power of two, which says how many programs attention starts and not what they add up. Nothing that a graph reads
 ever moves (parameters, blocks, buffers), so it stays valid through evictions and loads; what changes between steps
 (tokens, lengths, block tables) is copied into its buffers before it is replayed. What is computed is a backend's own.
 """
@@ -9,32 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from aegaeon_sidecar.backends import Launched, StepInput
 from aegaeon_sidecar.backends.choose import choose
-from aegaeon_sidecar.backends.device import recorded
-from aegaeon_sidecar.backends.draws import COLUMNS, FOLLOWED, NO_TOKEN, likeliest, numbers, on_device, pick
+from aegaeon_sidecar.backends.draws import FOLLOWED, NO_TOKEN, likeliest, on_device, pick
+from aegaeon_sidecar.backends.graphs import Capture
+from aegaeon_sidecar.backends.staging import FOLLOWS, LENGTH, TOKEN, Staging
 from aegaeon_sidecar.backends.tiles import Decoded, Guided, Tile, tile_of
 from aegaeon_sidecar.domain.errors import BackendError
 from aegaeon_sidecar.sampling import Chosen, Masker, Sampled, SamplerState
 
-ROWS = 16  # a step's sequences, padded; a larger batch is several steps
-# Columns of a row before its block table. FOLLOWS: the row of the step before that the token comes from; -1: TOKEN.
-TOKEN, FOLLOWS, LENGTH = range(3)
-HEAD = 3
-_STAGES = 3  # host buffers: one being written, one being copied, one to spare
-
-Capture = Callable[[Callable[[], None]], Callable[[], None]]
-"""Given a pass over tensors that never move: what does the same to the same tensors, as often as it is called."""
+# Sequences of a pass, padded: a pass reads all weights, and up to 64 rows take the time of that; a larger batch is
+# several passes.
+ROWS = (16, 64)
+LEAST_CONTEXT = 2048  # tokens: of shorter contexts all programs of attention run at once anyway
 
 
 class FixedModel(Protocol):
-    """What is computed in a decode of ROWS rows. Everything is launched, nothing waited for."""
+    """What is computed in a decode of one shape. Everything is launched, nothing waited for."""
 
     @property
     def block_tokens(self) -> int: ...
@@ -47,33 +46,37 @@ class FixedModel(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
-    def prepare(self, inputs: Seq[StepInput]) -> None:
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Sequences that a pass may have, ascending. What is computed for one is the same bits in each."""
+        ...
+
+    def size(self, longest: int) -> int:
+        """The context, in tokens, of the pass for sequences of `longest` tokens at most. There are few different."""
+        ...
+
+    def prepare(self, inputs: Seq[StepInput], size: int) -> None:
         """Launch what a pass over these inputs needs beforehand, and a captured one cannot do itself."""
         ...
 
-    def forward(self, tokens: Tensor, state: Tensor) -> Tensor:
-        """The pass: float32 [ROWS, vocab_size]. `tokens`: int64 [ROWS]; `state`: int32 [ROWS, HEAD + blocks], on the
-        device; a row of LENGTH 0 stands for no sequence, writes nothing, and begins with a block that others have."""
+    def forward(self, tokens: Tensor, state: Tensor, size: int) -> Tensor:
+        """The pass: float32 [rows, vocab_size]. `tokens`: int64 [rows]; `state`: int32 [rows, HEAD + blocks of `size`
+        tokens], on the device; a row of LENGTH 0 stands for no sequence, writes nothing, and begins with a block that
+        others have."""
         ...
 
 
-def cuda_graphs(device: torch.device) -> Capture:
-    """Captures passes as CUDA graphs, all of which share one pool of memory."""
-    pool = torch.cuda.graph_pool_handle()
+def context_size(longest: int, most: int) -> int:
+    """The power of two from LEAST_CONTEXT on that holds `longest` tokens, but no more than `most`."""
+    return min(max(LEAST_CONTEXT, 1 << (longest - 1).bit_length()), most)
 
-    def capture(run: Callable[[], None]) -> Callable[[], None]:
-        side = torch.cuda.Stream(device)
-        side.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(side):
-            run()  # compiles kernels
-        torch.cuda.current_stream(device).wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        # the lanes' threads map and copy meanwhile
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            run()
-        return graph.replay
 
-    return capture
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Of a pass: its rows, and the tokens of its longest context."""
+
+    rows: int
+    size: int
 
 
 class Decodes:
@@ -87,20 +90,14 @@ class Decodes:
     ) -> None:
         self._model = model
         self._masker = masker
-        self._device = device
         self._capture = capture
-        self._replay: Callable[[], None] | None = None
+        self._replays: dict[_Shape, Callable[[], None]] = {}
+        self._most = most = model.rows[-1]
         blocks = -(-max_model_len // model.block_tokens)
-        pinned = device.type == "cuda"
-        self._stages = [torch.zeros(ROWS, HEAD + blocks, dtype=torch.int32, pin_memory=pinned) for _ in range(_STAGES)]
-        self._drawn = [torch.zeros(ROWS, COLUMNS, dtype=torch.float64, pin_memory=pinned) for _ in range(_STAGES)]
-        self._copied: list[torch.cuda.Event | None] = [None] * _STAGES
-        self._turn = 0
-        self._state = torch.zeros(ROWS, HEAD + blocks, dtype=torch.int32, device=device)
-        self._rules = torch.zeros(ROWS, COLUMNS, dtype=torch.float64, device=device)
+        self._staging = Staging(most, blocks, model.block_tokens, model.capacity, model.vocab_size, device)
         self._before = torch.zeros(FOLLOWED, dtype=torch.int64, device=device)
-        self._chosen = torch.zeros(ROWS, dtype=torch.int64, device=device)
-        self._logits = torch.zeros(ROWS, model.vocab_size, device=device)
+        self._chosen = torch.zeros(most, dtype=torch.int64, device=device)
+        self._logits = torch.zeros(most, model.vocab_size, device=device)
 
     def launch(self, inputs: Seq[StepInput], after: Launched | None) -> Decoded:
         """One step, in tiles; `follows` names tokens of `after`, which are never waited for."""
@@ -109,109 +106,80 @@ class Decodes:
                 raise BackendError("an input follows a step that was not of decodes")
             before = after.chosen
             self._before[: len(before)].copy_(before)
-        return Decoded(tuple(self._tile(inputs[first : first + ROWS]) for first in range(0, len(inputs), ROWS)))
+        return Decoded(tuple(map(self._tile, self._tiles(inputs))))
 
     def logits(self, inputs: Seq[StepInput]) -> Tensor:
         """A step without sampling: float32 [inputs, vocab_size]."""
-        tiles = (inputs[first : first + ROWS] for first in range(0, len(inputs), ROWS))
-        return torch.cat([self._forwarded(tile, drawn=False)[: len(tile)].clone() for tile in tiles])
+        return torch.cat([self._forwarded(tile, drawn=False).clone() for tile in self._tiles(inputs)])
+
+    def _tiles(self, inputs: Seq[StepInput]) -> list[Seq[StepInput]]:
+        return [inputs[first : first + self._most] for first in range(0, len(inputs), self._most)]
 
     def _tile(self, inputs: Seq[StepInput]) -> Tile | Guided:
         samplers = tuple(part.sampler for part in inputs)
         if any(sampler is not None and sampler.guide is not None for sampler in samplers):
-            logits = self._forwarded(inputs, drawn=False)[: len(inputs)].clone()
-            return Guided(logits, samplers, self._masker)
+            return Guided(self._forwarded(inputs, drawn=False).clone(), samplers, self._masker)
         drawn = _are_drawn(samplers)
-        self._forwarded(inputs, drawn)
-        on_host = self._choose(samplers, drawn)
+        logits = self._forwarded(inputs, drawn)
+        on_host = self._choose(logits, samplers, drawn)
         return tile_of(self._chosen[: len(inputs)].clone(), samplers, on_host)
 
     def _forwarded(self, inputs: Seq[StepInput], drawn: bool) -> Tensor:
-        """float32 [ROWS, vocab_size]; the next one overwrites it. `drawn`: the rules of draws are sent along."""
-        self._send(inputs, drawn)
-        self._model.prepare(inputs)
-        self._run()
-        return self._logits
+        """float32 [inputs, vocab_size]; the next one overwrites it. `drawn`: the rules of draws are sent along."""
+        rows = next(rows for rows in self._model.rows if rows >= len(inputs))
+        shape = _Shape(rows, self._model.size(max(part.position for part in inputs) + 1))
+        self._staging.send(inputs, rows, self._blocks(shape), drawn)
+        self._model.prepare(inputs, shape.size)
+        self._run(shape)
+        return self._logits[: len(inputs)]
 
-    def _send(self, inputs: Seq[StepInput], drawn: bool) -> None:
-        """Tokens, lengths, block tables and rules of draws to the device, in copies that are not waited for."""
-        stage, staged, copied = self._stages[self._turn], self._drawn[self._turn], self._copied[self._turn]
-        if copied is not None:
-            copied.synchronize()
-        width = stage.shape[1] - HEAD
-        rows = stage.numpy().view(_row_type(width))[:, 0]
-        rows["token"], rows["follows"], rows["length"] = 0, -1, 0
-        size, capacity = self._model.block_tokens, self._model.capacity
-        for row, part in zip(rows, inputs, strict=False):
-            count = part.position // size + 1
-            blocks = np.asarray(part.blocks[:count])
-            if len(blocks) < count or count > width or blocks.min() < 0 or blocks.max() >= capacity:
-                raise BackendError(f"a decode at position {part.position} needs {count} blocks below {capacity}")
-            row["token"] = self._token(part)
-            row["follows"] = -1 if part.follows is None else part.follows
-            row["length"] = part.position + 1
-            row["blocks"][:count] = blocks
-        rows["blocks"][len(inputs) :, 0] = rows["blocks"][0, 0]
-        self._state.copy_(stage, non_blocking=True)
-        if drawn:
-            ahead = [0 if part.follows is None else 1 for part in inputs]
-            rules = staged.numpy()
-            rules[: len(inputs)], rules[len(inputs) :] = numbers([part.sampler for part in inputs], ahead), 0.0
-            self._rules.copy_(staged, non_blocking=True)
-        self._copied[self._turn] = recorded(self._device)
-        self._turn = (self._turn + 1) % _STAGES
+    def _blocks(self, shape: _Shape) -> int:
+        return -(-shape.size // self._model.block_tokens)
 
-    def _token(self, part: StepInput) -> int:
-        """Checked here: an id outside the vocabulary would be an assertion on the device, which ends its context."""
-        if part.follows is not None:
-            return 0
-        if not 0 <= part.tokens[0] < self._model.vocab_size:
-            raise BackendError(f"a decode needs a token from 0 to {self._model.vocab_size - 1}")
-        return part.tokens[0]
-
-    def _run(self) -> None:
+    def _run(self, shape: _Shape) -> None:
         if self._capture is None:
-            self._forward()
+            self._forward(shape)
             return
-        if self._replay is None:
-            self._replay = self._captured(self._capture)
-        self._replay()
+        if shape not in self._replays:
+            self._replays[shape] = self._captured(self._capture, shape)
+        self._replays[shape]()
 
-    def _captured(self, capture: Capture) -> Callable[[], None]:
+    def _captured(self, capture: Capture, shape: _Shape) -> Callable[[], None]:
         """The step, captured while it is one of no sequences: it writes to no block."""
-        state = self._state.clone()
-        self._state[:, LENGTH] = 0
-        replay = capture(self._forward)
-        self._state.copy_(state)
+        state = self._staging.state(shape.rows, self._blocks(shape))
+        kept = state.clone()
+        state[:, LENGTH] = 0
+        replay = capture(partial(self._forward, shape))
+        state.copy_(kept)
         return replay
 
-    def _forward(self) -> None:
+    def _forward(self, shape: _Shape) -> None:
         """All rows, padded ones as well; ends with the likeliest tokens in `_chosen`."""
-        given, follows = self._state[:, TOKEN], self._state[:, FOLLOWS]
+        state = self._staging.state(shape.rows, self._blocks(shape))
+        given, follows = state[:, TOKEN], state[:, FOLLOWS]
         before = self._before[follows.clamp(min=0).long()].clamp(min=0)  # NO_TOKEN: that row is thrown away anyhow
-        tokens = torch.where(follows >= 0, before, given.long())
-        self._logits.copy_(self._model.forward(tokens, self._state))
-        self._chosen.copy_(likeliest(self._logits))
+        tokens = torch.where(follows < 0, given.long(), before)
+        logits, chosen = self._logits[: shape.rows], self._chosen[: shape.rows]
+        logits.copy_(self._model.forward(tokens, state, shape.size))
+        chosen.copy_(likeliest(logits))
 
-    def _choose(self, samplers: tuple[SamplerState | None, ...], drawn: bool) -> tuple[Chosen, ...] | None:
+    def _choose(
+        self, logits: Tensor, samplers: tuple[SamplerState | None, ...], drawn: bool
+    ) -> tuple[Chosen, ...] | None:
         """What greedy does not cover: draws stay on the device; None. Penalties and logprobs: on the host, at once."""
-        wanted = [i for i, sampler in enumerate(samplers) if sampler is not None]
         if all(sampler is None or sampler.plain for sampler in samplers):
             return None
         if drawn:
-            self._chosen.copy_(pick(self._logits, self._rules))
+            likeliest_ones = self._chosen[: len(samplers)]
+            likeliest_ones.copy_(pick(logits, self._staging.rules(len(samplers)), best=likeliest_ones))
             return None
-        picked = choose(self._logits[wanted], [s for s in samplers if s is not None])
+        wanted = [i for i, sampler in enumerate(samplers) if sampler is not None]
+        picked = choose(logits[wanted], [s for s in samplers if s is not None])
         chosen: list[Chosen] = [None] * len(samplers)
         for i, one in zip(wanted, picked, strict=True):
             chosen[i] = one
             self._chosen[i] = one.token if isinstance(one, Sampled) else NO_TOKEN
         return tuple(chosen)
-
-
-def _row_type(blocks: int) -> np.dtype[np.void]:
-    """A row of a step's inputs on the host, in the order of the device's columns."""
-    return np.dtype([("token", np.int32), ("follows", np.int32), ("length", np.int32), ("blocks", np.int32, (blocks,))])
 
 
 def _are_drawn(samplers: Seq[SamplerState | None]) -> bool:

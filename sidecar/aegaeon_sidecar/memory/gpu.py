@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import aegaeon_native
 from aegaeon_native import CudaDevice, SlabPool
 from aegaeon_sidecar.domain.ranks import devices_of
 
 Gpus = tuple[CudaDevice | None, ...]  # by rank; None: a CPU
 
-KERNELS = Path(aegaeon_native.__file__).with_name("kernels.fatbin")
 
-
-def open_gpu(device: str, kernels: Path = KERNELS) -> CudaDevice | None:
-    """The GPU that "cuda:N" names, None for "cpu". Raises NativeError saying what this machine lacks.
-
-    Without `kernels` (`make cuda` makes them) small blocks are moved by copies as well.
-    """
+def open_gpu(device: str) -> CudaDevice | None:
+    """The GPU that "cuda:N" names, None for "cpu". Raises NativeError saying what this machine lacks."""
     kind, _, ordinal = device.partition(":")
     if kind != "cuda":
         return None
-    return CudaDevice(int(ordinal), kernels=kernels.read_bytes() if kernels.exists() else b"")
+    return CudaDevice(int(ordinal))
 
 
 def open_gpus(device: str, ranks: int) -> Gpus:

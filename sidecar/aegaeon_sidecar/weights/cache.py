@@ -189,8 +189,8 @@ class HostCache:
         return self._open(path, content, nbytes)
 
     def _open(self, path: Path, content: str, nbytes: int) -> Image:
-        """Pinned; the folder's lock is held, so nothing evicts it. Writable where a GPU may want it locked so."""
-        writes = self._gpu is not None
+        """Pinned; the folder's lock is held, so nothing evicts it. Writable where a GPU locks no other pages."""
+        writes = self._gpu is not None and not self._gpu.locks_read_only
         handle = os.open(path, (os.O_RDWR if writes else os.O_RDONLY) | os.O_CLOEXEC)
         fcntl.flock(handle, fcntl.LOCK_SH)
         os.utime(handle)

@@ -65,13 +65,10 @@ class Image:
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def lock_pages(self, gpu: CudaDevice) -> None:
-        """Copies to this GPU run at the link's rate from here on; where that is refused they run all the same.
-
-        For reading where the GPU knows such locks, else for writing too, as which it has to be mapped then.
-        """
+        """Copies to this GPU run at the link's rate from here on; where that is refused they run all the same."""
         with self._locking:
             try:
-                _lock(gpu, self.address, self.nbytes)
+                gpu.lock_pages(self.address, self.nbytes, read_only=True)
                 self._gpu = gpu
             except NativeError as error:
                 log.warning("%s is copied at the rate of pages that are not locked: %s", self.content, error)
@@ -92,10 +89,3 @@ class Image:
         if self._gpu is not None:
             self._gpu.unlock_pages(self.address)
             self._gpu = None
-
-
-def _lock(gpu: CudaDevice, address: int, nbytes: int) -> None:
-    try:
-        gpu.lock_pages(address, nbytes, read_only=True)
-    except NativeError:  # not every GPU knows pages that it may only read
-        gpu.lock_pages(address, nbytes)

@@ -14,8 +14,6 @@ using DeviceId = int;
 using Context = struct ContextOf*;
 using Stream = struct StreamOf*;
 using CuEvent = struct EventOf*;
-using Module = struct ModuleOf*;
-using Function = struct FunctionOf*;
 
 struct Location {
   int type;
@@ -57,6 +55,7 @@ inline constexpr int kAttributeMajor = 75;
 inline constexpr int kAttributeMinor = 76;
 inline constexpr int kAttributeSameHostPointer = 91;
 inline constexpr int kAttributeVmm = 102;
+inline constexpr int kAttributeReadOnlyLocks = 113;
 inline constexpr unsigned kRegisterPortable = 1;
 inline constexpr unsigned kRegisterDeviceMap = 2;
 inline constexpr unsigned kRegisterReadOnly = 8;
@@ -71,13 +70,13 @@ inline constexpr int kSourceOrderStream = 1;
   X(cuDeviceGetCount, (int*))                                                                   \
   X(cuDeviceGet, (DeviceId*, int))                                                              \
   X(cuDeviceGetName, (char*, int, DeviceId))                                                    \
+  X(cuDeviceGetPCIBusId, (char*, int, DeviceId))                                                \
   X(cuDeviceTotalMem_v2, (std::size_t*, DeviceId))                                              \
   X(cuDeviceGetAttribute, (int*, int, DeviceId))                                                \
   X(cuDevicePrimaryCtxRetain, (Context*, DeviceId))                                             \
   X(cuDevicePrimaryCtxRelease_v2, (DeviceId))                                                   \
   X(cuCtxPushCurrent_v2, (Context))                                                             \
   X(cuCtxPopCurrent_v2, (Context*))                                                             \
-  X(cuCtxGetStreamPriorityRange, (int*, int*))                                                  \
   X(cuMemGetInfo_v2, (std::size_t*, std::size_t*))                                              \
   X(cuMemGetAllocationGranularity, (std::size_t*, const AllocationProp*, int))                  \
   X(cuMemCreate, (MemHandle*, std::size_t, const AllocationProp*, unsigned long long))          \
@@ -89,19 +88,14 @@ inline constexpr int kSourceOrderStream = 1;
   X(cuMemSetAccess, (DevicePtr, std::size_t, const AccessDesc*, std::size_t))                   \
   X(cuMemHostRegister_v2, (void*, std::size_t, unsigned))                                       \
   X(cuMemHostUnregister, (void*))                                                               \
-  X(cuStreamCreateWithPriority, (Stream*, unsigned, int))                                       \
+  X(cuStreamCreate, (Stream*, unsigned))                                                        \
   X(cuStreamSynchronize, (Stream))                                                              \
   X(cuStreamDestroy_v2, (Stream))                                                               \
   X(cuEventCreate, (CuEvent*, unsigned))                                                        \
   X(cuEventRecord, (CuEvent, Stream))                                                           \
   X(cuEventSynchronize, (CuEvent))                                                              \
   X(cuEventDestroy_v2, (CuEvent))                                                               \
-  X(cuMemcpyAsync, (DevicePtr, DevicePtr, std::size_t, Stream))                                 \
-  X(cuModuleLoadData, (Module*, const void*))                                                   \
-  X(cuModuleUnload, (Module))                                                                   \
-  X(cuModuleGetFunction, (Function*, Module, const char*))                                      \
-  X(cuLaunchKernel,                                                                             \
-    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void**, void**))
+  X(cuMemcpyAsync, (DevicePtr, DevicePtr, std::size_t, Stream))
 
 // Drivers before 13.0 lack these.
 #define AEGAEON_CUDA_LATER_CALLS(X) \

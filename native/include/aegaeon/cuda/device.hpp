@@ -13,9 +13,8 @@ namespace aegaeon::cuda {
 
 class Device {
  public:
-  // `library`: the driver; `kernels`: what `make cuda` compiled, or empty: blocks are then moved by copies alone.
-  // Throws NativeError when the driver, the GPU or virtual memory management is missing.
-  Device(int ordinal, const std::string& library, const std::string& kernels);
+  // `library`: the driver. Throws NativeError when it, the GPU or virtual memory management is missing.
+  Device(int ordinal, const std::string& library);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -29,27 +28,30 @@ class Device {
   int capability() const { return attribute(kAttributeMajor) * 10 + attribute(kAttributeMinor); }
   AllocationProp allocation() const;
 
-  // Page-lock host memory, so that copies from and to it run at the link's rate. `address` names it to `unlock`.
+  // As the kernel names it: "0000:0a:00.0".
+  std::string pci_bus_id() const;
+  // Whether pages that are mapped for reading alone can be locked; elsewhere they must be writable.
+  bool locks_read_only() const { return attribute(kAttributeReadOnlyLocks) != 0; }
+
+  // Page-lock host memory, so that copies from and to it run at the link's rate, for all GPUs. `address` names it to
+  // `unlock`. Locked in pieces: the kernel holds off every mmap and munmap of the process during each. Takes
+  // `read_only` as a wish: it is writable memory where the GPU has no such locks.
+  static constexpr std::size_t kLockedAtOnce = std::size_t{256} << 20;
   void lock_pages(std::byte* address, std::size_t bytes, bool read_only);
   void unlock_pages(std::byte* address) noexcept;
-  AddressBook& book() const { return book_; }
-
-  // Null without kernels.
-  Function copy_kernel() const { return copy_kernel_; }
+  AddressBook& book() const { return *book_; }
 
  private:
   friend class Active;
   int attribute(int which) const;
-  void load_kernels(const std::string& kernels);
+  void unlock(std::byte* address, std::size_t bytes) noexcept;
 
   const Driver driver_;
   const int ordinal_;
   DeviceId id_ = 0;
   Context context_ = nullptr;
   std::size_t granularity_ = 0;
-  Module module_ = nullptr;
-  Function copy_kernel_ = nullptr;
-  mutable AddressBook book_;
+  const std::shared_ptr<AddressBook> book_ = AddressBook::of_process();
 };
 
 using SharedDevice = std::shared_ptr<Device>;

@@ -1,4 +1,4 @@
-// A lane's bytes by a stream of the GPU: its copy engines, or a kernel where the pieces are small.
+// A lane's bytes by a stream of the GPU: its copy engines.
 #pragma once
 
 #include <array>
@@ -14,11 +14,7 @@ namespace aegaeon::cuda {
 
 class StreamMover final : public Mover {
  public:
-  // Below this size a copy engine takes longer to start a piece than a link of 25 to 50 GB/s to move it.
-  static constexpr std::size_t kKernelBelow = std::size_t{128} << 10;
-
-  // `priority`: 0 is the least urgent, further down to -5 is more so, as far as the GPU knows so many levels.
-  StreamMover(SharedDevice device, int priority, std::size_t kernel_below);
+  explicit StreamMover(SharedDevice device);
   ~StreamMover() override;
 
   void copy(std::byte* dst, const std::byte* src, std::size_t bytes, std::size_t whole) override;
@@ -34,17 +30,14 @@ class StreamMover final : public Mover {
   void add(std::byte* dst, std::byte* src, std::size_t bytes);
   void issue();
   void forget();
-  bool for_kernel() const;
-  void by_kernel();
-  void by_engines();
+  void start();
   void shut() noexcept;
 
   const SharedDevice device_;
-  const std::size_t kernel_below_;
   Stream stream_ = nullptr;
   std::array<CuEvent, kInFlight> events_{};
   std::size_t chunks_ = 0;
-  bool reachable_ = true;             // by a kernel: every piece is known to the book
+  bool reachable_ = true;             // by the GPU itself: every piece is known to the book
   std::vector<DevicePtr> to_, from_;  // of the chunk that is being put together
   std::vector<std::size_t> bytes_;
 };

@@ -12,15 +12,17 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native.arrays import DeviceBytes
 from aegaeon_sidecar.backends import Launched, StepInput
 from aegaeon_sidecar.backends.completed import CompletedStep, chosen_rows, wanted_rows
-from aegaeon_sidecar.backends.decodes import Capture, Decodes, cuda_graphs
-from aegaeon_sidecar.backends.device import drained_on_error, open_devices, recorded
+from aegaeon_sidecar.backends.decodes import Decodes
+from aegaeon_sidecar.backends.device import drained_on_error, on, open_devices, recorded
 from aegaeon_sidecar.backends.draws import FOLLOWED, on_device
-from aegaeon_sidecar.backends.rows import row_tile
+from aegaeon_sidecar.backends.graphs import Capture, cuda_graphs
+from aegaeon_sidecar.backends.rows import Product, few_rows_product, row_tile
 from aegaeon_sidecar.backends.torch.attention import Gathered
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.decoder import Decoder, Given, Part
@@ -97,7 +99,13 @@ class TorchBackend:
         """What batches are padded to, so that rows do not depend on each other; 0 when they may."""
         if self._paged:
             return 1  # decodes have one shape, and a prefill is one sequence's
-        return row_tile(self._dtype, torch.get_num_threads()) if self._wants_invariance else 0
+        return row_tile(self._dtype, torch.get_num_threads(), self._product) if self._wants_invariance else 0
+
+    @property
+    def _product(self) -> Product:
+        """torch's own, whose sums in bfloat16 depend on the number of rows."""
+        steady = self._wants_invariance and not self._paged and self._dtype is torch.bfloat16
+        return few_rows_product(self._dtype) if steady else linear
 
     def describe(self, directory: Path, max_model_len: int, task: str = "") -> Layout:
         """See Backend."""
@@ -126,7 +134,7 @@ class TorchBackend:
         self._shells[model] = _Shell(Decoder(spec, parts), tuple(builders), shape, layout.max_model_len)
 
     def _part(self, part: DecoderSpec, layout: Layout, memory: Tensor, rank: int) -> Part:
-        parameters = Parameters(layout, tensor_shapes(part), self._dtype, memory, self.row_tile or 1)
+        parameters = Parameters(layout, tensor_shapes(part), self._dtype, memory, self.row_tile or 1, self._product)
         return Part(part, parameters, self._dtype, rank, len(self._devices))
 
     def describe_adapter(self, model: str, directory: Path) -> Layout:
@@ -149,7 +157,7 @@ class TorchBackend:
         """
         if after is None and any(part.follows is not None for part in inputs):
             raise BackendError("an input follows a step that was not launched")
-        with torch.inference_mode(), drained_on_error(self._devices):
+        with torch.inference_mode(), on(self._device), drained_on_error(self._devices):
             if self._decodes_paged(model, inputs):
                 return self._decodes(model).launch(inputs, after)
             return self._completed(model, inputs)
@@ -178,21 +186,23 @@ class TorchBackend:
 
     def logits(self, model: str, inputs: Seq[StepInput]) -> Tensor:
         """A step without sampling: the output after each input's last token, float32 [inputs, outputs]."""
-        with torch.inference_mode():
+        with torch.inference_mode(), on(self._device):
             if inputs and self._decodes_paged(model, inputs):
                 return self._decodes(model).logits(inputs)
             return self._forward(model, inputs, range(len(inputs)))
 
     def _decodes_paged(self, model: str, inputs: Seq[StepInput]) -> bool:
         """A prompt of one token is no decode where the model generates nothing."""
-        return self._paged and _are_decodes(inputs) and not self._shell(model)[0].decoder.spec.purpose.pools
+        if not self._paged or self._shell(model)[0].decoder.spec.purpose.pools:
+            return False
+        return all(part.is_decode for part in inputs)
 
     def _decodes(self, model: str) -> Decodes:
         from aegaeon_sidecar.backends.torch.decodes import PagedModel  # needs Triton
 
         shell, caches = self._shell(model)
         if shell.decodes is None:
-            fixed = PagedModel(shell.decoder, caches, self._devices)
+            fixed = PagedModel(shell.decoder, caches, self._devices, shell.max_model_len)
             shell.decodes = Decodes(fixed, shell.max_model_len, self._device, self._masker, self._graphs())
         return shell.decodes
 
@@ -229,7 +239,3 @@ class TorchBackend:
         if caches is None:
             raise BackendError(f"KV shape {shell.shape.key} has no blocks; bind them first")
         return shell, caches
-
-
-def _are_decodes(inputs: Seq[StepInput]) -> bool:
-    return all(part.follows is not None or (len(part.tokens) == 1 and part.scored is None) for part in inputs)

@@ -1,7 +1,7 @@
 """Attention of a batch of decodes over KV blocks where they lie, in Triton: nothing is gathered, shapes never change.
 
-Fit for CUDA graphs: lengths and block tables are read on the device. A sequence's context is cut into pieces of fixed
-size whose results are joined in order, so that no sum depends on the rest of the batch (flash-decoding, split by
+Fit for CUDA graphs: lengths and block tables are read on the device. A sequence's context is cut into pieces by its own
+length, and their results are joined in order, so that no sum depends on the rest of the batch (flash-decoding, split by
 position). Checked on a CPU by Triton's interpreter.
 """
 
@@ -20,6 +20,7 @@ from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.step_layout import Window
 
 SPLIT_TOKENS = 256  # of one program; a context of 4096 tokens keeps 16 of them busy
+MOST_SPLITS = 64  # of a longer context pieces are larger: these are enough for all multiprocessors
 TILE_TOKENS = 64
 LEAST_ROWS = 16  # the matrix units' smallest tile
 
@@ -51,6 +52,12 @@ def _write(  # type: ignore[no-untyped-def]  # triton reads annotations
         inside = lane < width
         tl.store(at + lane, tl.load(keys + row * key_stride + lane, mask=inside), mask=inside)
         tl.store(at + slots * width + lane, tl.load(values + row * value_stride + lane, mask=inside), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
+def _piece(length, least: tl.constexpr, most: tl.constexpr):  # type: ignore[no-untyped-def]  # triton reads annotations
+    """Tokens of one piece of a context of `length`: the multiple of `least` of which it has at most `most`."""
+    return tl.maximum(tl.cdiv(length, least * most), 1) * least
 
 
 @triton.jit
@@ -88,12 +95,14 @@ def _attend_split(  # type: ignore[no-untyped-def]  # triton reads annotations
     rows: tl.constexpr,
     dim: tl.constexpr,
     lanes: tl.constexpr,
-    piece: tl.constexpr,
+    least: tl.constexpr,
+    most: tl.constexpr,
     tile: tl.constexpr,
 ):
     """One sequence, one key head, one piece of the context: the piece's mean of values and log-sum-exp."""
     row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + row)
+    piece = _piece(length, least, most)
     low = tl.maximum(length - window, 0)
     end = tl.minimum((split + 1) * piece, length)
     begin = tl.maximum(split * piece, low // tile * tile)
@@ -131,11 +140,13 @@ def _join(  # type: ignore[no-untyped-def]  # triton reads annotations
     heads: tl.constexpr,
     dim: tl.constexpr,
     lanes: tl.constexpr,
-    piece: tl.constexpr,
+    least: tl.constexpr,
+    most: tl.constexpr,
 ):
     """The pieces of one sequence and head, joined in order of position; rows of length 0 are zero."""
     row, head = tl.program_id(0), tl.program_id(1)
     length = tl.load(lengths + row)
+    piece = _piece(length, least, most)
     low = tl.maximum(length - window, 0)
     lane = tl.arange(0, lanes)
     m_i = float("-inf")
@@ -158,12 +169,13 @@ class Paged:
     """A step of decodes: row i has `lengths[i]` tokens (the new one included, 0: an empty row), in blocks `tables[i]`.
 
     `lengths` int32 [rows], `tables` int32 [rows, blocks], both on the cache's device; their values may change between
-    steps, as may the blocks behind them.
+    steps, as may the blocks behind them. `context`: tokens that no row has more of. Programs are started for so many.
     """
 
     cache: KvCache
     lengths: Tensor
     tables: Tensor
+    context: int
 
     def attend(self, layer: int, window: Window, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """See Attention; one token each."""
@@ -179,7 +191,7 @@ class Paged:
             *_by_row(keys), *_by_row(values), *place, layer,
             layers=shape.layers, slots=shape.block_tokens, width=width, wide=triton.next_power_of_2(width),
         )  # fmt: skip
-        splits = -(-self.tables.shape[1] * shape.block_tokens // SPLIT_TOKENS)
+        splits = min(-(-self.context // SPLIT_TOKENS), MOST_SPLITS)
         partial = torch.empty(rows, heads, splits, dim, dtype=torch.float32, device=queries.device)
         lse = torch.empty(rows, heads, splits, dtype=torch.float32, device=queries.device)
         lanes, group = triton.next_power_of_2(dim), heads // kv_heads
@@ -187,12 +199,12 @@ class Paged:
             *_by_row(queries), *place, partial, lse, splits, layer, reach, 1.0 / math.sqrt(dim),
             layers=shape.layers, slots=shape.block_tokens, kv_heads=kv_heads, group=group,
             rows=max(triton.next_power_of_2(group), LEAST_ROWS), dim=dim, lanes=lanes,
-            piece=SPLIT_TOKENS, tile=TILE_TOKENS,
+            least=SPLIT_TOKENS, most=MOST_SPLITS, tile=TILE_TOKENS,
         )  # fmt: skip
         out = torch.empty(rows, heads * dim, dtype=queries.dtype, device=queries.device)
         _join[(rows, heads)](
             partial, lse, splits, self.lengths, reach, out,
-            heads=heads, dim=dim, lanes=lanes, piece=SPLIT_TOKENS,
+            heads=heads, dim=dim, lanes=lanes, least=SPLIT_TOKENS, most=MOST_SPLITS,
         )  # fmt: skip
         return out
 

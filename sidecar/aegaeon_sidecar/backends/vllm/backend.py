@@ -21,8 +21,9 @@ from aegaeon_proto.pooling import Purpose
 from aegaeon_sidecar.backends import AdapterLimits, Launched, StepInput
 from aegaeon_sidecar.backends.choose import choose, greedy
 from aegaeon_sidecar.backends.completed import CompletedStep, chosen_rows, wanted_rows
-from aegaeon_sidecar.backends.decodes import Capture, Decodes
+from aegaeon_sidecar.backends.decodes import Decodes
 from aegaeon_sidecar.backends.draws import FOLLOWED, on_device
+from aegaeon_sidecar.backends.graphs import Capture
 from aegaeon_sidecar.backends.rows import few_rows_product, row_tile
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.backends.vllm.adapters import Adapters, adapter_tile
@@ -294,7 +295,7 @@ def _fit_one_shape(shell: Shell, inputs: Seq[StepInput]) -> bool:
     """Decodes without adapters; a prompt of one token is none where the model generates nothing."""
     if shell.purpose.pools or any(part.adapter is not None for part in inputs):
         return False
-    return all(part.follows is not None or (len(part.tokens) == 1 and part.scored is None) for part in inputs)
+    return all(part.is_decode for part in inputs)
 
 
 def _can_be_followed(batch: Batch, inputs: Seq[StepInput], samplers: Seq[SamplerState]) -> bool:

@@ -1,0 +1,50 @@
+"""Manifests of the running pool: three models, device memory for two of them, on one GPU (or one CPU)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from benchmarks.gpu_day.models import NAMES
+from benchmarks.gpu_day.where import Where
+
+from aegaeon_scheduler.core.domain import Slo
+
+Roles = Literal["unified", "split"]
+POLICIES: dict[Roles, str] = {"unified": "slack", "split": "paper"}
+_NAME = "gpu-day"
+_MEMORY = {  # an 8B in bfloat16 has 16.1 GB of weights; two engines fit in 80 GB, with what is outside slabs
+    "deviceBytes": "34Gi", "slabSize": "32Mi", "hostModelCache": "46Gi", "hostKv": "4Gi", "outsideSlabs": "3Gi",
+}  # fmt: skip
+_SMALL_MEMORY = {"deviceBytes": "14Mi", "slabSize": "256Ki", "hostModelCache": "32Mi", "hostKv": "12Mi"}
+
+
+def write_manifests(folder: Path, where: Where, roles: Roles, slo: Slo) -> None:
+    """A GpuPool with engines of these roles, and a ModelPool whose models have this objective."""
+    for name, content in (("gpupool", gpu_pool(where, roles)), ("modelpool", _model_pool(slo))):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
+
+
+def gpu_pool(where: Where, roles: Roles) -> dict[str, Any]:
+    """As a manifest."""
+    asked = ("engines",) if roles == "unified" else ("prefill", "decode")
+    spec: dict[str, Any] = {
+        "backend": "torch",
+        "accelerator": {"device": where.device, "dtype": "float32" if where.small else "bfloat16"},
+        **{role: {"replicas": 1} for role in asked},
+        "memory": _SMALL_MEMORY if where.small else _MEMORY,
+        "scheduling": {"policy": POLICIES[roles], "hold": "120s"},
+        "tuning": {"threads": 1, "maxBatch": 16, "prefillChunkTokens": 256 if where.small else 2048},
+    }
+    return _manifest("GpuPool", spec)
+
+
+def _model_pool(slo: Slo) -> dict[str, Any]:
+    objective = {"ttft": f"{1000 * slo.ttft_s:.0f}ms", "tbt": f"{1000 * slo.tbt_s:.0f}ms"}
+    models = [{"name": name, "source": {"hostPath": name}, "slo": objective} for name in NAMES]
+    return _manifest("ModelPool", {"gpuPoolRef": {"name": _NAME}, "models": models})
+
+
+def _manifest(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "serving.aegaeon.io/v1alpha1", "kind": kind, "metadata": {"name": _NAME}, "spec": spec}

@@ -1,0 +1,81 @@
+"""The stages in their order: the first ten minutes are worth most, so what has bars comes first, sweeps last.
+
+A stage is a process: what breaks it, a fault of the driver included, ends no other. Each has a limit in seconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.gpu_day.where import Where
+
+SKIPPED = 4
+"""exit status of a stage for which the machine lacks something, which it names"""
+_ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """`command`: arguments of this Python. `limit_s`: then it is ended. `usual_s`: it is begun only with as much time
+    left. `environment`: beside the process's own."""
+
+    name: str
+    command: tuple[str, ...]
+    limit_s: float
+    usual_s: float
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+def stages(where: Where) -> tuple[Stage, ...]:
+    """All of them."""
+    return (
+        _of(where, "probes", 60, 20),
+        _tests(where),
+        _bench(where, "copies", 60, 30),
+        _bench(where, "switch", 90, 40),
+        _bench(where, "decode", 120, 60),
+        _bench(where, "prefill", 90, 40),
+        _bench(where, "draws", 60, 30),
+        _of(where, "models", 150, 60, "make_models"),
+        _of(where, "calibrate", 150, 60),
+        _of(where, "pool", 240, 150, "pool", "--roles", "unified"),
+        _of(where, "roles", 240, 150, "pool", "--roles", "split"),
+        _of(where, "verify", 180, 60),
+        _of(where, "simulate", 60, 15),
+        _bench(where, "engine", 120, 60),
+        _bench(where, "attention", 120, 60),
+        _bench(where, "load", 90, 30),
+        _bench(where, "decode-sweep", 240, 90, "decode", "--sweep"),
+        _bench(where, "prefill-sweep", 240, 90, "prefill", "--sweep"),
+        _of(where, "sanitizer", 300, 120),
+    )
+
+
+def _of(where: Where, name: str, limit_s: float, usual_s: float, module: str = "", *more: str) -> Stage:
+    """A module of this package."""
+    command = ("-m", f"benchmarks.gpu_day.{module or name}", *where.options(), *more)
+    return Stage(name, command, limit_s, 0.0 if where.small else usual_s)
+
+
+def _bench(where: Where, name: str, limit_s: float, usual_s: float, module: str = "", *more: str) -> Stage:
+    """A GPU benchmark, its figures kept with the others."""
+    given = ("--device", where.device, "--figures", str(where.figures), *(("--small",) if where.small else ()))
+    command = ("-m", f"benchmarks.gpu_{module or name}", *given, *more)
+    interpreted = (("TRITON_INTERPRET", "1"),) if (name, where.device) == ("attention", "cpu") else ()
+    return Stage(name, command, limit_s, 0.0 if where.small else usual_s, interpreted)
+
+
+def _tests(where: Where) -> Stage:
+    return _of(where, "test-gpu", 200, 90, "tests")
+
+
+def python(stage: Stage) -> list[str]:
+    """Its whole command line."""
+    return [sys.executable, *stage.command]
+
+
+def root() -> Path:
+    """Where stages run: the repository's root."""
+    return _ROOT

@@ -1,0 +1,113 @@
+"""The plan of a day on a GPU continues where it ended, whatever ended it, and no stage takes another one with it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from benchmarks.gpu_day import __main__ as runner
+from benchmarks.gpu_day.plan import Stage, stages
+from benchmarks.gpu_day.state import State
+from benchmarks.gpu_day.where import Where
+from benchmarks.report import Figures, Row
+
+Run = Callable[..., int]
+WHERE = Where(Path("out"), Path("work"), "cuda:0", small=False)
+
+
+def stage(name: str, code: str, limit_s: float = 20.0, usual_s: float = 0.0) -> Stage:
+    return Stage(name, ("-c", code), limit_s, usual_s)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs these stages as a call of the program; its exit status."""
+
+    def call(*plan: Stage, **options: str) -> int:
+        given = [part for name, value in options.items() for part in (f"--{name}", value) if part]
+        monkeypatch.setattr(runner, "stages", lambda where: plan)
+        monkeypatch.setattr(sys, "argv", ["gpu_day", "--out", str(tmp_path / "out"), "--work", str(tmp_path), *given])
+        return runner.main()
+
+    return call
+
+
+def outcomes(folder: Path) -> dict[str, str]:
+    return {name: r["outcome"] for name, r in json.loads((folder / "out" / "state.json").read_text()).items()}
+
+
+def test_each_exit_status_has_its_outcome_and_a_failure_ends_no_other_stage(run: Run, tmp_path: Path) -> None:
+    plan = [stage(f"exit-{code}", f"raise SystemExit({code})") for code in (1, 0, 3, 4)]
+    assert run(*plan) == 1
+    assert list(outcomes(tmp_path).values()) == ["failed", "finished", "bars missed", "skipped"]
+
+
+def test_a_later_call_runs_what_is_not_over_and_failed_stages_only_when_asked(run: Run, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    plan = [
+        stage(name, f"open({str(marks)!r}, 'a').write({name[0]!r}); raise SystemExit({code})")
+        for name, code in (("good", 0), ("bad", 1))
+    ]
+    assert run(*plan) == 1
+    assert run(*plan) == 1
+    assert marks.read_text() == "gb"
+    assert run(*plan, again="") == 1
+    assert marks.read_text() == "gbb"
+
+
+def test_a_stage_that_needs_more_time_than_is_left_waits_for_the_next_call(run: Run, tmp_path: Path) -> None:
+    plan = [stage("short", "pass"), stage("long", "pass", usual_s=500.0)]
+    assert run(*plan, budget="100") == runner.NOT_ALL
+    assert outcomes(tmp_path) == {"short": "finished"}
+    assert run(*plan, budget="600") == 0
+    assert outcomes(tmp_path) == {"short": "finished", "long": "finished"}
+
+
+def test_a_stage_past_its_limit_is_ended_with_its_children(run: Run, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    code = (
+        "import subprocess as s, sys, time; c = s.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
+        f"open({str(pid)!r}, 'w').write(str(c.pid)); time.sleep(60)"
+    )
+    assert run(stage("endless", code, limit_s=3.0)) == 1
+    assert outcomes(tmp_path) == {"endless": "timed out"}
+    stat = Path(f"/proc/{pid.read_text()}/stat")
+    assert not stat.exists() or stat.read_text().split()[2] == "Z"
+
+
+def test_a_stage_in_which_the_machine_was_lost_is_tried_once_more(tmp_path: Path) -> None:
+    for lost in range(2):
+        state = State(tmp_path / "state.json")
+        assert not state.is_over("probes"), f"after {lost} losses"
+        state.begin("probes")
+    assert State(tmp_path / "state.json").is_over("probes")
+
+
+def test_results_of_a_machine_that_is_gone_are_taken_over(run: Run, tmp_path: Path) -> None:
+    assert run(stage("first", "pass")) == 0
+    (tmp_path / "out").rename(tmp_path / "before")
+    assert run(stage("first", "raise SystemExit(1)"), stage("second", "pass"), before=str(tmp_path / "before")) == 0
+    assert outcomes(tmp_path) == {"first": "finished", "second": "finished"}
+
+
+def test_every_figure_is_in_the_file_before_the_next_is_measured(tmp_path: Path) -> None:
+    figures = Figures("copies", tmp_path / "figures.jsonl")
+    for number in range(3):
+        figures.add(Row("rate", number, "GB/s", 1.0, ">="))
+        lines = (tmp_path / "figures.jsonl").read_text().splitlines()
+        assert [json.loads(text)["value"] for text in lines] == list(range(number + 1))
+    assert not figures.hold
+
+
+def test_every_stage_fits_in_a_call_and_the_headline_figures_in_the_first_ten_minutes() -> None:
+    plan = stages(WHERE)
+    assert len({s.name for s in plan}) == len(plan)
+    assert all(s.usual_s <= s.limit_s < 9 * 60 for s in plan)
+    usual = {s.name: s.usual_s for s in plan}
+    first = sum(usual[name] for name in list(usual)[: list(usual).index("pool") + 1])
+    assert first <= 600
+    assert all(s.usual_s == 0 for s in stages(replace(WHERE, small=True)))

@@ -83,7 +83,7 @@ def greeds(groups: dict[int, int], engines: int) -> dict[ModelName, float]:
 
 
 def test_a_model_is_greedy_by_the_engines_that_it_holds_beside_others():
-    assert greeds({0: 8}, 8) == {}  # nobody else asks
+    assert greeds({0: 8}, 8) == {}  # no other model is asked
     assert greeds({0: 3, 1: 3}, 4) == {}
     assert greeds({0: 8} | dict.fromkeys(range(1, 8), 1), 8) == {"m0": 1.0 - 3 / 8}
 

@@ -241,7 +241,7 @@ $(CUDA_FOLDER)/.installed: | $(BIN)/uv
 	@touch $@
 $(GPU_SITE)/.built: $(NATIVE)
 	cmake -S native -B build/gpu/native -G Ninja -DPython_EXECUTABLE=$$(command -v $(GPU_PYTHON)) -DCMAKE_BUILD_TYPE=Release \
-	  -Dnanobind_ROOT=$$($(GPU_PYTHON) -m nanobind --cmake_dir) >/dev/null
+	  -Dnanobind_ROOT=$$($(GPU_RUN) -m nanobind --cmake_dir) >/dev/null
 	cmake --build build/gpu/native
 	@mkdir -p $(GPU_SITE)/aegaeon_native && cp build/gpu/native/_core*.so $(GPU_SITE)/aegaeon_native/
 	@mkdir -p $(GPU_SITE)/aegaeon-$(VERSION).dist-info # by which importlib.metadata knows the version

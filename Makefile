@@ -223,7 +223,7 @@ bench-gpu: gpu-ready ## the figures of a GPU beside their limits
 # GPU_DAY: where its results go, at most eight files; BEFORE: those of an earlier call, whose stages are not run again.
 GPU_DAY ?= build/gpu-day/out
 gpu-day: gpu-ready ## all that a GPU is to show, in order, in calls of BUDGET seconds; run it again to continue (docs/gpu.md)
-	$(GPU_RUN) -m benchmarks.gpu_day --out $(GPU_DAY) --work build/gpu-day/work --budget $(or $(BUDGET),520) \
+	$(GPU_RUN) -m benchmarks.gpu_day --out $(GPU_DAY) --work build/gpu-day/work --budget $(or $(BUDGET),480) \
 	  $(if $(BEFORE),--before $(BEFORE)) $(foreach stage,$(ONLY),--only $(stage)) $(if $(AGAIN),--again)
 gpu-day-dry: $(STAMP) ## the same plan in small on the CPU; a tiny pool really runs
 	@rm -rf build/gpu-day-dry

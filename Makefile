@@ -227,7 +227,8 @@ gpu-day: gpu-ready ## all that a GPU is to show, in order, in calls of BUDGET se
 	  $(if $(BEFORE),--before $(BEFORE)) $(foreach stage,$(ONLY),--only $(stage)) $(if $(AGAIN),--again)
 gpu-day-dry: $(STAMP) ## the same plan in small on the CPU; a tiny pool really runs
 	@rm -rf build/gpu-day-dry
-	PYTHONPATH=tests:. $(PY) -m benchmarks.gpu_day --out build/gpu-day-dry/out --work build/gpu-day-dry/work --device cpu --small
+	PYTHONPATH=tests:. $(PY) -m benchmarks.gpu_day --out build/gpu-day-dry/out --work build/gpu-day-dry/work --budget 1200 \
+	  --device cpu --small
 gpu-wheels: $(STAMP) ## build/gpu/wheels: what such a machine's Python lacks, in pieces of PIECE MiB
 	$(PY) -m benchmarks.gpu_day.packages collect --into build/gpu/wheels --piece $(or $(PIECE),48) $(if $(HAVE),--have $(HAVE))
 gpu-packages: ## there: install the pieces that were carried (GPU_PYTHON=python3)

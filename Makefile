@@ -212,9 +212,9 @@ GPU_PATH = $(subst $(empty) ,:,$(foreach folder,$(GPU_SITE) $(GPU_PACKAGES) side
 GPU_RUN = $(if $(GPU_PYTHON),PYTHONPATH=$(GPU_PATH) $(GPU_PYTHON),PYTHONPATH=tests:. $(PY))
 
 .PHONY: cuda test-gpu bench-gpu gpu-ready gpu-day gpu-day-dry gpu-wheels gpu-packages
-cuda: $(STAMP) $(if $(filter $(CUDA_FOLDER)/%,$(CUDA_INCLUDE)),$(CUDA_FOLDER)/.installed) ## compile the GPU's kernels for sm_80 and sm_90, check what is declared of the driver (no GPU needed)
+cuda: $(STAMP) $(if $(filter $(CUDA_FOLDER)/%,$(CUDA_INCLUDE)),$(CUDA_FOLDER)/.installed) ## compile the GPU's kernels for sm_80 and sm_90, print what they take, check what is declared of the driver (no GPU needed)
 	c++ -std=c++20 -fsyntax-only -Inative/include -I$(CUDA_INCLUDE) native/cuda/api_check.cpp
-	@TRITON_INTERPRET=0 $(PY) tests/backend/compile_paged.py 80 90
+	@TRITON_INTERPRET=0 $(PY) tests/backend/compile_kernels.py 80 90
 test-gpu: gpu-ready ## the tests that need a CUDA device (GPU_PYTHON=python3: with the machine's own)
 	$(GPU_RUN) -m pytest -q -m gpu -W ignore::pytest.PytestConfigWarning -p no:cacheprovider tests/gpu
 bench-gpu: gpu-ready ## the figures of a GPU beside their limits
@@ -259,7 +259,7 @@ native-dependencies:
 # ---- measure -------------------------------------------------------------------------------------------------------
 
 .PHONY: bench
-BENCHES := slabs slab_sizes copies core size wire simulator plan switch cache load engine kv_copies prefix gateway picker batch_invariance structured
+BENCHES := slabs slab_sizes copies core size wire simulator plan switch cache load engine kv_copies prefill_plan prefix gateway picker batch_invariance structured
 bench: models ## every figure beside its limit; JSON in benchmarks/results
 	@missed=; for b in $(BENCHES); do echo "== $$b"; $(PY) -m benchmarks.$$b || missed="$$missed $$b"; done; \
 	  echo "== exactness"; $(PY) -m benchmarks.exactness --switches $(SWITCHES) --models $(MODELS) || missed="$$missed exactness"; \

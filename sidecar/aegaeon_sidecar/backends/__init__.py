@@ -49,6 +49,7 @@ class StepInput:
     `scored`: tokens of the prompt, each of which follows one of `tokens`: what the model says of them is wanted, and of
     `likeliest` tokens beside each. Such an input is a step of its own; its result is Scored.
     `pooling`: set instead of `sampler` where what the model makes of the prompt is wanted; the result is Pooled.
+    `prompt`: it is part of a prompt, also where that part is one token: computed as longer ones are.
     """
 
     tokens: Seq[int]
@@ -60,6 +61,12 @@ class StepInput:
     likeliest: int = 0
     adapter: AdapterWeights | None = None
     pooling: PoolingParams | None = None
+    prompt: bool = False
+
+    @property
+    def is_decode(self) -> bool:
+        """One token behind the others of its sequence."""
+        return self.follows is not None or (len(self.tokens) == 1 and not self.prompt and self.scored is None)
 
 
 class Launched(Protocol):

@@ -9,6 +9,9 @@ the place of the inputs, and the few rows in that of the weights, packs the rows
 (`few_rows_product`). Of up to FEW_ROWS rows the native core's product takes half as long or less, and adds up in the
 same order: it is used for weights of a shape where that was seen to be so, bit by bit.
 
+In bfloat16 oneDNN adds up many rows, as those of a prompt, in another order than few, which depends on the weight's
+shape. They are computed in pieces of such sizes as were seen to give the bits of few.
+
 oneDNN and torch keep compiled kernels, one for each number of rows and shape of weights, a third of a MiB each and by
 default 1,024 of them: who uses it bounds them (`ENVIRONMENT` in vllm/__init__.py).
 """
@@ -27,13 +30,17 @@ from aegaeon_native import FEW_ROWS, few_rows
 
 TILES = (1, 2, 4, 8, 16)
 PIECES = (512, 1024, 256, 2048, 4096, 1 << 30)  # oneDNN's, by the size of what is added up
-PROBED_ROWS = 48
+PROBED_ROWS, PROBED_COUNTS = 200, 48
 Shapes = tuple[tuple[int, int], ...]  # inner and outer size of each
 PROBED_SHAPES: Shapes = ((64, 96), (100, 50), (256, 1024), (1024, 512))
 TURNED_ROWS = 64  # above it the inputs are the larger part, and turning the result round is no longer cheap
+SURE_ROWS = 16  # of these no product in bfloat16 has been seen to depend on their number
+PIECE_ROWS = (256, 128, 64, 32)
+_PROBED_OUTER = 4096  # of a larger weight: memory for a probe is not reserved
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """linear(x, weight, bias)"""
+_Plain = Callable[[Tensor, Tensor], Tensor]
 
 
 @lru_cache
@@ -42,10 +49,9 @@ def row_tile(dtype: torch.dtype, threads: int, product: Product = linear, shapes
 
     `shapes`: of weights that are tried. Narrow ones have kernels of their own.
     """
-    generator = torch.Generator().manual_seed(0)
+    probes = [_probe(PROBED_ROWS, outer, inner, dtype) for inner, outer in shapes]
     for tile in TILES:
-        probes = (torch.randn(PROBED_ROWS + outer, inner, generator=generator) for inner, outer in shapes)
-        if all(_steady(probe.to(dtype), tile, product) for probe in probes):
+        if all(_steady(*probe, tile, product) for probe in probes):
             return tile
     return 0
 
@@ -111,8 +117,41 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if not len(x):
         return linear(x, weight, bias)
     x = x.contiguous()
-    product = _pointwise(x, weight) if len(x) > TURNED_ROWS else _pointwise(weight, x).t().contiguous()
+    if len(x) > SURE_ROWS and x.dtype is torch.bfloat16:
+        product = _in_pieces(x, weight)
+    else:
+        product = _turned(x, weight) if len(x) <= TURNED_ROWS else _pointwise(x, weight)
     return product if bias is None else product + bias
+
+
+def _in_pieces(x: Tensor, weight: Tensor) -> Tensor:
+    """Each piece has the bits of few rows."""
+    ways = _ways(min(len(weight), _PROBED_OUTER), weight.shape[1], weight.dtype, torch.get_num_threads())
+    products, left = [], x
+    while len(left):
+        most, product = next((way for way in ways if way[0] <= len(left)), ways[-1])
+        products.append(product(left[:most], weight))
+        left = left[most:]
+    return products[0] if len(products) == 1 else torch.cat(products)
+
+
+@lru_cache
+def _ways(outer: int, inner: int, dtype: torch.dtype, threads: int) -> tuple[tuple[int, _Plain], ...]:
+    """Sizes of pieces, the largest first, and the product that gives them the bits of few rows. Pieces smaller than the
+    last are computed as that one is."""
+    x, weight = _probe(PIECE_ROWS[0], outer, inner, dtype)
+    few = torch.cat([_turned(x[at : at + SURE_ROWS], weight) for at in range(0, len(x), SURE_ROWS)])
+    found: list[tuple[int, _Plain]] = []
+    for rows in PIECE_ROWS:
+        ways = (_pointwise, _turned) if rows > TURNED_ROWS else (_turned,)
+        found += [(rows, way) for way in ways if torch.equal(way(x[:rows], weight), few[:rows])][:1]
+    turned = [(rows, way) for rows, way in found if rows <= TURNED_ROWS]
+    steady = len(turned) == sum(rows <= TURNED_ROWS for rows in PIECE_ROWS)
+    return (*found[: len(found) - len(turned)], (TURNED_ROWS, _turned)) if steady else (*found, (SURE_ROWS, _turned))
+
+
+def _turned(x: Tensor, weight: Tensor) -> Tensor:
+    return _pointwise(weight, x).t().contiguous()
 
 
 def _pointwise(x: Tensor, weight: Tensor) -> Tensor:
@@ -120,8 +159,18 @@ def _pointwise(x: Tensor, weight: Tensor) -> Tensor:
     return product
 
 
-def _steady(data: Tensor, tile: int, product: Product) -> bool:
-    """Products of the first rows alone, in every multiple of `tile`, equal those of all rows, bit by bit."""
-    x, weight = data[:PROBED_ROWS], data[PROBED_ROWS:]
+def _probe(rows: int, outer: int, inner: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """x [rows, inner] and weight [outer, inner] whose product is 0 but for the rounding on the way: another order of
+    adding up shows in every digit, not once in ten thousand results, as in bfloat16 otherwise."""
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randperm(inner // 2, generator=generator)
+    x, weight = (torch.randn(count, inner // 2, generator=generator).to(dtype) for count in (rows, min(outer, 64)))
+    weight = weight.repeat(-(-outer // 64), 1)[:outer]
+    x, weight = torch.cat((x, -x[:, order]), dim=1), torch.cat((weight, weight[:, order]), dim=1)
+    return pad(x, (0, inner % 2)), pad(weight, (0, inner % 2))
+
+
+def _steady(x: Tensor, weight: Tensor, tile: int, product: Product) -> bool:
+    """Products of the first rows alone, in multiples of `tile`, equal those of all rows, bit by bit."""
     whole = product(x, weight, None)
-    return all(torch.equal(product(x[:rows], weight, None), whole[:rows]) for rows in range(tile, len(x), tile))
+    return all(torch.equal(product(x[:rows], weight, None), whole[:rows]) for rows in range(tile, PROBED_COUNTS, tile))

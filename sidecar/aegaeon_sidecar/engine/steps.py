@@ -87,7 +87,7 @@ class Steps:
         rows = {} if before is None else {sequence: row for row, sequence in enumerate(before.sequences)}
         after = None if before is None else before.launched[0]
         try:
-            inputs = [_input(sequence, step.tokens, rows.get(sequence)) for sequence in step.sequences]
+            inputs = [_input(step, sequence, rows.get(sequence)) for sequence in step.sequences]
             for some in self._parts(inputs):
                 step.launched.append(self._backend.launch(step.model.name, some, after))
         except _STEP_ERRORS as error:
@@ -161,7 +161,7 @@ class Steps:
     def _again(self, step: Step, sequences: list[Sequence]) -> list[Result]:
         results: list[Result] = []
         try:
-            for some in self._parts([_input(sequence, step.tokens, None) for sequence in sequences]):
+            for some in self._parts([_input(step, sequence, None) for sequence in sequences]):
                 results += self._backend.launch(step.model.name, some).results()
         except _STEP_ERRORS as error:
             if len(sequences) > 1:
@@ -179,15 +179,17 @@ class Steps:
         self._last = None
 
 
-def _input(sequence: Sequence, tokens: int, row: int | None) -> StepInput:
+def _input(step: Step, sequence: Sequence, row: int | None) -> StepInput:
     """`row`: the sequence's own in the step before, which is under way; None where it had no part in it."""
+    tokens = step.tokens
     adapter = None if sequence.adapter is None else sequence.adapter.weights()
     if row is not None:
         return StepInput((), sequence.kv_tokens + 1, sequence.blocks, sequence.sampler, follows=row, adapter=adapter)
     last = sequence.kv_tokens + tokens == sequence.length
     if sequence.pooling is not None:
         pooling = sequence.pooling if last else None
-        return StepInput(sequence.tokens(tokens), sequence.kv_tokens, sequence.blocks, None, pooling=pooling)
+        chunk = sequence.tokens(tokens)
+        return StepInput(chunk, sequence.kv_tokens, sequence.blocks, None, pooling=pooling, prompt=True)
     sampler = sequence.sampler if last else None
     scored = sequence.to_score(tokens) if sequence.kv_tokens < len(sequence.prompt) else None
     likeliest = sequence.sampler.params.prompt_logprobs or 0
@@ -199,4 +201,5 @@ def _input(sequence: Sequence, tokens: int, row: int | None) -> StepInput:
         scored=scored,
         likeliest=likeliest,
         adapter=adapter,
+        prompt=step.prefill,
     )

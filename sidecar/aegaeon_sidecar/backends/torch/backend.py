@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native.arrays import DeviceBytes
@@ -21,7 +22,7 @@ from aegaeon_sidecar.backends.decodes import Decodes
 from aegaeon_sidecar.backends.device import drained_on_error, on, open_devices, recorded
 from aegaeon_sidecar.backends.draws import FOLLOWED, on_device
 from aegaeon_sidecar.backends.graphs import Capture, cuda_graphs
-from aegaeon_sidecar.backends.rows import row_tile
+from aegaeon_sidecar.backends.rows import Product, few_rows_product, row_tile
 from aegaeon_sidecar.backends.torch.attention import Gathered
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.decoder import Decoder, Given, Part
@@ -98,7 +99,13 @@ class TorchBackend:
         """What batches are padded to, so that rows do not depend on each other; 0 when they may."""
         if self._paged:
             return 1  # decodes have one shape, and a prefill is one sequence's
-        return row_tile(self._dtype, torch.get_num_threads()) if self._wants_invariance else 0
+        return row_tile(self._dtype, torch.get_num_threads(), self._product) if self._wants_invariance else 0
+
+    @property
+    def _product(self) -> Product:
+        """torch's own, whose sums in bfloat16 depend on the number of rows."""
+        steady = self._wants_invariance and not self._paged and self._dtype is torch.bfloat16
+        return few_rows_product(self._dtype) if steady else linear
 
     def describe(self, directory: Path, max_model_len: int, task: str = "") -> Layout:
         """See Backend."""
@@ -127,7 +134,7 @@ class TorchBackend:
         self._shells[model] = _Shell(Decoder(spec, parts), tuple(builders), shape, layout.max_model_len)
 
     def _part(self, part: DecoderSpec, layout: Layout, memory: Tensor, rank: int) -> Part:
-        parameters = Parameters(layout, tensor_shapes(part), self._dtype, memory, self.row_tile or 1)
+        parameters = Parameters(layout, tensor_shapes(part), self._dtype, memory, self.row_tile or 1, self._product)
         return Part(part, parameters, self._dtype, rank, len(self._devices))
 
     def describe_adapter(self, model: str, directory: Path) -> Layout:
@@ -186,7 +193,9 @@ class TorchBackend:
 
     def _decodes_paged(self, model: str, inputs: Seq[StepInput]) -> bool:
         """A prompt of one token is no decode where the model generates nothing."""
-        return self._paged and _are_decodes(inputs) and not self._shell(model)[0].decoder.spec.purpose.pools
+        if not self._paged or self._shell(model)[0].decoder.spec.purpose.pools:
+            return False
+        return all(part.is_decode for part in inputs)
 
     def _decodes(self, model: str) -> Decodes:
         from aegaeon_sidecar.backends.torch.decodes import PagedModel  # needs Triton
@@ -230,7 +239,3 @@ class TorchBackend:
         if caches is None:
             raise BackendError(f"KV shape {shell.shape.key} has no blocks; bind them first")
         return shell, caches
-
-
-def _are_decodes(inputs: Seq[StepInput]) -> bool:
-    return all(part.follows is not None or (len(part.tokens) == 1 and part.scored is None) for part in inputs)

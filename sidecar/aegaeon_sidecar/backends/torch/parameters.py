@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from aegaeon_sidecar.backends.rows import padded_linear
+from aegaeon_sidecar.backends.rows import Product, padded_linear
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.models.tensors import Shape
 
@@ -19,8 +19,8 @@ class Linear:
     Neighbours without a gap between them are spanned by one view and cost one multiplication.
     """
 
-    def __init__(self, weights: list[Tensor], biases: list[Tensor], tile: int) -> None:
-        self._tile = tile
+    def __init__(self, weights: list[Tensor], biases: list[Tensor], tile: int, product: Product) -> None:
+        self._tile, self._product = tile, product
         weight, bias = span(weights), span(biases)
         self._parts: list[tuple[Tensor, Tensor | None]]
         if weight is not None and (bias is not None or not biases):
@@ -31,12 +31,14 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         if len(self._parts) == 1:
             weight, bias = self._parts[0]
-            return padded_linear(x, weight, bias, self._tile)
-        return torch.cat([padded_linear(x, weight, bias, self._tile) for weight, bias in self._parts], dim=-1)
+            return padded_linear(x, weight, bias, self._tile, self._product)
+        parts = [padded_linear(x, weight, bias, self._tile, self._product) for weight, bias in self._parts]
+        return torch.cat(parts, dim=-1)
 
 
 class Parameters:
-    """The tensors of one model by name, views of `memory` (uint8). `tile`: the multiple that products pad rows to."""
+    """The tensors of one model by name, views of `memory` (uint8). `tile`: the multiple that rows are padded to for
+    `product`."""
 
     def __init__(
         self,
@@ -45,8 +47,9 @@ class Parameters:
         dtype: torch.dtype,
         memory: Tensor,
         tile: int,
+        product: Product,
     ) -> None:
-        self._tile = tile
+        self._tile, self._product = tile, product
         self._tensors = {
             place.name: memory[place.offset : place.offset + place.nbytes].view(dtype).view(shapes[place.name])
             for place in layout.tensors
@@ -59,7 +62,7 @@ class Parameters:
         """The matrices `names` side by side, with their biases where the model has them."""
         weights = [self._tensors[f"{name}.weight"] for name in names]
         biases = [self._tensors[f"{name}.bias"] for name in names if f"{name}.bias" in self._tensors]
-        return Linear(weights, biases, self._tile)
+        return Linear(weights, biases, self._tile, self._product)
 
 
 def span(parts: list[Tensor]) -> Tensor | None:

@@ -1,8 +1,14 @@
-"""From the inputs of a step to the index tensors of its forward pass, all layers at once, in a few numpy calls.
+"""From the inputs of a step to the index tensors of its forward pass, in a few numpy calls.
 
 Decodes share attention calls (all of them, or, when rows may not depend on their company, those of one length); a
-longer chunk has its own. Every slot that attention gathers is finite: a block is zeroed when its first token is
+chunk of a prompt has its own. Every slot that attention gathers is finite: a block is zeroed when its first token is
 written, and padding repeats a sequence's own block.
+
+torch's attention on a CPU takes 32 queries at a time, 64 from 192 on and 256 from 768 on, and adds up in an order that
+depends on how many queries and keys there are. A chunk is therefore computed in pieces that begin at multiples of PIECE
+tokens, in which a query has its place among QUERY_TILE others, and keys, by positions alone: wherever a prompt is cut.
+
+What a chunk's tokens see follows from their positions, so nothing here is as large as its tokens times its context.
 """
 
 from __future__ import annotations
@@ -20,26 +26,62 @@ from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.domain.errors import BackendError
 from aegaeon_sidecar.models.layout import KvShape
 
+QUERY_TILE = 16
+PIECE = 128
 Ints = NDArray[np.int64]
 Window = int | None
+Masks = dict[Window, Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Sequences whose attention is one call. Token rows first .. first + sequences * queries of the step.
+class Decodes:
+    """Decodes whose attention is one call. Token rows first .. first + sequences of the step.
 
     `reads`: for each layer the cache rows to gather, [2, sequences, blocks] flattened; `context`: positions attended to
-    at most; `masks` by window: additive, [sequences, 1, 1, context] or [queries, context]; None where all is seen
-    (or, with `causal`, where the lower triangle is all there is to say).
+    at most; `masks` by window: additive, [sequences, 1, 1, context]; None where all is seen.
     """
 
     first: int
     sequences: int
-    queries: int
     context: int
     reads: tuple[Tensor, ...]
-    masks: dict[Window, Tensor | None]
-    causal: bool
+    masks: Masks
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Queries of a chunk whose attention is one call: its rows first .. first + queries, with `before` and `after`
+    rows of zeros around them.
+
+    `position`: of the first query, each of which sees the positions up to its own; `context`: those that are attended
+    to, some of which may lie behind the last query.
+    """
+
+    first: int
+    queries: int
+    before: int
+    after: int
+    position: int
+    context: int
+
+    @property
+    def end(self) -> int:
+        """The position behind the last query's."""
+        return self.position + self.queries
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Part of a prompt. Token rows first .. first + queries of the step, in `pieces`; `reads`: the cache rows to gather
+    for layer 0, [2, blocks] flattened; those of layer l are 2 * l further."""
+
+    first: int
+    queries: int
+    reads: Tensor
+    pieces: tuple[Piece, ...]
+
+
+Group = Decodes | Chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +101,8 @@ class StepLayout:
 class LayoutBuilder:
     """Lays out the steps of models with one KV shape and one set of attention windows.
 
-    `invariant`: decodes of different lengths do not share an attention call, so that padding cannot reach a sum.
+    `invariant`: decodes of different lengths do not share an attention call, so that padding cannot reach a sum, and
+    on a CPU no row of a prompt depends on where the prompt is cut.
     """
 
     def __init__(
@@ -70,13 +113,14 @@ class LayoutBuilder:
         self._windows = set(windows)
         self._vocab_size = vocab_size
         self._device = device
+        self._aligned = invariant and device.type == "cpu"
         layer = np.arange(shape.layers, dtype=np.int64)[:, None]
         self._layer_rows: Ints = layer * 2
-        self._layer_tokens: Ints = layer * (2 * shape.block_tokens)
+        self._layer_tokens = torch.from_numpy(layer * (2 * shape.block_tokens)).to(device)
 
     def build(self, inputs: Seq[StepInput], wanted: Seq[int], capacity: int) -> StepLayout:
         """`wanted`: indices of the inputs whose last logits are needed. Raises BackendError for a bad input."""
-        order = sorted(range(len(inputs)), key=lambda i: (len(inputs[i].tokens) > 1, inputs[i].position))
+        order = sorted(range(len(inputs)), key=lambda i: (not inputs[i].is_decode, inputs[i].position))
         ordered = [inputs[i] for i in order]
         lengths = np.array([len(part.tokens) for part in ordered], dtype=np.int64)
         starts = np.array([part.position for part in ordered], dtype=np.int64)
@@ -86,16 +130,16 @@ class LayoutBuilder:
         tables = self._tables(ordered, starts + lengths, capacity)
         ends = np.cumsum(lengths)
         positions = np.arange(len(tokens)) + np.repeat(starts + lengths - ends, lengths)
-        keys = self._keys(tables, positions, lengths)
+        keys = self._tensor(self._keys(tables, positions, lengths)) + self._layer_tokens
         last = np.empty_like(ends)
         last[order] = ends - 1
         return StepLayout(
             tokens=self._tensor(tokens),
             positions=self._tensor(positions),
-            keys=self._tensor(keys).unbind(0),
-            values=self._tensor(keys + self._shape.block_tokens).unbind(0),
+            keys=keys.unbind(0),
+            values=(keys + self._shape.block_tokens).unbind(0),
             fresh=self._fresh(tables, starts, starts + lengths),
-            groups=self._groups(tables, starts, lengths),
+            groups=self._groups(tables, starts, lengths, sum(part.is_decode for part in inputs)),
             last=self._tensor(last[list(wanted)]),
         )
 
@@ -113,12 +157,11 @@ class LayoutBuilder:
         return tables
 
     def _keys(self, tables: Ints, positions: Ints, lengths: Ints) -> Ints:
-        """Token rows [layers, tokens] that the new keys go to; the values' are block_tokens further."""
+        """Token rows [tokens] that the new keys of layer 0 go to."""
         sequence = np.repeat(np.arange(len(lengths)), lengths)
         block, slot = np.divmod(positions, self._shape.block_tokens)
-        rows = tables[sequence, block] * (2 * self._shape.layers)
-        keys: Ints = (rows * self._shape.block_tokens + slot) + self._layer_tokens
-        return keys
+        rows: Ints = tables[sequence, block] * (2 * self._shape.layers)
+        return rows * self._shape.block_tokens + slot
 
     def _fresh(self, tables: Ints, starts: Ints, ends: Ints) -> Tensor | None:
         """The last block of each sequence, where this step begins it and leaves slots of it empty."""
@@ -127,11 +170,12 @@ class LayoutBuilder:
         begun = np.flatnonzero((used != 0) & (block * size >= starts))
         return self._tensor(tables[begun, block[begun]]) if begun.size else None
 
-    def _groups(self, tables: Ints, starts: Ints, lengths: Ints) -> tuple[Group, ...]:
-        singles = int((lengths == 1).sum())
-        groups = [self._decodes(a, tables[a:b], starts[a:b] + 1) for a, b in self._runs(starts[:singles])]
-        first = singles
-        for i in range(singles, len(lengths)):
+    def _groups(self, tables: Ints, starts: Ints, lengths: Ints, decodes: int) -> tuple[Group, ...]:
+        groups: list[Group] = []
+        for a, b in self._runs(starts[:decodes]):
+            groups.append(self._decodes(a, tables[a:b], starts[a:b] + 1))
+        first = decodes
+        for i in range(decodes, len(lengths)):
             groups.append(self._chunk(first, tables[i : i + 1], int(starts[i]), int(lengths[i])))
             first += int(lengths[i])
         return tuple(groups)
@@ -144,12 +188,13 @@ class LayoutBuilder:
         edges = [0, *borders, len(starts)]
         return list(pairwise(edges))
 
-    def _decodes(self, first: int, tables: Ints, ends: Ints) -> Group:
+    def _decodes(self, first: int, tables: Ints, ends: Ints) -> Decodes:
         context = int(ends.max())
-        masks: dict[Window, Tensor | None] = {}
+        masks: Masks = {}
         for window in self._windows:
             masks[window] = self._decode_mask(ends, context, context if window is None else min(window, context))
-        return Group(first, len(ends), 1, context, self._reads(tables, context), masks, causal=False)
+        reads = self._tensor(self._rows(tables, context) + self._layer_rows).unbind(0)
+        return Decodes(first, len(ends), context, reads, masks)
 
     def _decode_mask(self, ends: Ints, context: int, reach: int) -> Tensor | None:
         """Each decode sees its own last `reach` tokens; None when that is all there is."""
@@ -158,24 +203,32 @@ class LayoutBuilder:
         place = np.arange(context)[None, :] - ends[:, None]  # -1 is the token itself
         return self._mask(((place < 0) & (place >= -reach))[:, None, None, :])
 
-    def _chunk(self, first: int, table: Ints, start: int, count: int) -> Group:
-        context = start + count
-        masks: dict[Window, Tensor | None] = {}
-        back = (np.arange(count)[:, None] + start) - np.arange(context)[None, :]  # how far back a position lies
-        for window in self._windows:
-            reach = context if window is None else min(window, context)
-            seen = (back >= 0) & (back < reach)
-            masks[window] = self._mask(seen) if start or reach < context else None
-        return Group(first, 1, count, context, self._reads(table, context), masks, causal=True)
+    def _chunk(self, first: int, table: Ints, start: int, count: int) -> Chunk:
+        end = start + count
+        if not self._aligned:
+            pieces: tuple[Piece, ...] = (Piece(0, count, 0, 0, start, end),)
+        else:
+            edges = [start, *range(start - start % PIECE + PIECE, end, PIECE), end]
+            pieces = tuple(
+                Piece(a - start, b - a, a % QUERY_TILE, -b % QUERY_TILE, a, -(-b // PIECE) * PIECE)
+                for a, b in pairwise(edges)
+            )
+        missing = -(-pieces[-1].context // self._shape.block_tokens) - table.shape[1]
+        table = np.pad(table, ((0, 0), (0, missing)), mode="edge") if missing > 0 else table
+        return Chunk(first, count, self._tensor(self._rows(table, pieces[-1].context)), pieces)
 
-    def _reads(self, tables: Ints, context: int) -> tuple[Tensor, ...]:
+    def _rows(self, tables: Ints, context: int) -> Ints:
+        """Cache rows of layer 0's keys, then of its values."""
         blocks = -(-context // self._shape.block_tokens)
         rows = tables[:, :blocks].ravel() * (2 * self._shape.layers)
-        return self._tensor(np.concatenate((rows, rows + 1)) + self._layer_rows).unbind(0)
+        return np.concatenate((rows, rows + 1))
 
     def _mask(self, seen: NDArray[np.bool_]) -> Tensor:
         zero, never = np.float32(0.0), np.float32(-np.inf)
         return self._tensor(np.where(seen, zero, never)).to(getattr(torch, self._shape.dtype))
 
     def _tensor(self, array: NDArray[np.int64] | NDArray[np.float32]) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
+        tensor = torch.from_numpy(array)
+        if self._device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self._device, non_blocking=True)

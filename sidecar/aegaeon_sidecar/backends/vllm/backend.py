@@ -295,7 +295,7 @@ def _fit_one_shape(shell: Shell, inputs: Seq[StepInput]) -> bool:
     """Decodes without adapters; a prompt of one token is none where the model generates nothing."""
     if shell.purpose.pools or any(part.adapter is not None for part in inputs):
         return False
-    return all(part.follows is not None or (len(part.tokens) == 1 and part.scored is None) for part in inputs)
+    return all(part.is_decode for part in inputs)
 
 
 def _can_be_followed(batch: Batch, inputs: Seq[StepInput], samplers: Seq[SamplerState]) -> bool:

@@ -1,0 +1,42 @@
+"""A prompt's logits are the same bits wherever it is cut: by the scheduler, behind shared blocks, after a swap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cuts import LENGTHS, logits_of, some_cuts, tokens_of
+
+from aegaeon_sidecar.backends import StepInput
+
+WIDE = {"hidden_size": 256, "intermediate_size": 512}  # from here on bfloat16's sums depend on the number of rows
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16", "float16"])
+def dtype(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize(("architecture", "sizes"), [("qwen3", WIDE), ("mistral", {"sliding_window": 40})])
+def test_a_prompt_gives_the_same_bits_wherever_it_is_cut(
+    rig: Any, make_model: Any, dtype: str, architecture: str, sizes: dict[str, int]
+) -> None:
+    engine = rig(make_model(architecture, max_position_embeddings=1024, **sizes), dtype=dtype)
+    if not engine.backend.row_tile:
+        pytest.skip("this machine's matrix library has no number of rows from which its sums keep their order")
+    table = engine.table(max(LENGTHS))
+    for length in LENGTHS:
+        prompt = tokens_of(length)
+        whole = logits_of(engine.backend, "model", prompt, [], table)
+        assert whole.isfinite().all()
+        for cuts in some_cuts(length):
+            assert torch.equal(logits_of(engine.backend, "model", prompt, cuts, table), whole), (length, cuts)
+
+
+def test_the_last_token_of_a_prompt_is_no_decode(rig: Any, tiny_models: dict[str, Path]) -> None:
+    """Attention computes decodes by another way, whose sums have another order."""
+    part = StepInput([7], 3, rig(tiny_models["llama"]).table(4), None)
+    assert part.is_decode
+    assert not StepInput([7], 3, part.blocks, None, prompt=True).is_decode

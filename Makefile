@@ -212,9 +212,9 @@ GPU_PATH = $(subst $(empty) ,:,$(foreach folder,$(GPU_SITE) $(GPU_PACKAGES) side
 GPU_RUN = $(if $(GPU_PYTHON),PYTHONPATH=$(GPU_PATH) $(GPU_PYTHON),PYTHONPATH=tests:. $(PY))
 
 .PHONY: cuda test-gpu bench-gpu gpu-ready gpu-day gpu-day-dry gpu-wheels gpu-packages
-cuda: $(STAMP) $(if $(filter $(CUDA_FOLDER)/%,$(CUDA_INCLUDE)),$(CUDA_FOLDER)/.installed) ## compile the GPU's kernels for sm_80 and sm_90, check what is declared of the driver (no GPU needed)
+cuda: $(STAMP) $(if $(filter $(CUDA_FOLDER)/%,$(CUDA_INCLUDE)),$(CUDA_FOLDER)/.installed) ## compile the GPU's kernels for sm_80 and sm_90, print what they take, check what is declared of the driver (no GPU needed)
 	c++ -std=c++20 -fsyntax-only -Inative/include -I$(CUDA_INCLUDE) native/cuda/api_check.cpp
-	@TRITON_INTERPRET=0 $(PY) tests/backend/compile_paged.py 80 90
+	@TRITON_INTERPRET=0 $(PY) tests/backend/compile_kernels.py 80 90
 test-gpu: gpu-ready ## the tests that need a CUDA device (GPU_PYTHON=python3: with the machine's own)
 	$(GPU_RUN) -m pytest -q -m gpu -W ignore::pytest.PytestConfigWarning -p no:cacheprovider tests/gpu
 bench-gpu: gpu-ready ## the figures of a GPU beside their limits
@@ -223,11 +223,12 @@ bench-gpu: gpu-ready ## the figures of a GPU beside their limits
 # GPU_DAY: where its results go, at most eight files; BEFORE: those of an earlier call, whose stages are not run again.
 GPU_DAY ?= build/gpu-day/out
 gpu-day: gpu-ready ## all that a GPU is to show, in order, in calls of BUDGET seconds; run it again to continue (docs/gpu.md)
-	$(GPU_RUN) -m benchmarks.gpu_day --out $(GPU_DAY) --work build/gpu-day/work --budget $(or $(BUDGET),520) \
+	$(GPU_RUN) -m benchmarks.gpu_day --out $(GPU_DAY) --work build/gpu-day/work --budget $(or $(BUDGET),480) \
 	  $(if $(BEFORE),--before $(BEFORE)) $(foreach stage,$(ONLY),--only $(stage)) $(if $(AGAIN),--again)
 gpu-day-dry: $(STAMP) ## the same plan in small on the CPU; a tiny pool really runs
 	@rm -rf build/gpu-day-dry
-	PYTHONPATH=tests:. $(PY) -m benchmarks.gpu_day --out build/gpu-day-dry/out --work build/gpu-day-dry/work --device cpu --small
+	PYTHONPATH=tests:. $(PY) -m benchmarks.gpu_day --out build/gpu-day-dry/out --work build/gpu-day-dry/work --budget 1200 \
+	  --device cpu --small
 gpu-wheels: $(STAMP) ## build/gpu/wheels: what such a machine's Python lacks, in pieces of PIECE MiB
 	$(PY) -m benchmarks.gpu_day.packages collect --into build/gpu/wheels --piece $(or $(PIECE),48) $(if $(HAVE),--have $(HAVE))
 gpu-packages: ## there: install the pieces that were carried (GPU_PYTHON=python3)
@@ -241,7 +242,7 @@ $(CUDA_FOLDER)/.installed: | $(BIN)/uv
 	@touch $@
 $(GPU_SITE)/.built: $(NATIVE)
 	cmake -S native -B build/gpu/native -G Ninja -DPython_EXECUTABLE=$$(command -v $(GPU_PYTHON)) -DCMAKE_BUILD_TYPE=Release \
-	  -Dnanobind_ROOT=$$($(GPU_PYTHON) -m nanobind --cmake_dir) >/dev/null
+	  -Dnanobind_ROOT=$$($(GPU_RUN) -m nanobind --cmake_dir) >/dev/null
 	cmake --build build/gpu/native
 	@mkdir -p $(GPU_SITE)/aegaeon_native && cp build/gpu/native/_core*.so $(GPU_SITE)/aegaeon_native/
 	@mkdir -p $(GPU_SITE)/aegaeon-$(VERSION).dist-info # by which importlib.metadata knows the version
@@ -258,7 +259,7 @@ native-dependencies:
 # ---- measure -------------------------------------------------------------------------------------------------------
 
 .PHONY: bench
-BENCHES := slabs slab_sizes copies core size wire simulator plan switch cache load engine kv_copies prefix gateway picker batch_invariance structured
+BENCHES := slabs slab_sizes copies core size wire simulator plan switch cache load engine kv_copies prefill_plan prefix gateway picker batch_invariance structured
 bench: models ## every figure beside its limit; JSON in benchmarks/results
 	@missed=; for b in $(BENCHES); do echo "== $$b"; $(PY) -m benchmarks.$$b || missed="$$missed $$b"; done; \
 	  echo "== exactness"; $(PY) -m benchmarks.exactness --switches $(SWITCHES) --models $(MODELS) || missed="$$missed exactness"; \

@@ -62,7 +62,7 @@ def _ours(backend: str, port: int) -> Callable[[Where], Command]:
             "engines": {"replicas": 1},
             "memory": _OURS_BYTES,
             "scheduling": {"policy": "slack", "hold": "120s"},
-            "tuning": {"threads": _CORES, "maxBatch": 16, "prefillChunkTokens": 512},
+            "tuning": {"threads": 1, "maxBatch": 16, "prefillChunkTokens": 512},
         }
         slo = {"ttft": f"{1000 * TTFT_S:.0f}ms", "tbt": f"{1000 * TBT_S:.0f}ms"}
         served = [{"name": name, "source": {"hostPath": str(where.models / name)}, "slo": slo} for name in NAMES]

@@ -304,9 +304,8 @@ class CopyLane:
         name: str,
         chunk_bytes: int = 4194304,
         device: CudaDevice | None = None,
-        priority: int = 0,
     ) -> None:
-        """`device`: the bytes are moved by a stream of this GPU, of `priority` 0 (least urgent) down to -5."""
+        """`device`: the bytes are moved by a stream of this GPU."""
 
     def copy(self, dst: int, src: int, nbytes: int, tag: int = 0) -> None: ...
     def copy_blocks(
@@ -359,10 +358,8 @@ class CopyLane:
 class StageRing:
     """`depth` slots of `chunk_bytes`, `readers` of them read into at a time: files into memory, by native threads."""
 
-    def __init__(
-        self, chunk_bytes: int, depth: int, readers: int, device: CudaDevice | None = None, priority: int = 0
-    ) -> None:
-        """With `device` the slots are page-locked, and a run may write to its memory; `priority` as CopyLane has it."""
+    def __init__(self, chunk_bytes: int, depth: int, readers: int, device: CudaDevice | None = None) -> None:
+        """With `device` the slots are page-locked, and a run may write to its memory."""
     @staticmethod
     def formats() -> list[str]:
         """The number formats by their names in safetensors; `run` takes them by their place in here."""

@@ -96,7 +96,7 @@ TEST_F(CudaDevices, ALateStreamCopiesNothingBeforeSomebodyWaitsAndThenFromWhatIs
   Range range(pool, 1);
   range.map(0, std::vector<Slab>{0});
   auto* source = reinterpret_cast<std::byte*>(host->address());
-  cuda::StreamMover mover(device, 0);
+  cuda::StreamMover mover(device);
   fake_late(true);
   mover.copy(range.at(0, kChunk), source, kChunk, kChunk);
   EXPECT_EQ(*range.at(0, 1), std::byte{0});

@@ -40,7 +40,7 @@ inline std::shared_ptr<SlabPool> host_pool(const SharedDevice& device, std::size
 }
 
 inline CopyLane lane_of(const SharedDevice& device, std::size_t chunk = kChunk) {
-  return CopyLane("cuda", chunk, std::make_unique<cuda::StreamMover>(device, -1));
+  return CopyLane("cuda", chunk, std::make_unique<cuda::StreamMover>(device));
 }
 
 // Host memory that copies do not wait for.

@@ -205,11 +205,4 @@ Result cuCtxPopCurrent_v2(Context* context) {
   return kSuccess;
 }
 
-Result cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-  ENTER_WITH_CONTEXT();
-  *least = 0;
-  *greatest = -5;
-  return kSuccess;
-}
-
 }  // extern "C"

@@ -154,23 +154,23 @@ Result copy(std::vector<Piece> pieces, Stream stream) {
 
 extern "C" {
 
-Result cuStreamCreateWithPriority(Stream* stream, unsigned, int priority) {
+Result cuStreamCreate(Stream* stream, unsigned) {
   ENTER_WITH_CONTEXT();
-  if (priority > 0 || priority < -5) return kInvalidValue;
   *stream = new StreamOf{contexts.back()->device};
   const std::scoped_lock lock(world().mutex);
   ++world().streams;
   return kSuccess;
 }
 
+// Of a lost GPU as well: nothing is under way afterwards.
 Result cuStreamSynchronize(Stream stream) {
-  ENTER_WITH_CONTEXT();
+  ENTER();
+  if (contexts.empty()) return kInvalidContext;
   if (!is_here(stream)) return kInvalidHandle;
   stream->queue->drain();
   return current().lost;
 }
 
-// Of a lost GPU as well, so that a test sees what is left behind.
 Result cuStreamDestroy_v2(Stream stream) {
   ENTER();
   if (contexts.empty()) return kInvalidContext;
@@ -208,7 +208,8 @@ Result cuEventRecord(CuEvent event, Stream stream) {
 }
 
 Result cuEventSynchronize(CuEvent event) {
-  ENTER_WITH_CONTEXT();
+  ENTER();
+  if (contexts.empty()) return kInvalidContext;
   if (!is_here(event)) return kInvalidHandle;
   if (const auto queue = event->queue.lock()) queue->wait(event->number);
   return current().lost;

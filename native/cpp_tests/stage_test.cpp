@@ -208,7 +208,7 @@ class StageToDevice : public Stage {
 TEST_F(StageToDevice, EveryByteArrivesOnTheDeviceAndInTheCacheAtOnce) {
   const std::size_t bytes = kSlabs * kSlab - 1000;
   StageJob both = to_device(bytes);
-  StageRing ring(kChunk, 3, 2, device_, -1);
+  StageRing ring(kChunk, 3, 2, device_);
   EXPECT_EQ(fake_live().locked, 1);
   EXPECT_TRUE(ring.run(both));
   EXPECT_EQ(image_, source_);
@@ -228,7 +228,7 @@ TEST_F(StageToDevice, WhatIsConvertedIsTheSameOnBothSides) {
   both.chunks.clear();
   for (std::size_t at = 0; at < bytes; at += kBig)
     both.chunks.push_back({0, at, kBig, {{at, kBig, Float::kBF16, 2 * at}}});
-  EXPECT_TRUE(StageRing(kBig, 4, 2, device_, 0).run(both));
+  EXPECT_TRUE(StageRing(kBig, 4, 2, device_).run(both));
   EXPECT_EQ(arrived(2 * bytes), image_);
   EXPECT_NE(image_, std::string(2 * bytes, 0));
 }
@@ -236,7 +236,7 @@ TEST_F(StageToDevice, WhatIsConvertedIsTheSameOnBothSides) {
 TEST_F(StageToDevice, ACopyThatFailsEndsTheRunAndNothingIsUnderWayAfterwards) {
   const std::size_t bytes = kSlabs * kSlab;
   const StageJob read = to_device(bytes);
-  StageRing ring(kChunk, 3, 2, device_, 0);
+  StageRing ring(kChunk, 3, 2, device_);
   fake_fail("cuMemcpyAsync", 999, 40);
   EXPECT_THROW(ring.run(read), NativeError);
   std::memset(reinterpret_cast<void*>(range_->address()), 7, bytes);

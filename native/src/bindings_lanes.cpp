@@ -62,10 +62,9 @@ void copy_blocks(CopyLane& lane, std::uintptr_t dst, std::uintptr_t src, std::si
   lane.copy_blocks(pointer(dst), pointer(src), block_bytes, {to.begin(), to.end()}, {from.begin(), from.end()}, tag);
 }
 
-void make_lane(CopyLane* lane, const std::string& name, std::size_t chunk_bytes, const SharedDevice& device,
-               int priority) {
+void make_lane(CopyLane* lane, const std::string& name, std::size_t chunk_bytes, const SharedDevice& device) {
   std::unique_ptr<aegaeon::Mover> mover = aegaeon::memory_mover();
-  if (device) mover = std::make_unique<StreamMover>(device, priority);
+  if (device) mover = std::make_unique<StreamMover>(device);
   new (lane) Lane(name, chunk_bytes, std::move(mover));
 }
 
@@ -92,8 +91,7 @@ void bind_events(nb::module_& m) {
 
 void bind_copy_lane(nb::module_& m) {
   nb::class_<CopyLane>(m, "CopyLane", nb::is_final())
-      .def("__init__", &make_lane, "name"_a, "chunk_bytes"_a = CopyLane::kChunkBytes, "device"_a = nb::none(),
-           "priority"_a = 0)
+      .def("__init__", &make_lane, "name"_a, "chunk_bytes"_a = CopyLane::kChunkBytes, "device"_a = nb::none())
       .def(
           "copy",
           [](CopyLane& lane, std::uintptr_t dst, std::uintptr_t src, std::size_t nbytes, CopyLane::Tag tag) {

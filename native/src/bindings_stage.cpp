@@ -67,8 +67,8 @@ bool run(StageRing& ring, std::vector<std::string> files, const Table& chunks, c
 
 void bind_stage(nb::module_& m) {
   nb::class_<StageRing>(m, "StageRing", nb::is_final())
-      .def(nb::init<std::size_t, std::size_t, std::size_t, SharedDevice, int>(), "chunk_bytes"_a, "depth"_a,
-           "readers"_a, "device"_a = nb::none(), "priority"_a = 0)
+      .def(nb::init<std::size_t, std::size_t, std::size_t, SharedDevice>(), "chunk_bytes"_a, "depth"_a, "readers"_a,
+           "device"_a = nb::none())
       .def_static("formats", [] { return std::vector<std::string>(kFormats.begin(), kFormats.end()); })
       .def("run", &run, "files"_a, "chunks"_a, "parts"_a, "destinations"_a, "into_file"_a, "on_device"_a, "format"_a,
            "inspect"_a.none(), "watch"_a);

@@ -63,7 +63,6 @@ struct Parts {
   std::size_t depth;
   std::byte* pieces;  // one for each drain
   cuda::SharedDevice device;
-  int priority;
 };
 
 // One run's threads and what they share: free slots go to the readers, filled ones to the drains.
@@ -122,7 +121,7 @@ class Run {
   }
 
   void drain_all(std::size_t number) {
-    StageOut out(job_, parts_.pieces + number * StageOut::kPieceBytes, parts_.device, parts_.priority);
+    StageOut out(job_, parts_.pieces + number * StageOut::kPieceBytes, parts_.device);
     Lock lock(mutex_);
     while (drain_next(lock, out)) {
     }
@@ -236,14 +235,12 @@ class Run {
 
 }  // namespace
 
-StageRing::StageRing(std::size_t chunk_bytes, std::size_t depth, std::size_t readers, cuda::SharedDevice device,
-                     int priority)
+StageRing::StageRing(std::size_t chunk_bytes, std::size_t depth, std::size_t readers, cuda::SharedDevice device)
     : chunk_bytes_(chunk_bytes),
       slot_bytes_(round_up(chunk_bytes) + 2 * kDirect),
       depth_(depth),
       readers_(std::min(readers, depth)),
       device_(std::move(device)),
-      priority_(priority),
       memory_(pages_of(slot_bytes_ * depth + kMostDrains * StageOut::kPieceBytes)) {
   if (chunk_bytes == 0 || depth == 0 || readers == 0) throw NativeError("stage ring: sizes must be 1 or more");
   if (device_) locked_ = std::make_unique<cuda::LockedPages>(device_, memory_.base(), memory_.bytes());
@@ -267,7 +264,7 @@ void StageRing::validate(const StageJob& job) const {
 bool StageRing::run(const StageJob& job) {
   validate(job);
   std::byte* const pieces = memory_.base() + slot_bytes_ * depth_;
-  return Run(job, {memory_.base(), slot_bytes_, depth_, pieces, device_, priority_}).perform(readers_);
+  return Run(job, {memory_.base(), slot_bytes_, depth_, pieces, device_}).perform(readers_);
 }
 
 }  // namespace aegaeon

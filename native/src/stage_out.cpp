@@ -13,15 +13,15 @@ using cuda::StreamMover;
 
 constexpr std::size_t kPiece = StageOut::kPieceBytes / 2;  // 16 bits may become 32; stays in the processor's cache
 
-std::unique_ptr<Mover> device_mover(const StageJob& job, const cuda::SharedDevice& device, int priority) {
+std::unique_ptr<Mover> device_mover(const StageJob& job, const cuda::SharedDevice& device) {
   if (job.on_device == nullptr) return nullptr;
-  return std::make_unique<StreamMover>(device, priority);
+  return std::make_unique<StreamMover>(device);
 }
 
 }  // namespace
 
-StageOut::StageOut(const StageJob& job, std::byte* piece, const cuda::SharedDevice& device, int priority)
-    : job_(job), piece_(piece), memory_(memory_mover()), device_(device_mover(job, device, priority)) {}
+StageOut::StageOut(const StageJob& job, std::byte* piece, const cuda::SharedDevice& device)
+    : job_(job), piece_(piece), memory_(memory_mover()), device_(device_mover(job, device)) {}
 
 void StageOut::write(const StagePart& part, const std::byte* src) {
   if (part.of == job_.format) {

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scheduler_core.test_slack import Watched
 
 from aegaeon_scheduler.core import commands as cmd
+from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Role, Terms, Tier
+from aegaeon_scheduler.core.policies import Proposal
+from aegaeon_scheduler.core.policies.slack.sequences import due
+from aegaeon_scheduler.core.policies.slack.turns import Turns
+from aegaeon_scheduler.core.state import Instance
 
 LONG = 4000
 SHORT_PARTS = {"part_s": 0.03, "least_part_s": 0.02}
@@ -100,3 +109,68 @@ def test_a_model_with_prompt_after_prompt_is_preempted_between_two_of_them():
     w.world.run(100)
     assert w.all_finished()
     assert urgent.times[0] < 1.0
+
+
+ASIDE = SlackSettings().aside_share
+
+
+class Checked(Turns):
+    """Turns that look at each part of a long prompt: what else could have run, and was due before?"""
+
+    def __init__(self, *given) -> None:
+        super().__init__(*given)
+        self.parts = 0
+        self.passed_over: list[tuple[float, float]] = []
+
+    def propose(self, inst: Instance, now: float, barred: Collection[Proposal]) -> Proposal | None:
+        found = super().propose(inst, now, barred)
+        if found is not None and found.tokens and not barred:
+            self.parts += 1
+            self._look(inst, found, now)
+        return found
+
+    def _look(self, inst: Instance, part: Proposal, now: float) -> None:
+        limit = min(due(part.prefill[0]), now + ASIDE * part.model.config.slo.ttft_s)
+        order = self._order(inst, now)
+        for key, group in order:
+            runs = group is not part.tag and group.ready() and key < limit
+            if runs and (self._quantum(inst, group, 0.0) or self._prompt(inst, group, order, now)):
+                self.passed_over.append((key, limit))
+
+
+def checked(knobs: dict) -> tuple[Watched, Checked]:
+    """One engine that computes parts of 0.03 s, and its turns."""
+    w = Watched([Role.UNIFIED], SHORT_PARTS | knobs, slabs=900)
+    policy = w.world.scheduler._policy
+    policy._turns = turns = Checked(policy._pool, policy._settings, policy._table)
+    return w, turns
+
+
+REQUESTS = st.lists(
+    st.tuples(st.floats(0.1, 4.0), st.integers(0, 2), st.sampled_from([50, 1500, LONG]), st.integers(5, 60)),
+    min_size=4,
+    max_size=30,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(REQUESTS)
+def test_a_part_of_a_long_prompt_runs_before_no_group_that_is_due_before_and_has_little_slack(requests):
+    w, turns = checked({})
+    for i, (at, model, prompt, answer) in enumerate(requests):
+        w.ask(f"r{i}", model, prompt, answer, at=at)
+    w.world.run(120)
+    assert w.all_finished()
+    assert not turns.passed_over
+
+
+def test_without_that_rule_what_its_group_decodes_makes_a_long_prompt_urgent():
+    """The case above is not empty: the same look finds prompts that run before others which are due before."""
+    w, turns = checked({"aside_share": 0.0})
+    for i in range(8):
+        w.ask(f"talk{i}", 0, 50, 60, at=0.1)
+        w.ask(f"other{i}", 1, 50, 60, at=0.1)
+        w.ask(f"long{i}", 0, LONG, 5, at=0.3 + 0.05 * i)
+    w.world.run(60)
+    assert turns.parts
+    assert turns.passed_over

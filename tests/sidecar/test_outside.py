@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sidecar.driver_double import DriverDouble
 from sidecar.rig import config
 
 from aegaeon_native import SlabPool
@@ -86,6 +87,19 @@ def test_slabs_are_cut_from_what_the_reservations_leave(
     made = settings(tmp_path, device_bytes, adapters)
     assert made.slab_count(free) == slabs
     assert made.reserved_bytes == 10 * MIB + adapters
+
+
+def test_what_is_reserved_is_still_free_on_a_gpu_when_its_slabs_are_cut(tmp_path: Path, driver: DriverDouble) -> None:
+    """With slabs cut from all that is free (slab_count without reserved_bytes) nothing is left for steps."""
+    driver.take(300 * MIB)  # other processes, and torch's context
+    slab, memory = 2 * MIB, config(tmp_path)["memory"]
+    memory |= {"slab_bytes": slab, "outside_bytes": 200 * MIB, "device_bytes": None}
+    made = SidecarConfig.model_validate(config(tmp_path, memory=memory, device="cuda:0"))
+    slabs = SlabPool.cuda(driver.gpu, slab, made.slab_count(driver.gpu.free_bytes))
+    assert driver.gpu.free_bytes < 202 * MIB
+    activations = SlabPool.cuda(driver.gpu, slab, 100)
+    for pool in (slabs, activations):
+        pool.close()
 
 
 @pytest.mark.parametrize(

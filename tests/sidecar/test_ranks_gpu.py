@@ -42,7 +42,7 @@ def test_weights_and_blocks_reach_the_memory_of_each_rank(folder: Path, driver: 
     assert driver.other.free_bytes == driver.other.total_bytes - 6 * SLAB
     weights, unload = Range(device, 2), Queued(1, Lane.WEIGHTS, (), pb.Unload(), 0)
     weights.map(0, device.take(2)[::-1])
-    copier.copy_image(unload, weights, image.address, part, 0)
+    copier.copy_image(unload, weights, image.address, part, 0, part)
     copier.finish()
     for rank, address in enumerate(weights.addresses):
         assert ctypes.string_at(address, part) == image.bytes[rank * part : (rank + 1) * part].tobytes()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import pytest
 import torch
+from sidecar.driver_double import DriverDouble
 from sidecar.rig import Rig, config, inside, seq, spec
 from torch import Tensor
 
-from aegaeon_native import NativeError
+from aegaeon_native import CopyLane, NativeError, Range, SlabPool
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.device import drained_on_error
@@ -80,35 +82,68 @@ class Quiet(State):
         return Memory(0, 0)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize(("error", "lost"), [(STICKY[0], True), (PASSING[0], False)])
-def test_a_copy_that_finds_the_device_lost_ends_the_process_and_another_failure_is_reported(
-    error: Exception, lost: bool
-) -> None:
+def ran_by_lanes(handler: Callable[[Queued], Outcome]) -> tuple[int, int]:
+    """How often lanes crashed, and reported something, of one command that the handler carries out."""
     monitor, over = Monitor(), threading.Event()
     crashed, reported = [], []
     state = Quiet(monitor, cast(KvMemory, None), ModelTable(monitor), Outside(0))
-
-    def fails(command: Queued) -> Outcome:
-        raise error
 
     def end(_: Queued, report: Report) -> None:
         reported.append(report)
         over.set()
 
     def die() -> None:
-        crashed.append(error)
+        crashed.append(True)
         over.set()
 
-    lanes = Lanes(state, fails, end, die)
+    lanes = Lanes(state, handler, end, die, lambda: None)
     state.program.issue(Queued(1, Lane.WEIGHTS, (), Unload("m"), 0))
     lanes.start()
     assert over.wait(20)
     with monitor.changed:
         monitor.stopping = True
-        monitor.notify_lanes()
+        monitor.notify_lanes(state.program)
     assert lanes.join(20)
-    assert (len(crashed), len(reported)) == ((1, 0) if lost else (0, 1))
+    return len(crashed), len(reported)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(("error", "lost"), [(STICKY[0], True), (PASSING[0], False)])
+def test_a_copy_that_finds_the_device_lost_ends_the_process_and_another_failure_is_reported(
+    error: Exception, lost: bool
+) -> None:
+    def fails(command: Queued) -> Outcome:
+        raise error
+
+    assert ran_by_lanes(fails) == ((1, 0) if lost else (0, 1))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_copy_that_the_gpu_cannot_make_ends_the_process_since_every_later_one_would_fail(
+    driver: DriverDouble,
+) -> None:
+    """On the double. With its error reported as Failed (lanes without end_if_sticky) the engine stays in the pool."""
+    pool, place = SlabPool.cuda(driver.gpu, 2 << 20, 1), np.zeros(4096, dtype=np.uint8)
+    unmapped, lane = Range(pool, 1), CopyLane("weights", device=driver.gpu)
+    said: list[str] = []
+
+    def copies(command: Queued) -> Outcome:
+        for _ in range(2):
+            try:
+                lane.copy(unmapped.address, place.ctypes.data, place.nbytes)
+                while not lane.synchronize(1.0):
+                    pass
+            except NativeError as error:
+                said.append(str(error))
+        raise NativeError(said[-1])
+
+    assert ran_by_lanes(copies) == (1, 0)
+    assert all("CUDA error 700" in text for text in said)
+    assert len(said) == 2
+    with pytest.raises(NativeError, match="CUDA error 700"):
+        CopyLane("another", device=driver.gpu)
+    lane.close()
+    pool.close()
 
 
 class Broken(TorchBackend):

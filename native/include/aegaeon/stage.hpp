@@ -49,10 +49,8 @@ struct StageJob {
 
 class StageRing {
  public:
-  // `depth` slots; `readers` of them are read into at a time. For a `device` the slots are page-locked, and its streams
-  // are of `priority` (see cuda::StreamMover).
-  StageRing(std::size_t chunk_bytes, std::size_t depth, std::size_t readers, cuda::SharedDevice device = nullptr,
-            int priority = 0);
+  // `depth` slots; `readers` of them are read into at a time. For a `device` the slots are page-locked.
+  StageRing(std::size_t chunk_bytes, std::size_t depth, std::size_t readers, cuda::SharedDevice device = nullptr);
 
   // One at a time. True: every destination is whole. False: `watch` stopped it. Throws NativeError when a file cannot
   // be read or ends early, FileSystemFullError, and whatever `inspect` and `watch` throw. No copy is under way
@@ -67,7 +65,6 @@ class StageRing {
   const std::size_t depth_;
   const std::size_t readers_;
   const cuda::SharedDevice device_;
-  const int priority_;
   const Mapping memory_;  // the slots, and a piece for each drain
   std::unique_ptr<cuda::LockedPages> locked_;
 };

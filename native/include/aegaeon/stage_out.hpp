@@ -17,7 +17,7 @@ class StageOut {
   static constexpr std::size_t kPieceBytes = std::size_t{512} << 10;
 
   // `piece`: kPieceBytes for what is converted. `device` is used when the job has a destination there.
-  StageOut(const StageJob& job, std::byte* piece, const cuda::SharedDevice& device, int priority);
+  StageOut(const StageJob& job, std::byte* piece, const cuda::SharedDevice& device);
 
   // The bytes of a part, which are at `src`, converted where the job wants another format.
   void write(const StagePart& part, const std::byte* src);

@@ -7,13 +7,10 @@
 
 namespace aegaeon::cuda {
 
-StreamMover::StreamMover(SharedDevice device, int priority) : device_(std::move(device)) {
+StreamMover::StreamMover(SharedDevice device) : device_(std::move(device)) {
   const Active active(*device_);
   const Driver& driver = device_->driver();
-  int least = 0;
-  int greatest = 0;
-  driver.cuCtxGetStreamPriorityRange(&least, &greatest);  // greatest is the smaller number
-  driver.cuStreamCreateWithPriority(&stream_, kStreamNonBlocking, std::clamp(priority, greatest, least));
+  driver.cuStreamCreate(&stream_, kStreamNonBlocking);
   try {
     for (CuEvent& event : events_) driver.cuEventCreate(&event, kEventBlockingNoTiming);
   } catch (...) {

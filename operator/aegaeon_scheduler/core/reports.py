@@ -206,7 +206,7 @@ class Reports:
             self._life.clear(seq)
         slo, now = seq.model.config.slo, self._pool.now
         if slo.tbt_s > 0:
-            first_in_time = (now - seq.due_from - slo.ttft_s) / slo.tbt_s  # token k is on time when k >= this
+            first_in_time = (now - seq.promised_from - slo.ttft_s) / slo.tbt_s  # token k is on time when k >= this
             late = 0
             if first_in_time > seq.output_tokens:
                 late = min(output_tokens, ceil(first_in_time)) - seq.output_tokens

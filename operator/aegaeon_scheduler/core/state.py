@@ -39,6 +39,8 @@ class Model:
     name: ModelName = field(init=False)
     behind: float = 0.0  # seconds that a policy puts it later than its deadlines say; see slack.shares
     tier_s: float = 0.0  # of these, those that its tier makes
+    greed: float = 0.0  # 0 to 1, how many times its part of the engines it holds; see slack.shares
+    weighed: bool = False  # others of the pool have another weight: they share out the time
     footprint: Footprint | None = None
     waiting: dict[SeqId, Sequence] = field(default_factory=dict)  # no instance has the model yet
     failed: dict[InstanceId, str] = field(default_factory=dict)
@@ -153,7 +155,8 @@ class Sequence:
     since: int = field(init=False)
     gateway: GatewayId = field(init=False)
     arrival: float = field(init=False)
-    due_from: float = field(init=False)  # its deadlines count from then on
+    promised_from: float = field(init=False)  # its deadlines count from then on
+    due_from: float = field(init=False)  # the same for a policy, which may put it later
     deferred: bool = field(init=False)  # later than its arrival: what is not deferred comes first
     tenant: str = field(init=False)
     priority: int = field(init=False)
@@ -187,7 +190,7 @@ class Sequence:
         self.epoch = self.since = event.epoch
         self.gateway = event.gateway
         self.arrival = event.arrival
-        self.due_from = event.arrival + event.defer_s
+        self.promised_from = self.due_from = event.arrival + event.defer_s
         self.deferred = event.defer_s > 0.0
         self.tenant = event.tenant
         self.priority = event.priority

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aegaeon_sidecar.backends.draws import NEVER, NO_TOKEN, likeliest_list, numbers, pick
-from aegaeon_sidecar.domain.sequences import Said
+from aegaeon_sidecar.backends.logprobs import with_logprobs
 from aegaeon_sidecar.sampling import Masks, NotFinite, Picked, Sampled, SamplerState
 
 _NONE = np.empty(0, dtype=np.int64)
@@ -29,8 +29,7 @@ def choose(logits: Tensor, samplers: Seq[SamplerState], masks: Masks | None = No
     if all(sampler.plain for sampler in samplers):
         return greedy(logits)
     tokens = _tokens(masked(_reshaped(logits, samplers), masks), samplers)
-    rows = zip(logits, tokens, samplers, strict=True)
-    return refused([_with_logprobs(row, token, sampler) for row, token, sampler in rows], masks)
+    return refused(with_logprobs(logits, tokens, [sampler.params.logprobs for sampler in samplers]), masks)
 
 
 def greedy(logits: Tensor) -> list[Picked]:
@@ -53,50 +52,29 @@ def refused(chosen: Seq[Picked], masks: Masks | None) -> list[Picked]:
     return [masks.refused.get(row, one) if masks else one for row, one in enumerate(chosen)]
 
 
-def score(logits: Tensor, tokens: Seq[int], likeliest: int) -> tuple[Said, ...]:
-    """What each row of float32 [len(tokens), vocab_size] says of its token and of the likeliest ones."""
-    if not len(tokens):
-        return ()
-    logprobs = logits.log_softmax(dim=-1)
-    of_token = logprobs.gather(1, torch.tensor(tokens, device=logits.device)[:, None])
-    ranks = (logprobs > of_token).sum(dim=-1) + 1
-    values, ids = logprobs.topk(min(likeliest, logits.shape[1]), dim=-1)
-    rows = zip(tokens, of_token[:, 0].tolist(), ranks.tolist(), ids.tolist(), values.tolist(), strict=True)
-    return tuple(Said(token, said, rank, tuple(zip(top, of, strict=True))) for token, said, rank, top, of in rows)
-
-
 def sampled_from(token: int) -> Sampled | NotFinite:
     """Sampled, or NotFinite for NO_TOKEN: of a row that nothing but the model has shaped."""
     return NotFinite() if token == NO_TOKEN else Sampled(token)
 
 
-def _tokens(logits: Tensor, samplers: Seq[SamplerState]) -> list[int]:
+def _tokens(logits: Tensor, samplers: Seq[SamplerState]) -> Tensor:
+    """int64 [rows], on the logits' device. A GPU chooses for all rows at once, and nothing of it is waited for."""
+    if logits.is_cuda:
+        return pick(logits, _rules(logits, samplers))
     tokens = likeliest_list(logits)
     drawn = [i for i, sampler in enumerate(samplers) if not sampler.greedy and tokens[i] != NO_TOKEN]
     if drawn:
-        for i, token in zip(drawn, _drawn(logits[drawn], [samplers[i] for i in drawn]), strict=True):
+        given = [samplers[i] for i in drawn]
+        filtered = any(sampler.params.top_k or sampler.params.top_p < 1.0 for sampler in given)
+        picked: list[int] = pick(logits[drawn], _rules(logits, given), filtered).tolist()
+        for i, token in zip(drawn, picked, strict=True):
             tokens[i] = token
-    return tokens
+    return torch.tensor(tokens)
 
 
-def _drawn(logits: Tensor, samplers: Seq[SamplerState]) -> list[int]:
-    rules = torch.from_numpy(numbers(samplers, [0] * len(samplers))).to(logits.device)
-    filtered = any(sampler.params.top_k or sampler.params.top_p < 1.0 for sampler in samplers)
-    tokens: list[int] = pick(logits, rules, filtered).tolist()
-    return tokens
-
-
-def _with_logprobs(row: Tensor, token: int, sampler: SamplerState) -> Sampled | NotFinite:
-    """Log probabilities of the raw distribution: `row` is what the model said, before anything was changed."""
-    if token == NO_TOKEN:
-        return NotFinite(asked=bool(row.amax().isfinite()))
-    if sampler.params.logprobs is None:
-        return Sampled(token)
-    if not row.amax().isfinite():
-        return NotFinite()  # a mask hid it from the choice, but not from the sum of all
-    logprobs = row.log_softmax(dim=-1)
-    values, ids = logprobs.topk(min(sampler.params.logprobs, len(row)))
-    return Sampled(token, float(logprobs[token]), tuple(zip(ids.tolist(), values.tolist(), strict=True)))
+def _rules(logits: Tensor, samplers: Seq[SamplerState]) -> Tensor:
+    rules = torch.from_numpy(numbers(samplers, [0] * len(samplers)))
+    return rules.pin_memory().to(logits.device, non_blocking=True) if logits.is_cuda else rules
 
 
 def _reshaped(logits: Tensor, samplers: Seq[SamplerState]) -> Tensor:

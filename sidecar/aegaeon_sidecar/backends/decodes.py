@@ -170,7 +170,8 @@ class Decodes:
         if all(sampler is None or sampler.plain for sampler in samplers):
             return None
         if drawn:
-            self._chosen[: len(samplers)].copy_(pick(logits, self._staging.rules(len(samplers))))
+            likeliest_ones = self._chosen[: len(samplers)]
+            likeliest_ones.copy_(pick(logits, self._staging.rules(len(samplers)), best=likeliest_ones))
             return None
         wanted = [i for i, sampler in enumerate(samplers) if sampler is not None]
         picked = choose(logits[wanted], [s for s in samplers if s is not None])

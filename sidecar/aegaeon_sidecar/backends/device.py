@@ -40,6 +40,14 @@ def memory_infos(name: str, ranks: int) -> tuple[Callable[[], tuple[int, int]], 
     return tuple(partial(torch.cuda.mem_get_info, one) for one in open_devices(name, ranks) if one.type == "cuda")
 
 
+def enter(name: str) -> None:
+    """Make "cuda:N" the calling thread's device, else cuda:0, for whatever asks for none: streams, events, kernels, and
+    libraries of others. A thread begins with it; "cpu" changes nothing."""
+    device = torch.device(name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+
+
 def on(device: torch.device) -> AbstractContextManager[object]:
     """Triton launches on the current device, whatever its arguments are on."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -62,10 +62,16 @@ def likeliest_list(logits: Tensor) -> list[int]:
     return native.likeliest(logits.data_ptr(), rows, columns, logits.stride(0))
 
 
-def pick(logits: Tensor, rules: Tensor, filtered: bool = True) -> Tensor:
+def pick(logits: Tensor, rules: Tensor, filtered: bool = True, best: Tensor | None = None) -> Tensor:
     """logits float32 [rows, vocab_size], rules float64 [rows, COLUMNS] -> tokens int64 [rows], NO_TOKEN where a row is
     not finite. Inverse transform: the first token, by id, at which the cumulative probability exceeds the row's draw.
-    No host round trip. `filtered` False: the caller knows that no row has a top_k or top_p, and nothing is sorted."""
+    No host round trip. `filtered` False: the caller knows that no row has a top_k or top_p, and nothing is sorted.
+    `best`: what `likeliest` says, where that is known."""
+    best = likeliest(logits) if best is None else best
+    if logits.is_cuda:
+        from aegaeon_sidecar.backends import fused_draws  # needs Triton
+
+        return fused_draws.draw(logits, rules, best)
     temperature, top_k, top_p, min_p, draw = rules.unbind(dim=1)
     greedy = temperature == 0
     scaled = (logits - logits.amax(dim=-1, keepdim=True)) / torch.where(greedy, 1.0, temperature).float()[:, None]
@@ -75,7 +81,6 @@ def pick(logits: Tensor, rules: Tensor, filtered: bool = True) -> Tensor:
     kept = scaled.masked_fill(scaled < floor[:, None], NEVER)
     cumulative = kept.exp().cumsum(dim=-1, dtype=torch.float64)
     places = torch.searchsorted(cumulative, (draw[:, None] * cumulative[:, -1:]).contiguous(), right=True)[:, 0]
-    best = likeliest(logits)
     return torch.where(greedy | (best == NO_TOKEN), best, places.clamp(max=logits.shape[1] - 1))
 
 

@@ -137,3 +137,7 @@ class Program(Generic[Body]):
             return []
         earlier = [other.id for other in self.of(item.lane) if other.id < command]
         return [*(i for i in item.after if i in self._pending), *earlier[-1:]]
+
+
+AnyProgram = Program[Any]
+"""A program whose commands' bodies do not matter."""

@@ -67,7 +67,7 @@ class Dispatcher:
             except CommandError as error:
                 shell = Queued(command.id, Lane.COMPUTE, (), commands.Unload(""), owner)  # its id and owner count
                 self._fail(shell, error)
-            self._state.monitor.notify_lanes()
+            self._state.monitor.notify_lanes(self._state.program)
 
     def issue(self, command: int, after: Iterable[int], lane: Lane, work: Work, owner: int) -> None:
         """Queue work on a lane (lock held). Raises EngineError when `after` names a later id."""

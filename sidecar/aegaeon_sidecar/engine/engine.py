@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from aegaeon_native import CudaDevice, EventTable
 from aegaeon_native.leases import locked
 from aegaeon_sidecar.backends import Backend
-from aegaeon_sidecar.backends.device import memory_infos
+from aegaeon_sidecar.backends.device import enter, memory_infos
 from aegaeon_sidecar.config import SidecarConfig
 from aegaeon_sidecar.domain import commands, reports
 from aegaeon_sidecar.domain.monitor import Monitor
@@ -37,6 +38,7 @@ from aegaeon_sidecar.kv.sequences import SequenceTable
 from aegaeon_sidecar.memory.copier import Copier
 from aegaeon_sidecar.memory.gpu import Gpus, device_pool, host_pool, make_of, open_gpus
 from aegaeon_sidecar.memory.leases import Lending
+from aegaeon_sidecar.memory.numa import run_near
 from aegaeon_sidecar.memory.outside import Outside
 from aegaeon_sidecar.memory.prefault import Prefaulter
 from aegaeon_sidecar.memory.segments import Attachments, leases_path, segment_files, segment_path
@@ -56,9 +58,7 @@ from aegaeon_sidecar.weights.table import ModelTable
 log = logging.getLogger(__name__)
 
 _EVENTS = 64  # for each rank
-# Of a lane's stream on a GPU: its kernels for small blocks need not queue behind those of steps. A running batch waits
-# for KV that comes in, the next one for its weights; KV that goes out is never urgent.
-_URGENCY = {Lane.WEIGHTS: 1, Lane.KV_OUT: 0, Lane.KV_IN: 2}
+_COPYING = (Lane.WEIGHTS, Lane.KV_OUT, Lane.KV_IN)
 _NOBODY = -1  # owner of what the sidecar issues itself
 
 
@@ -79,6 +79,7 @@ class Engine:
         self._incarnation, self._started = incarnation, time.time()
         self._outbox = outbox
         gpus = open_gpus(config.device, config.ranks)
+        run_near(gpus)  # before memory is touched and threads begin
         self._make = make_of(gpus)
         sweep(config.segments)
         self._segment = segment_path(config.segments, config.instance, incarnation)
@@ -89,7 +90,7 @@ class Engine:
         self._sweeper = Sweeper(config.segments, self._tidy)
         self._prefaulter = Prefaulter(self.state.kv.device.pool, self.state.kv.host.pool)
         self._events = EventTable.private(_EVENTS * config.ranks)
-        self._copiers = {lane: Copier(lane.value, self._events, gpus, urgency) for lane, urgency in _URGENCY.items()}
+        self._copiers = {lane: Copier(lane.value, self._events, gpus) for lane in _COPYING}
         self._cache = HostCache(config.segments, config.memory.host_cache_bytes, gpus[0])  # locks pages for all of them
         self._held = Held(self.state.table, self._cache)
         self._ring = _ring(config, gpus[0] if config.ranks == 1 else None)
@@ -105,11 +106,13 @@ class Engine:
             sources,
             self._phases,
             crashed,
+            partial(enter, config.device),
         )
         self._retries = Retries(self.state.table, self._fetcher.again, crashed)
         self._grammars = Grammars()
         self._dispatcher = Dispatcher(self.state, self._fetcher, self._copiers, self._grammars, push, self._post)
-        self._lanes = Lanes(self.state, self._switch(backend, push).carry_out, self._post, crashed)
+        handler, entered = self._switch(backend, push).carry_out, partial(enter, config.device)
+        self._lanes = Lanes(self.state, handler, self._post, crashed, entered)
 
     def start(self) -> None:
         """Start the lanes and the background threads."""
@@ -133,8 +136,8 @@ class Engine:
             for item in self.state.program.drop_queued():
                 if isinstance(item.body, Turn):
                     item.body.ended = True
-            self.state.monitor.notify_lanes()
-            self.state.monitor.changed.wait_for(lambda: self.state.running == 0 or self.state.monitor.stopping)
+            self.state.monitor.notify_lanes(self.state.program)
+            self.state.monitor.wait_until(lambda: self.state.running == 0)
             self.state.program = Program()
 
     def hello(self, attachment: int) -> reports.Hello:
@@ -160,7 +163,7 @@ class Engine:
             for sequence in [s for s in self.state.kv.sequences if s.place is Place.DEVICE]:
                 swap = commands.SwapOut(sequence.key, sequence.epoch)
                 self._dispatcher.issue(self.state.program.last_id + 1, (), Lane.KV_OUT, swap, _NOBODY)
-            self.state.monitor.notify_lanes()
+            self.state.monitor.notify_lanes(self.state.program)
 
     @property
     def holds(self) -> int:
@@ -180,7 +183,7 @@ class Engine:
                 item.cancelled = True
                 if item.lane in self._copiers:
                     self._copiers[item.lane].cancel(item)
-            self.state.monitor.notify_lanes()
+            self.state.monitor.notify_lanes(self.state.program)
         self._grammars.stop()
         self._sweeper.stop()
         self._prefaulter.stop()
@@ -247,7 +250,7 @@ def _disk(config: SidecarConfig) -> DiskTier | None:
 
 def _ring(config: SidecarConfig, gpu: CudaDevice | None = None) -> StageRing:
     memory = config.memory
-    return StageRing(memory.stage_chunk_bytes, memory.stage_depth, gpu=gpu, urgency=_URGENCY[Lane.WEIGHTS])
+    return StageRing(memory.stage_chunk_bytes, memory.stage_depth, gpu=gpu)
 
 
 def _state(config: SidecarConfig, segment: Path, lending: Lending, gpus: Gpus) -> State:

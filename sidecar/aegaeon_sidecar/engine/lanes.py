@@ -47,9 +47,13 @@ def failed(command: int, error: Exception, memory: Memory) -> Failed:
 
 
 class Lanes:
-    """Starts and stops the threads. `crashed` is called, from the thread, when one dies of a defect."""
+    """Starts and stops the threads. Each begins with `enter`; `crashed` is called, from the thread, when one dies of a
+    defect."""
 
-    def __init__(self, state: State, handler: Handler, post: Post, crashed: Callable[[], None]) -> None:
+    def __init__(
+        self, state: State, handler: Handler, post: Post, crashed: Callable[[], None], enter: Callable[[], None]
+    ) -> None:
+        self._enter = enter
         self._state = state
         self._post = post
         self._crashed = crashed
@@ -70,6 +74,7 @@ class Lanes:
 
     def _run(self, lane: Lane, handler: Handler) -> None:
         try:
+            self._enter()
             while (taken := self._take(lane)) is not None:
                 self._carry_out(*taken, handler)
         except BaseException:
@@ -85,7 +90,7 @@ class Lanes:
                     command.running = True
                     self._state.running += 1
                     return self._state.program, command
-                self._state.monitor.queued.wait()
+                self._state.monitor.queued[lane].wait()
         return None
 
     def _carry_out(self, program: Program[Work], command: Queued, handler: Handler) -> None:
@@ -113,4 +118,4 @@ class Lanes:
                 self._post(command, failed(command.id, error, self._state.memory()))
             for skip in skips:
                 self._post(command, skip)
-            self._state.monitor.notify_lanes()
+            self._state.monitor.notify_lanes(program)

@@ -72,7 +72,7 @@ class Outputs:
                     self._advance(sequence, computed, judged, turn, progress, tokens)
             for target, some in tokens.items():
                 self._push(target, some)
-            self._kv.monitor.changed.notify_all()
+            self._kv.monitor.notify()
 
     def _end(
         self,

@@ -24,7 +24,9 @@ from aegaeon_sidecar.kv.handles import resume, units
 from aegaeon_sidecar.kv.moves import KvMoves
 from aegaeon_sidecar.memory.copier import Copier
 from aegaeon_sidecar.models.placement import Layout
+from aegaeon_sidecar.weights.image import Image
 from aegaeon_sidecar.weights.images import Images
+from aegaeon_sidecar.weights.mapping import map_slabs
 from aegaeon_sidecar.weights.models import Model
 from aegaeon_sidecar.weights.phases import Phases
 from aegaeon_sidecar.weights.shared_weights import drop, leave, share, take
@@ -159,8 +161,7 @@ class Switch:
             there = self._enter(model, load)
             model.moving = True
         try:
-            self._map(model)
-            moved = self._fill(command, model, load.past_host, there)
+            moved = self._bring(command, model, load.past_host, there)
             self._now_resident(command, model)
         except BaseException:
             self._give_back(model)
@@ -174,37 +175,35 @@ class Switch:
             return _layout(model).weight_bytes
         return take(self._state.table, self._state.kv.device, model, load.slabs) * self._state.kv.device.pool.slab_bytes
 
-    def _map(self, model: Model) -> None:
-        """Without the lock, as everything that takes longer than a look: steps of other models go on meanwhile."""
-        assert model.weights is not None  # it has its slabs
-        begin, weights = time.monotonic(), _range(model)
-        slabs, shown = model.weights.slabs, model.shown
-        same = next((i for i, (slab, old) in enumerate(zip(slabs, shown, strict=False)) if slab != old), len(shown))
-        try:
-            weights.unmap(same, len(shown) - same)
-            model.shown = shown[:same]
-            weights.map(same, slabs[same:])
-            model.shown = list(slabs)
-        except NativeError as error:
-            raise EngineError(f"{model.name} could not be mapped: {error}") from error
-        model.map_s = time.monotonic() - begin
-
-    def _fill(self, command: Queued, model: Model, past_host: bool, there: int) -> int:
-        """All bytes but the first `there`, which are in already; returns how many were moved."""
-        begin = time.monotonic()
-        missing, known = max(_layout(model).weight_bytes - there, 0), model.content
-        image = self._images.image(command, model, past_host) if missing else None
-        if image is not None:
-            if image.content != known:  # the files are others than those whose bytes were kept, or may be
-                there, missing = 0, _layout(model).weight_bytes
-            copier = self._copiers[Lane.WEIGHTS]
-            copier.copy_image(command, _range(model), image.address, _layout(model).weight_bytes, there)
-            copier.finish()
-        elif missing:
+    def _bring(self, command: Queued, model: Model, past_host: bool, there: int) -> int:
+        """Map its slabs and move all bytes but the first `there`, which are in already; returns how many were moved."""
+        begin, nbytes, known = time.monotonic(), _layout(model).weight_bytes, model.content
+        image = self._images.image(command, model, past_host) if there < nbytes else None
+        if image is not None and image.content != known:  # the files are not, or may not be, those that were kept
+            there = 0
+        moved = self._map(command, model, image, there)
+        if image is None and there < nbytes:
             self._images.stream(command, model, past_host)
-            missing = _layout(model).weight_bytes  # the files are read whole
-        model.copy_s = time.monotonic() - begin
-        return missing
+            moved = nbytes  # the files are read whole
+        model.copy_s = time.monotonic() - begin - model.map_s
+        return moved
+
+    def _map(self, command: Queued, model: Model, image: Image | None, there: int) -> int:
+        """Map its slabs, and copy from its image what is behind the first `there` bytes, all but the first piece of
+        which are mapped beside the copies; returns how many bytes were copied."""
+        begin, copier, done = time.monotonic(), self._copiers[Lane.WEIGHTS], there
+        model.map_s = 0.0
+        try:
+            for mapped in map_slabs(model, self._state.kv.device.pool.slab_bytes):
+                end = min(mapped, _layout(model).weight_bytes)
+                if image is not None and end > done:
+                    model.map_s = model.map_s or time.monotonic() - begin
+                    copier.copy_image(command, _range(model), image.address, _layout(model).weight_bytes, done, end)
+                    done = end
+        finally:
+            copier.finish()  # nothing is under way to slabs that are given back
+        model.map_s = model.map_s or time.monotonic() - begin
+        return done - there
 
     def _give_back(self, model: Model) -> None:
         """What a load that failed has half filled."""

@@ -120,7 +120,7 @@ class PrefixReuse:
                 self._arrived(sequence, recall.tokens)
                 self._kv.sequences.publish(self._kv.device, sequence)
             self._kv.sequences.free_if_closed(sequence)
-            self._kv.monitor.changed.notify_all()
+            self._kv.monitor.notify()
 
     def wait(self) -> None:
         """Until the oldest copy is over."""

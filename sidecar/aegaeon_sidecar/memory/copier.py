@@ -34,16 +34,15 @@ class Copier:
     Used by one lane's thread; `cancel` by any.
     """
 
-    def __init__(self, name: str, events: EventTable, gpus: Gpus = (None,), urgency: int = 0) -> None:
-        """`urgency`: 0 to 5, of its kernels among all that a GPU has to do; its copy engines take turns regardless."""
-        self._lanes = [CopyLane(name, device=gpu, priority=-urgency) for gpu in gpus]
+    def __init__(self, name: str, events: EventTable, gpus: Gpus = (None,)) -> None:
+        self._lanes = [CopyLane(name, device=gpu) for gpu in gpus]
         self._events = events
 
-    def copy_image(self, command: AnyCommand, into: Range, image: int, part_bytes: int, first: int) -> None:
-        """Queue the ranks' parts of the image at this address, each from its byte `first` on."""
+    def copy_image(self, command: AnyCommand, into: Range, image: int, part_bytes: int, first: int, end: int) -> None:
+        """Queue bytes [first, end) of the ranks' parts, `part_bytes` each, of the image at this address."""
         for rank, (lane, to) in enumerate(zip(self._lanes, into.addresses, strict=True)):
             source = image + rank * part_bytes
-            lane.copy(to + first, source + first, part_bytes - first, tag=command.tag)
+            lane.copy(to + first, source + first, end - first, tag=command.tag)
 
     def copy_blocks(self, command: AnyCommand, into: BlockPool, to: Blocks, source: BlockPool, of: Blocks) -> None:
         """Queue block of[i] of `source` to block to[i] of `into`, for all i; both hold blocks of one size."""

@@ -158,7 +158,7 @@ class Adapters:
             adapter.phase, adapter.reason = ModelPhase.CACHED, ""
             adapter.transient = adapter.trying = adapter.coming = False
             self.update()
-            self._table.monitor.changed.notify_all()
+            self._table.monitor.notify()
         self._phases.tell(adapter)
         log.info("adapter %s of %s: %d bytes cached", adapter.name, adapter.base.name, image.nbytes)
 
@@ -174,7 +174,7 @@ class Adapters:
                 adapter.coming = False
                 adapter.let_go()
                 self.update()
-                self._table.monitor.changed.notify_all()
+                self._table.monitor.notify()
 
     def _gives_up(self, adapter: Adapter) -> Callable[[], bool]:
         return lambda: self._table.monitor.stopping or adapter.base.forgotten

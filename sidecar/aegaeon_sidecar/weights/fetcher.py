@@ -47,7 +47,7 @@ _LOG_EVERY_S = 5.0
 
 class Fetcher:
     """Follows the catalog. `phases` learns how far each model is; `crashed` is called, from the thread, when a defect
-    ends one."""
+    ends one. The thread that registers models with the backend begins with `enter`."""
 
     def __init__(
         self,
@@ -60,12 +60,14 @@ class Fetcher:
         sources: Sources,
         phases: Phases,
         crashed: Callable[[], None],
+        enter: Callable[[], None],
     ) -> None:
         self._table, self._kv, self._update_pins = table, kv, update_pins
         self._backend = backend
         self._sources = sources
         self._phases = phases
         self._crashed = crashed
+        self._enter = enter
         self._stop = threading.Event()
         self._cache = cache
         self._ring = ring
@@ -137,6 +139,7 @@ class Fetcher:
         self._jobs.put(partial(self._forget, model))
 
     def _run(self) -> None:
+        self._guarded(self._enter)
         while (job := self._jobs.get()) is not None:
             self._guarded(job)
 
@@ -269,9 +272,7 @@ class Fetcher:
     def _forget(self, model: Model) -> None:
         """Drop a withdrawn model once no step and no load uses its range."""
         with self._table.monitor.changed:
-            self._table.monitor.changed.wait_for(
-                lambda: self._table.monitor.stopping or not (model.users or model.moving)
-            )
+            self._table.monitor.wait_until(lambda: not (model.users or model.moving))
             if self._table.monitor.stopping:
                 return
             if model.range is not None:

@@ -96,8 +96,8 @@ class Model(Claims):
     read whole.
     `resident`: its weights are in; `moving`: they come or go just now; `weights`: their slabs, now or the last time;
     `shown`: slabs that its range is mapped to, its own or not any more;
-    `users`: steps that read its weights; `leaving`: no further step may; `map_s`, `copy_s`: seconds of its last load,
-    `loaded_s`: when that ended (time.monotonic());
+    `users`: steps that read its weights; `leaving`: no further step may; `map_s`, `copy_s`: seconds of its last load
+    until its first copy, and from then on; `loaded_s`: when that ended (time.monotonic());
     `adapters`: by name, of the catalog; sidecars know of them once the model is registered.
     `kv_seed`: what names of its KV blocks begin with; `token_s`: seconds to compute a token of a prompt.
     `untried`: whether a step is a prefill, of those kinds that have not run yet.

@@ -78,7 +78,7 @@ class Job:
 class StageRing:
     """`depth` slots of `chunk_bytes`, `readers` of which are read into at a time. One `run` at a time.
 
-    `gpu`: whose memory files are read into, by streams of this `urgency` (0 is the least).
+    `gpu`: whose memory files are read into.
     """
 
     def __init__(
@@ -87,12 +87,11 @@ class StageRing:
         depth: int = DEPTH,
         readers: int = READERS,
         gpu: CudaDevice | None = None,
-        urgency: int = 0,
     ) -> None:
         """Raises NativeError where the GPU cannot lock the slots' pages."""
         self.chunk_bytes = chunk_bytes
         self.gpu = gpu
-        self._ring = NativeRing(chunk_bytes, depth, readers, gpu, -urgency)
+        self._ring = NativeRing(chunk_bytes, depth, readers, gpu)
 
     def run(self, job: Job) -> None:
         """Carry out every read into every destination, which are whole when it returns.

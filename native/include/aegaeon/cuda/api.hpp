@@ -77,7 +77,6 @@ inline constexpr int kSourceOrderStream = 1;
   X(cuDevicePrimaryCtxRelease_v2, (DeviceId))                                                   \
   X(cuCtxPushCurrent_v2, (Context))                                                             \
   X(cuCtxPopCurrent_v2, (Context*))                                                             \
-  X(cuCtxGetStreamPriorityRange, (int*, int*))                                                  \
   X(cuMemGetInfo_v2, (std::size_t*, std::size_t*))                                              \
   X(cuMemGetAllocationGranularity, (std::size_t*, const AllocationProp*, int))                  \
   X(cuMemCreate, (MemHandle*, std::size_t, const AllocationProp*, unsigned long long))          \
@@ -89,7 +88,7 @@ inline constexpr int kSourceOrderStream = 1;
   X(cuMemSetAccess, (DevicePtr, std::size_t, const AccessDesc*, std::size_t))                   \
   X(cuMemHostRegister_v2, (void*, std::size_t, unsigned))                                       \
   X(cuMemHostUnregister, (void*))                                                               \
-  X(cuStreamCreateWithPriority, (Stream*, unsigned, int))                                       \
+  X(cuStreamCreate, (Stream*, unsigned))                                                        \
   X(cuStreamSynchronize, (Stream))                                                              \
   X(cuStreamDestroy_v2, (Stream))                                                               \
   X(cuEventCreate, (CuEvent*, unsigned))                                                        \

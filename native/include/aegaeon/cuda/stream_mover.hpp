@@ -14,8 +14,7 @@ namespace aegaeon::cuda {
 
 class StreamMover final : public Mover {
  public:
-  // `priority`: 0 is the least urgent, further down to -5 is more so, as far as the GPU knows so many levels.
-  StreamMover(SharedDevice device, int priority);
+  explicit StreamMover(SharedDevice device);
   ~StreamMover() override;
 
   void copy(std::byte* dst, const std::byte* src, std::size_t bytes, std::size_t whole) override;

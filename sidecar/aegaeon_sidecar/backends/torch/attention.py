@@ -6,15 +6,17 @@ a GPU there is `paged`, which reads the blocks where they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.attention.bias import CausalBias, causal_lower_right
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.step_layout import Chunk, Decodes, Piece, StepLayout, Window
+
+Bias = Tensor | CausalBias | None
 
 
 class Attention(Protocol):
@@ -25,24 +27,24 @@ class Attention(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
 class Gathered:
     """The step of `layout`, over the blocks of `cache`."""
 
-    layout: StepLayout
-    cache: KvCache
+    def __init__(self, layout: StepLayout, cache: KvCache) -> None:
+        self._layout, self._cache = layout, cache
+        self._biases: dict[tuple[int, Window], Bias] = {}  # by a piece's first token row
 
     def attend(self, layer: int, window: Window, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """See Attention."""
-        tokens = self.cache.tokens
-        tokens.index_copy_(0, self.layout.keys[layer], keys.reshape(len(keys), -1))
-        tokens.index_copy_(0, self.layout.values[layer], values.reshape(len(values), -1))
+        tokens, layout = self._cache.tokens, self._layout
+        tokens.index_copy_(0, layout.keys[layer], keys.reshape(len(keys), -1))
+        tokens.index_copy_(0, layout.values[layer], values.reshape(len(values), -1))
         shape = (keys.shape[1], keys.shape[2])
         seen = [
             self._decodes(group, layer, window, queries, shape)
             if isinstance(group, Decodes)
             else self._chunk(group, layer, window, queries, shape)
-            for group in self.layout.groups
+            for group in layout.groups
         ]
         return seen[0] if len(seen) == 1 else torch.cat(seen)
 
@@ -53,7 +55,7 @@ class Gathered:
         so grouped-query attention copies no keys.
         """
         rows = queries[group.first : group.first + group.sequences]
-        gathered = self._gathered(group, layer, group.sequences, shape)[:, :, : group.context]
+        gathered = self._gathered(group.reads[layer], group.sequences, shape)[:, :, : group.context]
         keys, values = gathered.transpose(2, 3).unbind(0)
         folded = rows.reshape(group.sequences, shape[0], -1, shape[1])
         return scaled_dot_product_attention(folded, keys, values, attn_mask=group.masks[window]).reshape(len(rows), -1)
@@ -61,30 +63,56 @@ class Gathered:
     def _chunk(self, group: Chunk, layer: int, window: Window, queries: Tensor, shape: tuple[int, int]) -> Tensor:
         """[queries of the chunk, heads * head_dim]"""
         rows = queries[group.first : group.first + group.queries]
-        keys, values = self._gathered(group, layer, 1, shape)[:, 0].transpose(1, 2).unsqueeze(2).unbind(0)
+        gathered = self._gathered(group.reads + 2 * layer, 1, shape)
+        keys, values = gathered[:, 0].transpose(1, 2).unsqueeze(2).unbind(0)
         split = rows.reshape(len(rows), shape[0], -1, shape[1]).permute(1, 2, 0, 3)
-        seen = [_piece(piece, window, split, keys, values) for piece in group.pieces]
+        seen = [_piece(piece, self._bias(group, piece, window), split, keys, values) for piece in group.pieces]
         out = seen[0] if len(seen) == 1 else torch.cat(seen, dim=2)
         return out.permute(2, 0, 1, 3).reshape(len(rows), -1)
 
-    def _gathered(self, group: Decodes | Chunk, layer: int, sequences: int, shape: tuple[int, int]) -> Tensor:
+    def _gathered(self, reads: Tensor, sequences: int, shape: tuple[int, int]) -> Tensor:
         """[keys and values, sequences, tokens of its blocks, kv_heads, head_dim]"""
-        return self.cache.rows.index_select(0, group.reads[layer]).view(2, sequences, -1, *shape)
+        return self._cache.rows.index_select(0, reads).view(2, sequences, -1, *shape)
+
+    def _bias(self, chunk: Chunk, piece: Piece, window: Window) -> Bias:
+        """Made by the first layer of a kind, for all of them."""
+        key = (chunk.first + piece.first, window)
+        if key not in self._biases:
+            self._biases[key] = piece_bias(piece, window, self._cache.flat)
+        return self._biases[key]
 
 
-def _piece(piece: Piece, window: Window, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+def piece_bias(piece: Piece, window: Window, like: Tensor) -> Bias:
+    """What the queries of a piece see; None where the lower triangle is all there is to say.
+
+    A GPU's kernels align causality with the last token: they need no mask, and skip what no token sees. On a CPU,
+    and for a window, it is an additive mask in the dtype of `like`, on its device: [before + queries + after, context].
+    """
+    reach = piece.context if window is None else min(window, piece.context)
+    if reach >= piece.end == piece.context and not piece.after:
+        if not piece.position:
+            return None
+        if like.is_cuda and not piece.before:
+            return causal_lower_right(piece.queries, piece.context)
+    places = torch.arange(piece.context, device=like.device)
+    rows = torch.arange(piece.position - piece.before, piece.end + piece.after, device=like.device)
+    back = rows[:, None] - places  # how far back a position lies
+    mask = like.new_zeros(len(rows), piece.context)
+    return mask.masked_fill_((back < 0) | (back >= reach), float("-inf"))
+
+
+def _piece(piece: Piece, bias: Bias, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """[kv_heads, heads of each, queries of the piece, head_dim]. `queries`: of the chunk, of the same form; `keys`,
     `values`: [kv_heads, 1, tokens, head_dim]."""
     mine = queries[:, :, piece.first : piece.first + piece.queries]
     if piece.before or piece.after:
         mine = pad(mine, (0, 0, piece.before, piece.after))
     wide = (mine.shape[0], mine.shape[1], piece.context, mine.shape[3])
-    mask = piece.masks[window]
     out = scaled_dot_product_attention(
         mine,
         keys[:, :, : piece.context].expand(wide),
         values[:, :, : piece.context].expand(wide),
-        attn_mask=mask,
-        is_causal=mask is None,
+        attn_mask=bias,
+        is_causal=bias is None,
     )
     return out[:, :, piece.before : piece.before + piece.queries]

@@ -1,4 +1,4 @@
-"""From the inputs of a step to the index tensors of its forward pass, all layers at once, in a few numpy calls.
+"""From the inputs of a step to the index tensors of its forward pass, in a few numpy calls.
 
 Decodes share attention calls (all of them, or, when rows may not depend on their company, those of one length); a
 chunk of a prompt has its own. Every slot that attention gathers is finite: a block is zeroed when its first token is
@@ -7,6 +7,8 @@ written, and padding repeats a sequence's own block.
 torch's attention on a CPU takes 32 queries at a time, 64 from 192 on and 256 from 768 on, and adds up in an order that
 depends on how many queries and keys there are. A chunk is therefore computed in pieces that begin at multiples of PIECE
 tokens, in which a query has its place among QUERY_TILE others, and keys, by positions alone: wherever a prompt is cut.
+
+What a chunk's tokens see follows from their positions, so nothing here is as large as its tokens times its context.
 """
 
 from __future__ import annotations
@@ -51,25 +53,31 @@ class Piece:
     """Queries of a chunk whose attention is one call: its rows first .. first + queries, with `before` and `after`
     rows of zeros around them.
 
-    `context`: positions attended to at most; `masks` by window: additive, [before + queries + after, context]; None
-    where the lower triangle is all there is to say.
+    `position`: of the first query, each of which sees the positions up to its own; `context`: those that are attended
+    to, some of which may lie behind the last query.
     """
 
     first: int
     queries: int
     before: int
     after: int
+    position: int
     context: int
-    masks: Masks
+
+    @property
+    def end(self) -> int:
+        """The position behind the last query's."""
+        return self.position + self.queries
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Part of a prompt. Token rows first .. first + queries of the step, in `pieces`; `reads`: see Decodes."""
+    """Part of a prompt. Token rows first .. first + queries of the step, in `pieces`; `reads`: the cache rows to gather
+    for layer 0, [2, blocks] flattened; those of layer l are 2 * l further."""
 
     first: int
     queries: int
-    reads: tuple[Tensor, ...]
+    reads: Tensor
     pieces: tuple[Piece, ...]
 
 
@@ -108,7 +116,7 @@ class LayoutBuilder:
         self._aligned = invariant and device.type == "cpu"
         layer = np.arange(shape.layers, dtype=np.int64)[:, None]
         self._layer_rows: Ints = layer * 2
-        self._layer_tokens: Ints = layer * (2 * shape.block_tokens)
+        self._layer_tokens = torch.from_numpy(layer * (2 * shape.block_tokens)).to(device)
 
     def build(self, inputs: Seq[StepInput], wanted: Seq[int], capacity: int) -> StepLayout:
         """`wanted`: indices of the inputs whose last logits are needed. Raises BackendError for a bad input."""
@@ -122,14 +130,14 @@ class LayoutBuilder:
         tables = self._tables(ordered, starts + lengths, capacity)
         ends = np.cumsum(lengths)
         positions = np.arange(len(tokens)) + np.repeat(starts + lengths - ends, lengths)
-        keys = self._keys(tables, positions, lengths)
+        keys = self._tensor(self._keys(tables, positions, lengths)) + self._layer_tokens
         last = np.empty_like(ends)
         last[order] = ends - 1
         return StepLayout(
             tokens=self._tensor(tokens),
             positions=self._tensor(positions),
-            keys=self._tensor(keys).unbind(0),
-            values=self._tensor(keys + self._shape.block_tokens).unbind(0),
+            keys=keys.unbind(0),
+            values=(keys + self._shape.block_tokens).unbind(0),
             fresh=self._fresh(tables, starts, starts + lengths),
             groups=self._groups(tables, starts, lengths, sum(part.is_decode for part in inputs)),
             last=self._tensor(last[list(wanted)]),
@@ -149,12 +157,11 @@ class LayoutBuilder:
         return tables
 
     def _keys(self, tables: Ints, positions: Ints, lengths: Ints) -> Ints:
-        """Token rows [layers, tokens] that the new keys go to; the values' are block_tokens further."""
+        """Token rows [tokens] that the new keys of layer 0 go to."""
         sequence = np.repeat(np.arange(len(lengths)), lengths)
         block, slot = np.divmod(positions, self._shape.block_tokens)
-        rows = tables[sequence, block] * (2 * self._shape.layers)
-        keys: Ints = (rows * self._shape.block_tokens + slot) + self._layer_tokens
-        return keys
+        rows: Ints = tables[sequence, block] * (2 * self._shape.layers)
+        return rows * self._shape.block_tokens + slot
 
     def _fresh(self, tables: Ints, starts: Ints, ends: Ints) -> Tensor | None:
         """The last block of each sequence, where this step begins it and leaves slots of it empty."""
@@ -186,7 +193,8 @@ class LayoutBuilder:
         masks: Masks = {}
         for window in self._windows:
             masks[window] = self._decode_mask(ends, context, context if window is None else min(window, context))
-        return Decodes(first, len(ends), context, self._reads(tables, context), masks)
+        reads = self._tensor(self._rows(tables, context) + self._layer_rows).unbind(0)
+        return Decodes(first, len(ends), context, reads, masks)
 
     def _decode_mask(self, ends: Ints, context: int, reach: int) -> Tensor | None:
         """Each decode sees its own last `reach` tokens; None when that is all there is."""
@@ -198,33 +206,29 @@ class LayoutBuilder:
     def _chunk(self, first: int, table: Ints, start: int, count: int) -> Chunk:
         end = start + count
         if not self._aligned:
-            return Chunk(first, count, self._reads(table, end), (self._piece(0, start, end, end, 1),))
-        edges = [start, *range(start - start % PIECE + PIECE, end, PIECE), end]
-        pieces = tuple(self._piece(a - start, a, b, -(-b // PIECE) * PIECE, QUERY_TILE) for a, b in pairwise(edges))
-        missing = max(-(-pieces[-1].context // self._shape.block_tokens) - table.shape[1], 0)
-        table = np.pad(table, ((0, 0), (0, missing)), mode="edge")
-        return Chunk(first, count, self._reads(table, pieces[-1].context), pieces)
+            pieces: tuple[Piece, ...] = (Piece(0, count, 0, 0, start, end),)
+        else:
+            edges = [start, *range(start - start % PIECE + PIECE, end, PIECE), end]
+            pieces = tuple(
+                Piece(a - start, b - a, a % QUERY_TILE, -b % QUERY_TILE, a, -(-b // PIECE) * PIECE)
+                for a, b in pairwise(edges)
+            )
+        missing = -(-pieces[-1].context // self._shape.block_tokens) - table.shape[1]
+        table = np.pad(table, ((0, 0), (0, missing)), mode="edge") if missing > 0 else table
+        return Chunk(first, count, self._tensor(self._rows(table, pieces[-1].context)), pieces)
 
-    def _piece(self, first: int, start: int, end: int, context: int, tile: int) -> Piece:
-        """Of the queries at positions start .. end, among others to multiples of `tile`."""
-        before, after = start % tile, -end % tile
-        rows = np.arange(start - before, end + after)
-        back = rows[:, None] - np.arange(context)[None, :]  # how far back a position lies
-        masks: Masks = {}
-        for window in self._windows:
-            reach = context if window is None else min(window, context)
-            plain = not start and reach >= end == context and not after
-            masks[window] = None if plain else self._mask((back >= 0) & (back < reach))
-        return Piece(first, end - start, before, after, context, masks)
-
-    def _reads(self, tables: Ints, context: int) -> tuple[Tensor, ...]:
+    def _rows(self, tables: Ints, context: int) -> Ints:
+        """Cache rows of layer 0's keys, then of its values."""
         blocks = -(-context // self._shape.block_tokens)
         rows = tables[:, :blocks].ravel() * (2 * self._shape.layers)
-        return self._tensor(np.concatenate((rows, rows + 1)) + self._layer_rows).unbind(0)
+        return np.concatenate((rows, rows + 1))
 
     def _mask(self, seen: NDArray[np.bool_]) -> Tensor:
         zero, never = np.float32(0.0), np.float32(-np.inf)
         return self._tensor(np.where(seen, zero, never)).to(getattr(torch, self._shape.dtype))
 
     def _tensor(self, array: NDArray[np.int64] | NDArray[np.float32]) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
+        tensor = torch.from_numpy(array)
+        if self._device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self._device, non_blocking=True)

@@ -55,6 +55,7 @@ class SlackPolicy:
         """Join the model's group, unless it is hot; else idle weights; else a new group in the host pool."""
         self._pool.ask_pass()
         group = self._table.group(seq)
+        seq.due_from = seq.promised_from + self._price_s(seq)
         if group is None:
             kind = self._table.prompt_kind(seq.model, seq)
             group = self._joinable(seq, kind) or self._create(seq, kind)
@@ -62,6 +63,17 @@ class SlackPolicy:
         if seq.projected_kv == 0:
             group.prompts[seq.id] = seq
         return group.inst
+
+    def _price_s(self, seq: Sequence) -> float:
+        """Seconds by which a very long prompt of a greedy model puts its request later: what costs most is late."""
+        model, settings, ttft_s = seq.model, self._settings, seq.model.config.slo.ttft_s
+        if not model.greed or model.footprint is None or self._pool.config.admission != "none":
+            return 0.0
+        inst = next(iter(self._pool.fleet.of(model).open), None)
+        if inst is None:
+            return 0.0
+        over_s = self._estimates.of(model.name, inst.device).prefill_s(tokens(seq)) - settings.cheap_share * ttft_s
+        return model.greed * min(settings.prompt_price * max(0.0, over_s), settings.price_ttfts * ttft_s)
 
     def _joinable(self, seq: Sequence, kind: Kind) -> Group | None:
         model = seq.model

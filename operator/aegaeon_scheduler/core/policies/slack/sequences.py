@@ -35,6 +35,11 @@ def due(seq: Sequence) -> float:
     return seq.due_from + slo.ttft_s + planned_output(seq) * slo.tbt_s
 
 
+def priced(seq: Sequence) -> bool:
+    """Whether it is due later than was promised, for what its prompt takes."""
+    return seq.due_from > seq.promised_from
+
+
 def kv_blocks(seq: Sequence) -> int:
     """KV blocks that it has or, before its prefill, will need."""
     tokens = max(seq.kv_tokens, seq.projected_kv, seq.prompt_tokens + seq.prefix_tokens)

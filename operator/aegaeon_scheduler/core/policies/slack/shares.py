@@ -33,6 +33,7 @@ class Shares:
         self._at = 0.0
         self._weighted = False  # as of that catalog
         self._catalog = -1
+        self._greedy: dict[Model, None] = {}
 
     def tier_s(self, model: Model) -> float:
         """Seconds that its tier alone makes."""
@@ -43,8 +44,22 @@ class Shares:
 
     def begin(self, model: Model) -> None:
         """A group of it begins."""
-        model.tier_s = self.tier_s(model)
-        self._put(model, model.tier_s)
+        model.tier_s, model.weighed = self.tier_s(model), self._weighted
+        model.greed = self._greed(model)
+        if model.greed:
+            self._greedy[model] = None
+        else:
+            self._greedy.pop(model, None)
+        greed_s = self._settings.greed_share * model.config.slo.ttft_s * model.greed
+        self._put(model, model.tier_s + greed_s)
+
+    def _greed(self, model: Model) -> float:
+        """How far it holds more than some times the engines that each model with requests would have: below 1."""
+        held = len(self._table.of(model))
+        if held < 2 or self._weighted:
+            return 0.0
+        part = max(1.0, len(self._pool.fleet.of(model).open) / self._table.models)
+        return max(0.0, 1.0 - self._settings.greed_free * part / held)
 
     def _put(self, model: Model, behind: float) -> None:
         if model.behind != behind:
@@ -56,7 +71,7 @@ class Shares:
         """At each pass. Without weights that differ, only models with new groups need it, or all after a change."""
         fresh = self._table.fresh()
         if self._catalog == self._pool.catalog and not self._weighted:
-            for model in fresh:
+            for model in {**self._greedy, **dict.fromkeys(fresh), **dict.fromkeys(self._table.split())}:
                 self.begin(model)
             return
         self._catalog = self._pool.catalog

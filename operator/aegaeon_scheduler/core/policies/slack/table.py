@@ -69,6 +69,15 @@ class Table:
         """Those that wait, of models with more than one."""
         return [group for of in self._several.values() for group in of if group.inst is None]
 
+    def split(self) -> Collection[Model]:
+        """Models with more than one group."""
+        return self._several.keys()
+
+    @property
+    def models(self) -> int:
+        """How many have groups."""
+        return len(self._of)
+
     def group(self, seq: Sequence) -> Group | None:
         """The group that it is a member of."""
         return self._joined.get(seq.id)

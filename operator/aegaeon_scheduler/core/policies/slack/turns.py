@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from math import inf
+from operator import itemgetter
 
 from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.config import SlackSettings
@@ -15,7 +16,7 @@ from aegaeon_scheduler.core.domain import Place, Stage
 from aegaeon_scheduler.core.policies import Proposal
 from aegaeon_scheduler.core.policies.slack.group import Group, Order
 from aegaeon_scheduler.core.policies.slack.ranks import in_order
-from aegaeon_scheduler.core.policies.slack.sequences import due
+from aegaeon_scheduler.core.policies.slack.sequences import due, priced
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Sequence, Weights
@@ -37,18 +38,29 @@ class Turns:
         prompts = {id(proposal.tag) for proposal in barred if proposal.prefill}
         batches = {id(proposal.tag) for proposal in barred if proposal.decode}
         order = self._order(inst, now)
+        aside: tuple[float, Proposal] | None = None
         for key, group in order:
+            if aside is not None and key >= aside[0]:
+                break
             if not group.ready():
                 self._want(inst, group)
                 continue
             if group.since == inf:
                 group.since = now
             prompt = None if id(group) in prompts else self._prompt(inst, group, order, now)
+            limit = self._before(prompt, group, order, now)
+            if prompt is not None and limit is not None:
+                aside = min(aside, (limit, prompt), key=itemgetter(0)) if aside else (limit, prompt)
+                prompt = None
+                if key >= limit:
+                    continue
             if prompt is not None and not (self._yields(prompt, now) and self._decodes_first(group, prompt, now)):
                 return prompt
             batch = None if id(group) in batches else self._quantum(inst, group, key - now)
             if batch is not None or prompt is not None:
                 return batch or prompt
+        if aside is not None:
+            return aside[1]
         if inst.turns or inst.wanted:
             return None
         forced = (self._forced(g, id(g) not in prompts, id(g) not in batches) for _, g in order)
@@ -63,7 +75,7 @@ class Turns:
         group, other = self._table.group(seq), turn.tag
         if group is None or group.inst is not inst or not group.ready() or not isinstance(other, Group):
             return False
-        if seq.model.behind != seq.model.tier_s:
+        if seq.model.weighed:
             return False  # weights share out the time
         out_s = other.model.config.slo.tbt_s * sum(t.steps - t.steps_done for t in inst.turns if t.tag is other)
         if other is group:
@@ -130,20 +142,24 @@ class Turns:
         )
 
     def _first(self, inst: Instance, group: Group, now: float) -> Sequence | None:
-        """First come first served, those in time before late ones, of those whose KV is here.
+        """First come first served, those in time before late ones, of those whose KV is here; long ones when due.
 
         What was preempted half-made is brought back.
         """
         late: Sequence | None = None
+        costly: Sequence | None = None
         for seq in in_order(group):
             if seq.away and not inst.incoming:
                 inst.incoming.append(seq)
             if seq.copy is not None or seq.away:
                 continue
-            if not _stands_back(seq, now):
-                return seq
-            late = late or seq
-        return late
+            if _stands_back(seq, now):
+                late = late or seq
+            elif priced(seq):
+                costly = costly or seq
+            else:
+                return costly if costly is not None and due(costly) < due(seq) else seq
+        return costly or late
 
     def _part(self, inst: Instance, group: Group, seq: Sequence, order: Ordered, now: float) -> int:
         """Tokens of a prompt to compute next; 0: all that is left."""
@@ -171,6 +187,17 @@ class Turns:
     def _idle(self, inst: Instance) -> list[Weights]:
         live = self._table.live(inst)
         return [w for name, w in inst.weights.items() if name not in live and w.ready and w.unload is None]
+
+    def _before(self, prompt: Proposal | None, group: Group, order: Ordered, now: float) -> float | None:
+        """Until when (seconds) what other groups have due comes before a part of a long prompt; None: nothing of it.
+
+        It is urgent by its own deadline, not by that of what its group decodes: they have little slack, it has more.
+        """
+        if prompt is None or not prompt.tokens:
+            return None
+        limit = min(due(prompt.prefill[0]), now + self._settings.aside_share * group.model.config.slo.ttft_s)
+        others = (key for key, other in order if other is not group and other.ready())
+        return limit if min(others, default=inf) < limit else None
 
     def _yields(self, prompt: Proposal, now: float) -> bool:
         """Whether it may come behind decode steps of its own group: a part, what is deferred, and what is late."""
@@ -226,4 +253,4 @@ class Turns:
 
 def _stands_back(prompt: Sequence, now: float) -> bool:
     """Whether it is late, and its model's time is not shared out by weight."""
-    return due(prompt) < now and prompt.model.behind == prompt.model.tier_s
+    return due(prompt) < now and not prompt.model.weighed

@@ -152,7 +152,7 @@ def _write(target: Path, found: list[_Calibrated], memcpy: float, beside: float)
         spec.memory.device_bytes,
         spec.memory.slab_size,
         block_tokens,
-        spec.tuning.max_batch,
+        spec.max_batch,
         spec.memory.host_kv,
     )
     write_constants(target, [c.constants for c in found], machine)

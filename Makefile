@@ -223,11 +223,12 @@ bench-gpu: gpu-ready ## the figures of a GPU beside their limits
 # GPU_DAY: where its results go, at most eight files; BEFORE: those of an earlier call, whose stages are not run again.
 GPU_DAY ?= build/gpu-day/out
 gpu-day: gpu-ready ## all that a GPU is to show, in order, in calls of BUDGET seconds; run it again to continue (docs/gpu.md)
-	$(GPU_RUN) -m benchmarks.gpu_day --out $(GPU_DAY) --work build/gpu-day/work --budget $(or $(BUDGET),520) \
+	$(GPU_RUN) -m benchmarks.gpu_day --out $(GPU_DAY) --work build/gpu-day/work --budget $(or $(BUDGET),480) \
 	  $(if $(BEFORE),--before $(BEFORE)) $(foreach stage,$(ONLY),--only $(stage)) $(if $(AGAIN),--again)
 gpu-day-dry: $(STAMP) ## the same plan in small on the CPU; a tiny pool really runs
 	@rm -rf build/gpu-day-dry
-	PYTHONPATH=tests:. $(PY) -m benchmarks.gpu_day --out build/gpu-day-dry/out --work build/gpu-day-dry/work --device cpu --small
+	PYTHONPATH=tests:. $(PY) -m benchmarks.gpu_day --out build/gpu-day-dry/out --work build/gpu-day-dry/work --budget 1200 \
+	  --device cpu --small
 gpu-wheels: $(STAMP) ## build/gpu/wheels: what such a machine's Python lacks, in pieces of PIECE MiB
 	$(PY) -m benchmarks.gpu_day.packages collect --into build/gpu/wheels --piece $(or $(PIECE),48) $(if $(HAVE),--have $(HAVE))
 gpu-packages: ## there: install the pieces that were carried (GPU_PYTHON=python3)
@@ -241,7 +242,7 @@ $(CUDA_FOLDER)/.installed: | $(BIN)/uv
 	@touch $@
 $(GPU_SITE)/.built: $(NATIVE)
 	cmake -S native -B build/gpu/native -G Ninja -DPython_EXECUTABLE=$$(command -v $(GPU_PYTHON)) -DCMAKE_BUILD_TYPE=Release \
-	  -Dnanobind_ROOT=$$($(GPU_PYTHON) -m nanobind --cmake_dir) >/dev/null
+	  -Dnanobind_ROOT=$$($(GPU_RUN) -m nanobind --cmake_dir) >/dev/null
 	cmake --build build/gpu/native
 	@mkdir -p $(GPU_SITE)/aegaeon_native && cp build/gpu/native/_core*.so $(GPU_SITE)/aegaeon_native/
 	@mkdir -p $(GPU_SITE)/aegaeon-$(VERSION).dist-info # by which importlib.metadata knows the version

@@ -122,17 +122,17 @@ def layout_of(folder: Path, config: Mapping[str, Any]) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A random model in slabs of the device, registered as MODEL, with blocks for `kv_tokens` tokens."""
+    """A random model in slabs of the device, registered as MODEL, and blocks for its KV."""
 
     backend: TorchBackend
     layout: Layout
     blocks: BlockPool
-    slabs: int  # all of them
 
 
 @contextmanager
 def placed(bench: Bench, folder: Path, config: Mapping[str, Any], kv_tokens: int) -> Iterator[Placed]:
-    """It for the length of a `with`."""
+    """It for the length of a `with`, with blocks for so many tokens; then its memory is free again."""
+    torch.cuda.empty_cache()  # what torch keeps of earlier measurements; nothing where there is no GPU
     layout = layout_of(folder, config)
     slab_bytes = bench.sized(SLAB_BYTES, 1 << 20)
     each = slab_bytes // layout.kv_block_bytes
@@ -144,8 +144,14 @@ def placed(bench: Bench, folder: Path, config: Mapping[str, Any], kv_tokens: int
     backend = TorchBackend(device=bench.device, dtype="bfloat16")
     backend.register(MODEL, folder, layout, weights.dlpack(0, layout.weight_bytes))
     backend.bind_kv(layout.kv_shape, blocks.dlpack())
-    yield Placed(backend, layout, blocks, slabs + more)
-    backend.forget(MODEL)
+    try:
+        yield Placed(backend, layout, blocks)
+    finally:
+        backend.forget(MODEL)
+        if bench.gpu is not None:
+            torch.cuda.synchronize(bench.device)
+        for used in (blocks, weights, pool):
+            used.close()
 
 
 def median_s(action: Callable[[], object], rounds: int = 7) -> float:

@@ -53,7 +53,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_where(parser)
     parser.add_argument("--before", type=Path, help="an earlier call's --out, from a machine that is gone")
-    parser.add_argument("--budget", type=float, default=520.0, help="seconds of this call")
+    parser.add_argument("--budget", type=float, default=480.0, help="seconds of this call")
     parser.add_argument("--only", action="append", help="this stage; repeatable")
     parser.add_argument("--again", action="store_true", help="also stages that failed")
     return parser.parse_args()

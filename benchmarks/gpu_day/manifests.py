@@ -9,21 +9,28 @@ import yaml
 from benchmarks.gpu_day.models import NAMES
 from benchmarks.gpu_day.where import Where
 
+from aegaeon_operator.podrunner import look
 from aegaeon_scheduler.core.domain import Slo
 
 Roles = Literal["unified", "split"]
 POLICIES: dict[Roles, str] = {"unified": "slack", "split": "paper"}
 _NAME = "gpu-day"
+_MODEL_CACHE, _HOST_KV, _SPARE = 46 << 30, 4 << 30, 8 << 30
 _MEMORY = {  # an 8B in bfloat16 has 16.1 GB of weights; two engines fit in 80 GB, with what is outside slabs
-    "deviceBytes": "34Gi", "slabSize": "32Mi", "hostModelCache": "46Gi", "hostKv": "4Gi", "outsideSlabs": "3Gi",
+    "deviceBytes": "34Gi", "slabSize": "32Mi", "hostKv": _HOST_KV, "outsideSlabs": "3Gi",
 }  # fmt: skip
 _SMALL_MEMORY = {"deviceBytes": "14Mi", "slabSize": "256Ki", "hostModelCache": "32Mi", "hostKv": "12Mi"}
 
 
 def write_manifests(folder: Path, where: Where, roles: Roles, slo: Slo) -> None:
     """A GpuPool with engines of these roles, and a ModelPool whose models have this objective."""
-    for name, content in (("gpupool", gpu_pool(where, roles)), ("modelpool", _model_pool(slo))):
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
+    (folder / "gpupool.yaml").write_text(yaml.safe_dump(gpu_pool(where, roles), sort_keys=False), "utf-8")
+    write_objective(folder, slo)
+
+
+def write_objective(folder: Path, slo: Slo) -> None:
+    """The ModelPool anew, its GpuPool as it is: what is free for that depends on what runs already."""
+    (folder / "modelpool.yaml").write_text(yaml.safe_dump(_model_pool(slo), sort_keys=False), "utf-8")
 
 
 def gpu_pool(where: Where, roles: Roles) -> dict[str, Any]:
@@ -33,11 +40,20 @@ def gpu_pool(where: Where, roles: Roles) -> dict[str, Any]:
         "backend": "torch",
         "accelerator": {"device": where.device, "dtype": "float32" if where.small else "bfloat16"},
         **{role: {"replicas": 1} for role in asked},
-        "memory": _SMALL_MEMORY if where.small else _MEMORY,
+        "memory": _SMALL_MEMORY if where.small else {**_MEMORY, "hostModelCache": _model_cache(len(asked))},
         "scheduling": {"policy": POLICIES[roles], "hold": "120s"},
         "tuning": {"threads": 1, "maxBatch": 16, "prefillChunkTokens": 256 if where.small else 2048},
     }
     return _manifest("GpuPool", spec)
+
+
+def _model_cache(engines: int) -> int:
+    """Bytes for all three models, or what the machine's memory allows: the others are then read from disk."""
+    machine = look(Path("/dev/shm"))
+    free = min(machine.shared_memory_free, machine.memory_free - _SPARE) - engines * _HOST_KV
+    if free < _MODEL_CACHE:
+        print(f"/dev/shm and memory leave {free / 2**30:.1f} GiB for the host cache, not 46; mount -o remount,size=80G")
+    return min(_MODEL_CACHE, free)
 
 
 def _model_pool(slo: Slo) -> dict[str, Any]:

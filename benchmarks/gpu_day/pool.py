@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from benchmarks.gpu_day.answers import Answers
-from benchmarks.gpu_day.manifests import POLICIES, Roles, write_manifests
+from benchmarks.gpu_day.manifests import POLICIES, Roles, write_manifests, write_objective
 from benchmarks.gpu_day.models import NAMES, make, shape_of
 from benchmarks.gpu_day.spans import copy_rows
 from benchmarks.gpu_day.stage import ENTRY, begin, parser_of, status
@@ -78,7 +78,7 @@ async def _serve(where: Where, figures: Figures, name: str, roles: Roles, scratc
         alone = await probe(stack.state.url, NAMES, 2)
         figures.add(*_alone_rows(alone))
         slo = _objective(where, workload, POLICIES[roles], alone)
-        write_manifests(scratch, where, roles, slo)
+        write_objective(scratch, slo)
         await _apply(stack, scratch)
         before = await read_status(stack.state.scheduler)
         replies = await replay(stack.state.url, NAMES, workload)

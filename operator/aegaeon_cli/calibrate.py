@@ -15,6 +15,7 @@ from aegaeon_cli.options import manifests_option, models_option
 
 if TYPE_CHECKING:
     from aegaeon_cli.calibration import Copies, Measured, ModelConstants
+    from aegaeon_native import CudaDevice
     from aegaeon_operator.spec import Pool, ServedModel
 
 
@@ -41,29 +42,36 @@ def calibrate(*, manifests: Path, models: Path | None, output: Path | None, roun
     from aegaeon_cli.calibration import memcpy_bytes_per_s, side_by_side
     from aegaeon_operator.spec import load_manifests
 
+    pools = [(pool, _open(pool)) for pool in load_manifests(manifests, models or models_folder()).pools]
     memcpy = memcpy_bytes_per_s(rounds)
-    beside = side_by_side(rounds)
-    click.echo(f"memcpy: {_rate(memcpy)}; two copies at once take {beside:.2f} x as long")
-    found: list[_Calibrated] = []
-    for pool in load_manifests(manifests, models or models_folder()).pools:
-        _configure(pool)
-        found += [_calibrate(pool, model, rounds) for model in pool.models if _measurable(model)]
+    beside = side_by_side(rounds, pools[0][1])
+    click.echo(f"memcpy: {_rate(memcpy)}; a copy beside one the other way takes {beside:.2f} x as long")
+    found = [_calibrate(pool, gpu, model, rounds) for pool, gpu in pools for model in pool.models if _measurable(model)]
     if not found:
         raise BadFileError(f"{manifests}: no model can be measured; give one with source.hostPath")
     _write(output or constants_file(), found, memcpy, beside)
 
 
-def _configure(pool: Pool) -> None:
+def _open(pool: Pool) -> CudaDevice | None:
+    """The GPU that its first engine takes; None: it runs on CPUs. Raises BadFileError for what cannot be measured."""
+    from aegaeon_native import NativeError
     from aegaeon_sidecar.backends.torch import configure_threads
+    from aegaeon_sidecar.memory.gpu import open_gpu
 
-    spec = pool.gpu_pool.spec
-    for field, given, allowed in (("device", spec.accelerator.device, "cpu"), ("count", spec.accelerator.count, 1)):
-        if given != allowed:
-            raise BadFileError(
-                f"GpuPool {pool.gpu_pool.metadata.name}: spec.accelerator.{field} {given} cannot be measured; "
-                f"allowed: {allowed}"
-            )
+    name, spec = pool.gpu_pool.metadata.name, pool.gpu_pool.spec
+    if spec.accelerator.count != 1:
+        raise BadFileError(
+            f"GpuPool {name}: spec.accelerator.count {spec.accelerator.count} cannot be measured; allowed: 1"
+        )
+    if spec.memory.device_bytes is None:
+        raise BadFileError(f"GpuPool {name}: spec.memory.deviceBytes is left out; give it, as the simulator needs it")
     configure_threads(spec.tuning.threads)
+    try:
+        return open_gpu(spec.accelerator.device)
+    except NativeError as error:
+        raise BadFileError(
+            f"GpuPool {name}: spec.accelerator.device {spec.accelerator.device} cannot be used: {error}"
+        ) from error
 
 
 def _measurable(model: ServedModel) -> bool:
@@ -82,22 +90,24 @@ class _Calibrated:
     disk_bytes_per_s: float
 
 
-def _calibrate(pool: Pool, model: ServedModel, rounds: int) -> _Calibrated:
-    from aegaeon_cli.calibration import Grid, measure, measure_copies
+def _calibrate(pool: Pool, gpu: CudaDevice | None, model: ServedModel, rounds: int) -> _Calibrated:
+    from aegaeon_cli.calibration import grid_of, measure, measure_copies
+    from aegaeon_native import NativeError
     from aegaeon_sidecar.domain.errors import SidecarError
+    from aegaeon_sidecar.memory.gpu import make_of
 
     spec = pool.gpu_pool.spec
     assert model.source.host_path is not None  # `_measurable` has seen to it
-    directory = Path(model.source.host_path)
+    directory, slab_bytes, length = Path(model.source.host_path), spec.memory.slab_size, model.max_model_len or 0
     try:
-        grid, length = Grid(rounds=rounds), model.max_model_len or 0
-        measured = measure(directory, spec.accelerator.dtype, length, grid, model.task or "")
-        copies = measure_copies(directory, measured.layout, spec.memory.slab_size, rounds)
-    except SidecarError as error:
+        grid = grid_of(gpu, rounds)
+        measured = measure(directory, spec.accelerator.dtype, length, grid, slab_bytes, model.task or "", gpu)
+        copies = measure_copies(measured.layout, slab_bytes, rounds, gpu)
+    except (SidecarError, NativeError) as error:
         raise BadFileError(f"model {model.name}: {error}") from error
-    constants = _constants(model.name, spec.accelerator.device, measured, copies)
-    _tell(constants, copies.disk_bytes_per_s)
-    return _Calibrated(pool, constants, measured.layout.kv_block_tokens, copies.disk_bytes_per_s)
+    constants = _constants(model.name, make_of((gpu,)), measured, copies)
+    _tell(constants, measured.disk_bytes_per_s)
+    return _Calibrated(pool, constants, measured.layout.kv_block_tokens, measured.disk_bytes_per_s)
 
 
 def _constants(name: str, device: str, measured: Measured, copies: Copies) -> ModelConstants:
@@ -134,7 +144,7 @@ def _write(target: Path, found: list[_Calibrated], memcpy: float, beside: float)
     from aegaeon_cli.calibration import DERIVED, Machine, write_constants
 
     spec, block_tokens = found[0].pool.gpu_pool.spec, found[0].block_tokens
-    assert spec.memory.device_bytes is not None  # CPUs alone are measured
+    assert spec.memory.device_bytes is not None  # `_open` has seen to it
     machine = Machine(
         memcpy,
         beside,
@@ -142,7 +152,7 @@ def _write(target: Path, found: list[_Calibrated], memcpy: float, beside: float)
         spec.memory.device_bytes,
         spec.memory.slab_size,
         block_tokens,
-        spec.tuning.max_batch,
+        spec.max_batch,
         spec.memory.host_kv,
     )
     write_constants(target, [c.constants for c in found], machine)

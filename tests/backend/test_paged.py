@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import NAN_TOKEN
 
+from aegaeon_operator.spec.engines import PASS_ROWS
 from aegaeon_sidecar.backends import StepInput, decodes
 from aegaeon_sidecar.backends.choose import choose
 from aegaeon_sidecar.backends.decodes import ROWS
@@ -149,6 +150,10 @@ def test_a_decode_that_outgrows_its_pass_is_gone_on_with_in_one_for_longer_conte
         kept = there[1] if kept is None else kept
         assert torch.equal(there[1], kept)
     assert steps == ["captured", 30, 31, "captured", 32, 33]
+
+
+def test_the_operator_knows_how_many_sequences_a_pass_has() -> None:
+    assert ROWS[-1] == PASS_ROWS
 
 
 @pytest.mark.parametrize(("longest", "size"), [(1, 2048), (2048, 2048), (2049, 4096), (70_000, 131_072)])

@@ -13,6 +13,8 @@ from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native import BlockPool, CudaDevice, Range, SlabPool
 from aegaeon_sidecar.backends import StepInput
+from aegaeon_sidecar.backends.draws import numbers, pick
+from aegaeon_sidecar.backends.graphs import cuda_graphs
 from aegaeon_sidecar.backends.torch import TorchBackend
 from aegaeon_sidecar.domain.errors import BackendError
 from aegaeon_sidecar.domain.sequences import SamplingParams
@@ -120,6 +122,54 @@ def test_bfloat16_tokens_are_the_same_alone_and_in_a_batch(
     shared = generate(model, lengths, seeds, 20)
     alone = [generate(model, [n], [seed], 20)[0] for n, seed in zip(lengths, seeds, strict=True)]
     assert shared == alone
+
+
+def test_bfloat16_tokens_are_the_same_in_passes_of_few_rows_and_of_many(
+    gpu: CudaDevice, tiny_models: dict[str, Path]
+) -> None:
+    model, image = placed(gpu, tiny_models["llama"], "bfloat16")
+    model.load(image)
+    lengths, seeds = [2 + at for at in range(20)], [at % 3 for at in range(20)]
+    shared = generate(model, lengths, seeds, 8)
+    alone = [generate(model, [n], [seed], 8)[0] for n, seed in zip(lengths, seeds, strict=True)]
+    assert shared == alone
+
+
+def test_a_later_chunk_without_a_mask_gives_the_logits_of_the_whole_prompt(
+    gpu: CudaDevice, tiny_models: dict[str, Path]
+) -> None:
+    model, image = placed(gpu, tiny_models["llama"], "bfloat16")
+    model.load(image)
+    whole, cut = model.blocks.allocate(4, 16), model.blocks.allocate(4, 16)
+    expected = model.backend.logits("model", [StepInput(PROMPT, 0, whole, None)])
+    model.backend.logits("model", [StepInput(PROMPT[:32], 0, cut, None)])
+    logits = model.backend.logits("model", [StepInput(PROMPT[32:], 32, cut, None)])
+    torch.testing.assert_close(logits, expected, rtol=5e-2, atol=5e-2)
+
+
+def test_draws_without_sorting_are_those_of_the_host(gpu: CudaDevice) -> None:
+    """But for draws next to an edge, which differ by the rounding of exponentials."""
+    random = np.random.default_rng(1)
+    filters = [(0, 1.0, 0.0), (40, 1.0, 0.0), (0, 0.9, 0.0), (50, 0.8, 0.02)]
+    samplers = [
+        SamplerState(SamplingParams(temperature=0.9, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed))
+        for seed in range(64)
+        for top_k, top_p, min_p in filters
+    ]
+    logits = torch.from_numpy(random.normal(scale=3.0, size=(len(samplers), 32000)).astype(np.float32))
+    rules = torch.from_numpy(numbers(samplers, [0] * len(samplers)))
+    here, there = pick(logits, rules), pick(logits.cuda(), rules.cuda()).cpu()
+    assert int((here != there).sum()) <= 1
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_graph_of_the_second_gpu_is_captured_while_the_first_is_current(gpu: CudaDevice) -> None:
+    device = torch.device("cuda:1")
+    total, one = torch.zeros(1, device=device), torch.ones(1, device=device)
+    replay = cuda_graphs(device)(lambda: total.add_(one))
+    replay()
+    replay()
+    assert float(total) == 3.0  # once before the capture, which runs nothing
 
 
 def test_a_graph_stays_valid_through_evictions_and_loads(gpu: CudaDevice, tiny_models: dict[str, Path]) -> None:

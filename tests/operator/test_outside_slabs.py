@@ -32,11 +32,19 @@ def test_a_size_of_the_manifest_counts_alone() -> None:
         ({"tuning": {"maxBatch": 32}}, 16 * 262144 * 12),
         ({"accelerator": {"dtype": "bfloat16"}}, -512 * 4 * 32768 * 2),
         ({"backend": "vllm"}, 1024 * MIB),
-        ({"accelerator": CUDA}, 1536 * MIB),
+        ({"accelerator": CUDA}, 1536 * MIB + 48 * 262144 * 12),
+        ({"accelerator": CUDA, "tuning": {"maxBatch": 16}}, 1536 * MIB + 48 * 262144 * 12),
     ],
 )
 def test_longer_chunks_larger_batches_and_wider_numbers_need_more(changes: dict[str, Any], more: int) -> None:
     assert outside_bytes(spec(**changes)) - outside_bytes(spec()) == more
+
+
+@pytest.mark.parametrize(
+    ("changes", "batch"), [({}, 16), ({"accelerator": CUDA}, 64), ({"accelerator": CUDA, "tuning": {"maxBatch": 8}}, 8)]
+)
+def test_a_step_has_as_many_sequences_as_its_device_computes_in_one_pass(changes: dict[str, Any], batch: int) -> None:
+    assert sidecar_settings("unified", spec(**changes))["max_batch"] == batch
 
 
 def test_a_gpu_needs_no_size_and_its_engine_gets_the_reservation() -> None:

@@ -2,7 +2,7 @@
 
 from aegaeon_cli.calibration.copies import Copies, measure_copies, memcpy_bytes_per_s, side_by_side
 from aegaeon_cli.calibration.fit import Fit, fit_copy, fit_prefill, fit_step
-from aegaeon_cli.calibration.measure import Grid, Measured, measure
+from aegaeon_cli.calibration.measure import Grid, Measured, grid_of, measure
 from aegaeon_cli.calibration.write import DERIVED, Machine, ModelConstants, write_constants
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "fit_copy",
     "fit_prefill",
     "fit_step",
+    "grid_of",
     "measure",
     "measure_copies",
     "memcpy_bytes_per_s",

@@ -1,4 +1,4 @@
-"""Copies, timed on this machine through what serves: memory to memory, weights, KV blocks, weights from disk."""
+"""Copies, timed on this machine through what serves: memory to memory, weights, KV blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 from aegaeon_cli.calibration.timing import median_seconds
 
 if TYPE_CHECKING:
-    from aegaeon_native import CopyLane
+    from aegaeon_native import CudaDevice
     from aegaeon_sidecar.models.placement import Layout
 
 Points = list[tuple[int, float]]  # (bytes, seconds)
@@ -31,11 +31,10 @@ _ROUNDS = 25  # at least: copies of small models take less than whatever else in
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Of one model: weights from the host cache into device slabs, KV blocks out, weights from their files."""
+    """Of one model: weights from the host cache into device slabs, KV blocks out."""
 
     load: Points
     kv: Points
-    disk_bytes_per_s: float
 
 
 def memcpy_bytes_per_s(rounds: int = 5) -> float:
@@ -44,20 +43,21 @@ def memcpy_bytes_per_s(rounds: int = 5) -> float:
     return _MEMCPY_BYTES / median_seconds(lambda: np.copyto(target, source), rounds)
 
 
-def side_by_side(rounds: int = 5) -> float:
-    """How much longer than one copy two take at once, each on a lane of its own: 1 on paths of their own, 2 on one."""
+def side_by_side(rounds: int = 5, gpu: CudaDevice | None = None) -> float:
+    """How much longer than a copy to the device one takes with another at once that comes from there, each on a lane of
+    its own: 1 on paths of their own, 2 on one. `gpu`: None: the device tier is memory, too."""
     from aegaeon_native import CopyLane
 
-    source, targets = np.ones(_MEMCPY_BYTES, np.uint8), np.zeros((2, _MEMCPY_BYTES), np.uint8)
-    with ExitStack() as stack:
-        lanes = [CopyLane(f"aegaeon-calibrate-{i}") for i in range(2)]
+    with _tiers(_MEMCPY_BYTES, 2, gpu) as (device, host), ExitStack() as stack:
+        lanes = [CopyLane(f"aegaeon-calibrate-{i}", device=gpu) for i in range(2)]
         for lane in lanes:
             stack.callback(lane.close)
+        ways = (device, host), (host + _MEMCPY_BYTES, device + _MEMCPY_BYTES)
 
         def copy(count: int) -> float:
             begun = time.perf_counter()
-            for lane, target in zip(lanes[:count], targets, strict=False):
-                lane.copy(target.ctypes.data, source.ctypes.data, _MEMCPY_BYTES)
+            for lane, (target, source) in zip(lanes[:count], ways, strict=False):
+                lane.copy(target, source, _MEMCPY_BYTES)
             for lane in lanes[:count]:
                 lane.synchronize()
             return time.perf_counter() - begun
@@ -67,12 +67,16 @@ def side_by_side(rounds: int = 5) -> float:
         return min(two for _, two in taken) / min(one for one, _ in taken)
 
 
-def measure_copies(directory: Path, layout: Layout, slab_bytes: int, rounds: int) -> Copies:
+def measure_copies(layout: Layout, slab_bytes: int, rounds: int, gpu: CudaDevice | None = None) -> Copies:
     """Time one model's copies over a native lane, from the host tier's shared memory into slabs of the device tier."""
+    from aegaeon_native import CopyLane
+
     weights = min(layout.weight_bytes, _MOST_BYTES)
     blocks, often = max(_BLOCKS), max(rounds, _ROUNDS)
     room = max(weights, blocks * layout.kv_block_bytes)
-    with _lane(slab_bytes, -(-room // slab_bytes)) as (lane, device, host):
+    with _tiers(slab_bytes, -(-room // slab_bytes), gpu) as (device, host), ExitStack() as stack:
+        lane = CopyLane("aegaeon-calibrate", device=gpu)
+        stack.callback(lane.close)
 
         def load(nbytes: int) -> None:
             lane.copy(device, host, nbytes)
@@ -86,36 +90,22 @@ def measure_copies(directory: Path, layout: Layout, slab_bytes: int, rounds: int
         return Copies(
             [(size, median_seconds(partial(load, size), often)) for size in (int(weights * p) for p in _PARTS)],
             [(n * layout.kv_block_bytes, median_seconds(partial(kv, n), often)) for n in _BLOCKS],
-            _disk_bytes_per_s(directory, layout, rounds),
         )
 
 
 @contextmanager
-def _lane(slab_bytes: int, slabs: int) -> Iterator[tuple[CopyLane, int, int]]:
-    """A lane, the addresses of a mapped range of the device tier and of the host tier; all of it gone at the end."""
-    from aegaeon_native import CopyLane, Range, SlabPool
+def _tiers(slab_bytes: int, slabs: int, gpu: CudaDevice | None) -> Iterator[tuple[int, int]]:
+    """The addresses of a mapped range of the device tier and of the host tier; all of it gone at the end."""
+    from aegaeon_native import Range
+    from aegaeon_sidecar.memory.gpu import device_pool, host_pool
 
     name = f"aegaeon-calibrate-{os.getpid()}"
     with ExitStack() as stack:
-        host = SlabPool.shared(f"/dev/shm/{name}", slab_bytes, slabs)
+        host = host_pool((gpu,), [Path(f"/dev/shm/{name}")], slab_bytes, slabs)
         stack.callback(host.close)
-        device = SlabPool.private(name, slab_bytes, slabs)
+        device = device_pool((gpu,), name, slab_bytes, slabs)
         stack.callback(device.close)
         place = Range(device, slabs)
         stack.callback(place.close)
         place.map(0, device.take(slabs))
-        lane = CopyLane(name)
-        stack.callback(lane.close)
-        yield lane, place.address, host.address
-
-
-def _disk_bytes_per_s(directory: Path, layout: Layout, rounds: int) -> float:
-    """The rate at which the stage ring fills memory from the model's files, past the page cache."""
-    from aegaeon_sidecar.models.weight_files import look
-    from aegaeon_sidecar.weights.fill import fill
-    from aegaeon_sidecar.weights.ring import StageRing
-
-    target = np.zeros(layout.weight_bytes, np.uint8)
-    files, ring = look(directory, layout), StageRing()
-    seconds = median_seconds(lambda: fill(files, [target], ring, hashed=False), min(rounds, 3))
-    return layout.weight_bytes / seconds
+        yield place.address, host.address

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from aegaeon_cli.calibration.timing import median_seconds
 
 if TYPE_CHECKING:
-    from aegaeon_sidecar.backends import StepInput
+    from aegaeon_native import BlockPool, CudaDevice
+    from aegaeon_sidecar.backends import Launched, StepInput
     from aegaeon_sidecar.backends.torch import TorchBackend
     from aegaeon_sidecar.models.placement import Layout
 
 _TOKEN = 5  # any id that every vocabulary has; arithmetic takes as long for all
+_AHEAD = 16  # steps on a GPU, each launched before the tokens of the one before are read, as engines do
+_LARGE = 1 << 30  # bytes of weights that are read from disk once: more says nothing new, and takes long
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,71 +31,141 @@ class Grid:
     rounds: int = 5
 
 
+def grid_of(gpu: CudaDevice | None, rounds: int) -> Grid:
+    """As long and as large as what this device serves."""
+    if gpu is None:
+        return Grid(rounds=rounds)
+    return Grid((128, 512, 2048, 8192), (128, 1024, 4096), (1, 4, 16), rounds)
+
+
 @dataclass(slots=True)
 class Measured:
-    """Seconds: of a prompt of so many tokens; of a step with so much context altogether in so large a batch."""
+    """Seconds: of a prompt of so many tokens; of a step with so much context altogether in so large a batch. Bytes per
+    second at which the stage ring fills device memory from the model's files, bypassing the page cache."""
 
     layout: Layout
+    disk_bytes_per_s: float
     prefill: list[tuple[int, float]] = field(default_factory=list)
     step: list[tuple[int, int, float]] = field(default_factory=list)
 
 
-def measure(directory: Path, dtype: str, max_model_len: int, grid: Grid, task: str = "") -> Measured:
-    """Time one model over the grid, as far as its length goes. Raises the sidecar's ModelError for a bad directory.
+def measure(
+    directory: Path,
+    dtype: str,
+    max_model_len: int,
+    grid: Grid,
+    slab_bytes: int,
+    task: str = "",
+    gpu: CudaDevice | None = None,
+) -> Measured:
+    """Time one model over the grid, as far as its length goes, on the GPU or without one on the CPU.
 
     `task`: what it is for; "": what its files show. Of one that generates nothing a step is a prompt's next token.
+    Raises the sidecar's ModelError for a bad directory, NativeError where the GPU's memory does not suffice.
     """
     from aegaeon_sidecar.backends.torch import TorchBackend
 
-    backend = TorchBackend(dtype=dtype)
+    backend = TorchBackend(device="cpu" if gpu is None else f"cuda:{gpu.ordinal}", dtype=dtype)
     layout = backend.describe(directory, max_model_len, task)
-    bench = _Bench(backend, layout, directory, _blocks_needed(layout, grid))
-    measured = Measured(layout)
-    for tokens in _within(grid.prompts, layout.max_model_len):
-        measured.prefill.append((tokens, bench.seconds(1, tokens, 0, grid.rounds)))
-    for context in _within(grid.contexts, layout.max_model_len - 1):
-        for batch in grid.batches:
-            measured.step.append((context * batch, batch, bench.seconds(batch, 1, context, grid.rounds)))
+    blocks = _blocks_needed(layout, grid)
+    with _placed(backend, layout, directory, blocks, slab_bytes, gpu, grid.rounds) as (pool, rate):
+        bench, measured = _Bench(backend, layout, pool, ahead=gpu is not None), Measured(layout, rate)
+        for tokens in _within(grid.prompts, layout.max_model_len):
+            measured.prefill.append((tokens, bench.prefill_s(tokens, grid.rounds)))
+        for context in _within(grid.contexts, layout.max_model_len - (1 if gpu is None else _AHEAD)):
+            for batch in grid.batches:
+                measured.step.append((context * batch, batch, bench.step_s(batch, context, grid.rounds)))
     return measured
 
 
+@contextmanager
+def _placed(
+    backend: TorchBackend,
+    layout: Layout,
+    directory: Path,
+    blocks: int,
+    slab_bytes: int,
+    gpu: CudaDevice | None,
+    rounds: int,
+) -> Iterator[tuple[BlockPool, float]]:
+    """The model registered with its weights and so many KV blocks in slabs; the rate at which its files were read."""
+    from aegaeon_native import BlockPool, Range
+    from aegaeon_sidecar.memory.gpu import device_pool
+    from aegaeon_sidecar.models.weight_files import look
+    from aegaeon_sidecar.weights.fill import fill
+    from aegaeon_sidecar.weights.ring import StageRing
+
+    own = -(-layout.weight_bytes // slab_bytes)
+    more = -(-blocks // (slab_bytes // layout.kv_block_bytes))
+    with ExitStack() as stack:
+        pool = device_pool((gpu,), "aegaeon-calibrate", slab_bytes, own + more)
+        stack.callback(pool.close)
+        weights, kv = Range(pool, own), BlockPool(pool, layout.kv_block_bytes, more)
+        stack.callback(kv.close)
+        stack.callback(weights.close)
+        weights.map(0, pool.take(own))
+        files, ring = look(directory, layout), StageRing(gpu=gpu)
+        here, there = ([weights.view(0, layout.weight_bytes)], 0) if gpu is None else ([], weights.address)
+        often = 0 if layout.weight_bytes > _LARGE else min(rounds, 3)
+        seconds = median_seconds(lambda: fill(files, here, ring, on_device=there, hashed=False), often)
+        backend.register("model", directory, layout, weights.dlpack(0, layout.weight_bytes))
+        stack.callback(backend.forget, "model")
+        backend.bind_kv(layout.kv_shape, kv.dlpack())
+        yield kv, layout.weight_bytes / seconds
+
+
 class _Bench:
-    """One registered model with its weights and a KV cache of its own."""
+    """Times one registered model. `ahead`: steps are launched before the tokens of the one before are read."""
 
-    def __init__(self, backend: TorchBackend, layout: Layout, directory: Path, blocks: int) -> None:
-        from aegaeon_sidecar.models.weight_files import look
-        from aegaeon_sidecar.weights.fill import fill
-        from aegaeon_sidecar.weights.ring import StageRing
-
-        self._backend = backend
+    def __init__(self, backend: TorchBackend, layout: Layout, blocks: BlockPool, ahead: bool) -> None:
+        self._backend, self._blocks = backend, blocks
         self._block_tokens = layout.kv_block_tokens
-        self._pools = layout.pools
-        self._weights = np.zeros(layout.weight_bytes, np.uint8)
-        fill(look(directory, layout), [self._weights], StageRing(), hashed=False)
-        backend.register("model", directory, layout, self._weights)
-        self._kv = np.zeros(blocks * layout.kv_block_bytes, np.uint8)
-        backend.bind_kv(layout.kv_shape, self._kv)
+        self._pools, self._ahead = layout.pools, ahead and not layout.pools
 
-    def seconds(self, batch: int, tokens: int, position: int, rounds: int) -> float:
-        """Median of `rounds` steps of `batch` sequences, each with `tokens` to compute after `position`."""
-        inputs = list(self._inputs(batch, tokens, position))
-        return median_seconds(lambda: self._backend.step("model", inputs), rounds)
+    def prefill_s(self, tokens: int, rounds: int) -> float:
+        """Median of `rounds` prompts."""
+        with self._inputs(1, tokens, 0) as inputs:
+            return median_seconds(lambda: self._backend.step("model", inputs), rounds)
 
-    def _inputs(self, batch: int, tokens: int, position: int) -> Iterator[StepInput]:
+    def step_s(self, batch: int, context: int, rounds: int) -> float:
+        """Median of `rounds` steps of `batch` sequences with `context` tokens each."""
+        with self._inputs(batch, 1, context) as inputs:
+            if not self._ahead:
+                return median_seconds(lambda: self._backend.step("model", inputs), rounds)
+            return median_seconds(lambda: self._turn(inputs), rounds) / _AHEAD
+
+    def _turn(self, inputs: list[StepInput]) -> None:
+        before: Launched | None = None
+        for step in range(_AHEAD):
+            parts = inputs
+            if before is not None:
+                parts = [replace(i, tokens=(), position=i.position + step, follows=r) for r, i in enumerate(inputs)]
+            launched = self._backend.launch("model", parts, before)
+            if before is not None:
+                before.results()
+            before = launched
+        assert before is not None
+        before.results()
+
+    @contextmanager
+    def _inputs(self, batch: int, tokens: int, position: int) -> Iterator[list[StepInput]]:
+        """Of sequences with blocks of their own, which are free again behind the `with`."""
         from aegaeon_sidecar.backends import StepInput
         from aegaeon_sidecar.domain.sequences import PoolingParams
         from aegaeon_sidecar.sampling import SamplerState
 
-        each = -(-(position + tokens) // self._block_tokens)
-        for index in range(batch):
-            blocks = np.arange(index * each, (index + 1) * each, dtype=np.int32)
-            sampler, pooling = (None, PoolingParams()) if self._pools else (SamplerState(), None)
-            yield StepInput([_TOKEN] * tokens, position, blocks, sampler, pooling=pooling)
+        each = -(-(position + tokens + _AHEAD) // self._block_tokens)
+        tables = [self._blocks.allocate(each, 2**30) for _ in range(batch)]
+        sampler, pooling = (None, PoolingParams()) if self._pools else (SamplerState(), None)
+        yield [StepInput([_TOKEN] * tokens, position, table, sampler, pooling=pooling) for table in tables]
+        for table in tables:
+            self._blocks.release(table)
 
 
 def _blocks_needed(layout: Layout, grid: Grid) -> int:
-    longest = max(*grid.prompts, (max(grid.contexts) + 1) * max(grid.batches))
-    return -(-longest // layout.kv_block_tokens) + max(grid.batches)
+    """For the longest prompt, and for the largest batch of the longest contexts."""
+    longest = max(*grid.prompts, max(grid.contexts) * max(grid.batches)) + _AHEAD * max(grid.batches)
+    return -(-longest // layout.kv_block_tokens) + 2 * max(grid.batches)
 
 
 def _within(lengths: tuple[int, ...], limit: int) -> list[int]:

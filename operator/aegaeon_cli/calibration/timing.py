@@ -8,10 +8,11 @@ from statistics import median
 
 
 def median_seconds(call: Callable[[], object], rounds: int) -> float:
-    """Of `rounds` calls; one before them is not counted, as the first one allocates."""
-    call()
+    """Of `rounds` calls; one before them is not counted, as the first one allocates. Of 0: the first one's."""
+    if rounds:
+        call()
     taken = []
-    for _ in range(rounds):
+    for _ in range(rounds or 1):
         began = time.perf_counter()
         call()
         taken.append(time.perf_counter() - began)

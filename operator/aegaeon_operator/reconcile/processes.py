@@ -92,7 +92,7 @@ def sidecar_settings(role: str, spec: GpuPoolSpec) -> Json:
         "disk": {"folder": memory.disk.path, "budget_bytes": memory.disk.size} if memory.disk else {},
         "sources": {"allowed": list(spec.allowed_sources)},
         "threads": tuning.threads,
-        "max_batch": tuning.max_batch,
+        "max_batch": spec.max_batch,
         "prefill_chunk_tokens": tuning.prefill_chunk_tokens,
         "lease_s": tuning.lease,
         "heartbeat_s": _HEARTBEAT_S,

@@ -12,6 +12,9 @@ from aegaeon_operator.spec.kubernetes import QualifiedName
 from aegaeon_operator.spec.quantity import Quantity, format_quantity
 from aegaeon_operator.spec.volumes import DiskPath
 
+PASS_ROWS = 64
+"""Sequences whose decodes a GPU computes in one pass over the weights, at most (ROWS in the sidecar's decodes.py)."""
+
 
 class Accelerator(Strict):
     """What an engine runs on."""
@@ -195,7 +198,11 @@ class EngineTuning(Strict):
     threads: Annotated[int, Field(ge=1, le=256)] = Field(
         default=1, description="Compute threads of one engine on a CPU."
     )
-    max_batch: Annotated[int, Field(ge=1, le=1024)] = Field(default=16, description="Sequences in one decode step.")
+    max_batch: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        default=None,
+        description="Sequences in one decode step. Left out: 64 on a GPU, which reads all weights once for up to so "
+        "many, 16 on a CPU, whose step takes longer with each.",
+    )
     prefill_chunk_tokens: Annotated[int, Field(ge=16, le=65536)] = Field(
         default=512, description="Longest part of a prompt computed in one go, in tokens."
     )

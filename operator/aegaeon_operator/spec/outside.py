@@ -6,6 +6,7 @@ It is made before any model is known. So it allows for wide ones: what is measur
 
 from __future__ import annotations
 
+from aegaeon_operator.spec.engines import PASS_ROWS
 from aegaeon_operator.spec.resources import GpuPoolSpec
 
 _MIB = 1 << 20
@@ -24,6 +25,8 @@ def outside_bytes(spec: GpuPoolSpec) -> int:
     if spec.memory.outside_slabs is not None:
         return spec.memory.outside_slabs
     base = _PROCESS[spec.backend] if spec.accelerator.device == "cpu" else _CONTEXT
-    rows = max(spec.tuning.prefill_chunk_tokens, spec.tuning.max_batch)
+    # On a GPU a pass of decodes has room for PASS_ROWS sequences, whatever the batch.
+    decodes = spec.max_batch if spec.accelerator.device == "cpu" else PASS_ROWS
+    rows = max(spec.tuning.prefill_chunk_tokens, decodes)
     activations = rows * _FEATURES * _ITEM[spec.accelerator.dtype]
-    return base + activations + spec.tuning.max_batch * _VOCABULARY * _LOGITS
+    return base + activations + decodes * _VOCABULARY * _LOGITS

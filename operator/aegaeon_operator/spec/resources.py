@@ -21,7 +21,7 @@ from aegaeon_operator.spec.base import (
 )
 from aegaeon_operator.spec.batches import BatchStore
 from aegaeon_operator.spec.cel import field_rules, rules
-from aegaeon_operator.spec.engines import Accelerator, AdapterRoom, EngineTuning, PoolMemory, Scheduling
+from aegaeon_operator.spec.engines import PASS_ROWS, Accelerator, AdapterRoom, EngineTuning, PoolMemory, Scheduling
 from aegaeon_operator.spec.kubernetes import (
     Autoscaling,
     GatewayPods,
@@ -179,6 +179,11 @@ class GpuPoolSpec(Strict):
         """The engines asked for, by role."""
         asked = {"unified": self.engines, "prefill": self.prefill, "decode": self.decode}
         return {role: one for role, one in asked.items() if one}
+
+    @property
+    def max_batch(self) -> int:
+        """Sequences in one decode step."""
+        return self.tuning.max_batch or (16 if self.accelerator.device == "cpu" else PASS_ROWS)
 
     @property
     def scaled(self) -> bool:

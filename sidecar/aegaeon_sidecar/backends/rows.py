@@ -13,11 +13,12 @@ In bfloat16 oneDNN adds up many rows, as those of a prompt, in another order tha
 shape. They are computed in pieces of such sizes as were seen to give the bits of few.
 
 oneDNN and torch keep compiled kernels, one for each number of rows and shape of weights, a third of a MiB each and by
-default 1,024 of them: who uses it bounds them (`ENVIRONMENT` in vllm/__init__.py).
+default 1,024 of them, which is bounded before the first product.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import lru_cache
 from math import nan
@@ -28,6 +29,10 @@ from torch.nn.functional import linear, pad
 
 from aegaeon_native import FEW_ROWS, few_rows
 
+_KEPT_KERNELS = {  # a model's decodes have some 80
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",
+    "LRU_CACHE_CAPACITY": "256",
+}
 TILES = (1, 2, 4, 8, 16)
 PIECES = (512, 1024, 256, 2048, 4096, 1 << 30)  # oneDNN's, by the size of what is added up
 PROBED_ROWS, PROBED_COUNTS = 200, 48
@@ -105,6 +110,7 @@ def _few_rows(x: Tensor, weight: Tensor, piece: int) -> Tensor:
 @lru_cache
 def few_rows_product(dtype: torch.dtype) -> Product:
     """oneDNN's where this build of torch has it for this CPU and dtype, else torch's."""
+    os.environ.update({name: os.environ.get(name, kept) for name, kept in _KEPT_KERNELS.items()})
     try:
         with torch.inference_mode():
             _onednn(torch.zeros(2, 32, dtype=dtype), torch.zeros(32, 32, dtype=dtype), None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from aegaeon_sidecar.backends.rows import Product, padded_linear
+from aegaeon_sidecar.backends.rows import Product
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.models.tensors import Shape
 
@@ -19,8 +19,8 @@ class Linear:
     Neighbours without a gap between them are spanned by one view and cost one multiplication.
     """
 
-    def __init__(self, weights: list[Tensor], biases: list[Tensor], tile: int, product: Product) -> None:
-        self._tile, self._product = tile, product
+    def __init__(self, weights: list[Tensor], biases: list[Tensor], linear: Product) -> None:
+        self._linear = linear
         weight, bias = span(weights), span(biases)
         self._parts: list[tuple[Tensor, Tensor | None]]
         if weight is not None and (bias is not None or not biases):
@@ -31,25 +31,18 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         if len(self._parts) == 1:
             weight, bias = self._parts[0]
-            return padded_linear(x, weight, bias, self._tile, self._product)
-        parts = [padded_linear(x, weight, bias, self._tile, self._product) for weight, bias in self._parts]
+            return self._linear(x, weight, bias)
+        parts = [self._linear(x, weight, bias) for weight, bias in self._parts]
         return torch.cat(parts, dim=-1)
 
 
 class Parameters:
-    """The tensors of one model by name, views of `memory` (uint8). `tile`: the multiple that rows are padded to for
-    `product`."""
+    """The tensors of one model by name, views of `memory` (uint8). `linear`: how they are multiplied."""
 
     def __init__(
-        self,
-        layout: Layout,
-        shapes: dict[str, Shape],
-        dtype: torch.dtype,
-        memory: Tensor,
-        tile: int,
-        product: Product,
+        self, layout: Layout, shapes: dict[str, Shape], dtype: torch.dtype, memory: Tensor, linear: Product
     ) -> None:
-        self._tile, self._product = tile, product
+        self._linear = linear
         self._tensors = {
             place.name: memory[place.offset : place.offset + place.nbytes].view(dtype).view(shapes[place.name])
             for place in layout.tensors
@@ -62,7 +55,7 @@ class Parameters:
         """The matrices `names` side by side, with their biases where the model has them."""
         weights = [self._tensors[f"{name}.weight"] for name in names]
         biases = [self._tensors[f"{name}.bias"] for name in names if f"{name}.bias" in self._tensors]
-        return Linear(weights, biases, self._tile, self._product)
+        return Linear(weights, biases, self._linear)
 
 
 def span(parts: list[Tensor]) -> Tensor | None:

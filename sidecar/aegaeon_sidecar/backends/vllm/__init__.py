@@ -8,8 +8,7 @@ import os
 from aegaeon_sidecar.backends import AdapterLimits, Backend
 from aegaeon_sidecar.domain.errors import BackendError
 
-# What vLLM reads when it is imported, and oneDNN at its first product. Our files are local, and nothing about this
-# process is sent anywhere.
+# What vLLM reads when it is imported. Our files are local, and nothing about this process is sent anywhere.
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CONFIGURE_LOGGING": "0",
@@ -18,10 +17,6 @@ ENVIRONMENT = {
     "VLLM_PLUGINS": "",
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_ATTN_SPLIT_KV": "0",  # where attention splits a context depends on the rest of the batch
-    # Compiled kernels that oneDNN keeps, and torch beside it: one for each number of rows and shape of weights, a third
-    # of a MiB each. A model's decodes have some 80.
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",
-    "LRU_CACHE_CAPACITY": "256",
 }
 
 

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.util import find_spec
 
-import pytest
-
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM, in an environment of its own: make test-vllm"),
-]
 PROGRAM = """
-import os
 import torch
 from aegaeon_sidecar.backends.rows import few_rows_product
-from aegaeon_sidecar.backends.vllm import ENVIRONMENT
 from aegaeon_sidecar.memory.outside import outside_bytes
 
-os.environ.update(ENVIRONMENT)
 product = few_rows_product(torch.float32)
 weights = [torch.zeros(64 + 32 * number, 128) for number in range(18)]
 before = outside_bytes()

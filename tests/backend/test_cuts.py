@@ -1,4 +1,4 @@
-"""A prompt's logits are the same bits wherever it is cut (by the scheduler, behind shared blocks), and beside others."""
+"""A prompt's logits are the same bits wherever it is cut (by the scheduler, behind shared blocks) and beside others."""
 
 from __future__ import annotations
 

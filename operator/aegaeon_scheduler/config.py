@@ -134,6 +134,9 @@ class SlackEntry(_Frozen):
     shrink_share: Share = _SLACK.shrink_share
     split_share: Share = _SLACK.split_share
     unite_share: Share = _SLACK.unite_share
+    warm: bool = _SLACK.warm
+    warm_gap_s: Seconds = _SLACK.warm_gap_s
+    warm_reserve: Share = _SLACK.warm_reserve
     stale_s: Seconds = _SLACK.stale_s
     busy_util: Positive = _SLACK.busy_util
     busy_slack_s: Seconds = _SLACK.busy_slack_s

@@ -40,6 +40,7 @@ class Settings:
     delay_s: float = 0.0005  # between scheduler and devices, one way
     admission: str = "none"  # of policies that run on the scheduler's core
     slos: tuple[Slo, ...] = ()
+    warm: bool = False  # of policy slack: models are loaded before they are asked for
 
     def slo_of(self, model: int) -> Slo:
         """The objective of the model of this number."""

@@ -154,6 +154,12 @@ class SlackSettings:
     packed_ttfts: float = 0.7
     # Share of the links' time within TTFT that loads of what waits take, beyond which no group begins.
     link_share: float = 0.6
+    # Whether models that are probably asked for are loaded before they are, where that makes nothing late.
+    warm: bool = False
+    # Seconds between two of these loads on a node: they leave the link to others.
+    warm_gap_s: float = 1.0
+    # Share of an instance's memory that they leave free for growth.
+    warm_reserve: float = 0.1
     # Seconds after which a model without requests loses its place in host memory to one that is read from disk.
     stale_s: float = 600.0
     # An instance of this utilization, with a deadline this near (seconds), hands a group to one whose utilization is

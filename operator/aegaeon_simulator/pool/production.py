@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from aegaeon_scheduler.core.config import ConstantsOf, SchedulerConfig, policy_settings
+from aegaeon_scheduler.core.config import ConstantsOf, SchedulerConfig, SlackSettings, policy_settings
 from aegaeon_scheduler.core.domain import Footprint, InstanceId, KvShape, ModelName, Role
 from aegaeon_scheduler.core.errors import ConfigError
 from aegaeon_simulator.devices import Charge, Device, Kind, Machines
@@ -65,6 +65,8 @@ def _config(settings: Settings, specs: list[EngineSpec]) -> SchedulerConfig:
     paces = {spec.device: spec.latency or {} for spec in specs}
     constants = tuple(ConstantsOf(name, device, k) for device, pace in paces.items() for name, k in pace.items())
     policy = policy_settings(settings.policy)
+    if isinstance(policy, SlackSettings):
+        policy = replace(policy, warm=settings.warm)
     return SchedulerConfig(
         policy=policy, hold_s=_NEVER_S, max_queue=1 << 30, admission=settings.admission, constants=constants
     )

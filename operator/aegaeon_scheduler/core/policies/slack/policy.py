@@ -22,6 +22,7 @@ from aegaeon_scheduler.core.policies.slack.sequences import due, tokens, too_sma
 from aegaeon_scheduler.core.policies.slack.shares import Shares
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.policies.slack.turns import Turns
+from aegaeon_scheduler.core.policies.slack.warm import Warm
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Weights
 
@@ -39,6 +40,7 @@ class SlackPolicy:
         self._shares = Shares(pool, settings, self._table)
         self._turns = Turns(pool, settings, self._table)
         self._gate = Gate(pool, settings, self._table)
+        self._warm = Warm(pool, settings, self._table)
         pool.pass_at = inf
 
     def instance_up(self, inst: Instance) -> None:
@@ -57,6 +59,7 @@ class SlackPolicy:
         group = self._table.group(seq)
         seq.due_from = seq.promised_from + self._price_s(seq)
         if group is None:
+            self._warm.asked(seq.model, now)
             kind = self._table.prompt_kind(seq.model, seq)
             group = self._joinable(seq, kind) or self._create(seq, kind)
             self._table.join(group, seq)
@@ -256,7 +259,8 @@ class SlackPolicy:
     def unload_order(self, inst: Instance, idle: list[Weights]) -> list[Weights]:
         """Models without a group here, least recently used first; the others keep their place."""
         live = self._table.live(inst)
-        return idle_order(self._pool, inst, [w for w in idle if w.model.name not in live])
+        order = idle_order(self._pool, inst, [w for w in idle if w.model.name not in live])
+        return self._warm.order(order, self._pool.now)
 
     def past_host(self, inst: Instance) -> bool:
         """See Policy: what is in host memory and still asked for stays there."""
@@ -275,9 +279,12 @@ class SlackPolicy:
     def pool_pass(self, now: float) -> list[Move]:
         """See Policy and passes.py."""
         self._shares.update(now)
+        self._warm.withdraw()
         moves = run_pass(self._pool, self._settings, self._table, now)
         if self._pool.config.admission != "none":
             self._gate.measure(now)
-        self._pool.pass_at = now + self._settings.pass_interval_s if self._table.groups else inf
+        ahead = self._warm.moves(now)
+        later_s = self._settings.warm_gap_s if ahead else inf
+        self._pool.pass_at = now + (self._settings.pass_interval_s if self._table.groups else later_s)
         self._pool.pass_from = now + self._settings.pass_gap_s
-        return moves
+        return moves + ahead

@@ -14,10 +14,8 @@ from aegaeon_sidecar.domain.errors import ConfigError, ModelError
 from aegaeon_sidecar.models.fields import Fields
 
 _PYDANTIC = re.compile(r"^\d+ validation errors? for \w+ (?:Value error, )?(.*?)(?: \[type=.*)?$")
-
-_NO_KERNEL = re.compile(
-    r"^_C\w*::(\w+)\(\) expected at most 0 argument"
-)  # of an operator that is declared, but not built
+# Of an operator that is declared, but not built.
+_NO_KERNEL = re.compile(r"^_C\w*::(\w+)\(\) expected at most 0 argument")
 
 
 def read_architectures(directory: Path) -> list[str]:

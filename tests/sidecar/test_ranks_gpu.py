@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import numpy as np
+import pytest
 from sidecar.driver_double import DriverDouble
 
-from aegaeon_native import BlockPool, EventTable, Range
+from aegaeon_native import BlockPool, EventTable, NativeError, Range
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_sidecar.domain.program import Lane
 from aegaeon_sidecar.engine.state import Queued
@@ -20,6 +22,7 @@ from aegaeon_sidecar.weights.cache import HostCache
 
 SLAB = 2 << 20
 BLOCK = 96 << 10  # some cross the border of a slab
+INVALID_VALUE = 1
 
 
 def test_weights_and_blocks_reach_the_memory_of_each_rank(folder: Path, driver: DriverDouble) -> None:
@@ -61,3 +64,29 @@ def test_weights_and_blocks_reach_the_memory_of_each_rank(folder: Path, driver: 
     image.close()
     for pool in (here, there, device, host):
         pool.close()
+
+
+def test_when_the_copy_of_one_rank_fails_those_of_the_others_are_waited_for(folder: Path, driver: DriverDouble) -> None:
+    """Whoever learns of the failure gives the slabs back: a copy that is still under way lands in another model's."""
+    gpus = (driver.gpu, driver.other)
+    device, events = device_pool(gpus, "device", SLAB, 2), EventTable.private(8)
+    copier, gate = Copier("test", events, gpus), events.event()
+    image = HostCache(folder, 2 * SLAB).obtain(
+        "image", 2 * SLAB, lambda file: str(os.posix_fallocate(file, 0, 2 * SLAB))
+    )
+    weights, load = Range(device, 1), Queued(1, Lane.WEIGHTS, (), pb.Load(), 0)
+    weights.map(0, device.take(1))
+    copier._lanes[1].wait(gate)
+    driver.fail("cuMemcpyAsync", INVALID_VALUE)
+    copier.copy_image(load, weights, image.address, SLAB, 0, SLAB)
+    with ThreadPoolExecutor(1) as threads:
+        over = threads.submit(copier.finish)
+        assert not wait((over,), 0.3).done, "the second rank's copy has not begun"
+        gate.set()
+        with pytest.raises(NativeError, match=r"CUDA error 1\b"):
+            over.result(20)
+    copier.finish()
+    copier.close()
+    weights.close()
+    image.close()
+    device.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from aegaeon_native import BlockPool, CopyLane, Event, EventTable, Range, SlabPool
+from aegaeon_native import BlockPool, CopyLane, Event, EventTable, NativeError, Range, SlabPool
 from aegaeon_sidecar.domain.errors import EngineError
 from aegaeon_sidecar.domain.program import AnyCommand
 from aegaeon_sidecar.memory.eviction import Blocks
@@ -65,8 +65,19 @@ class Copier:
         return event
 
     def finish(self) -> None:
-        """Wait until everything queued is done or stopped. Raises EngineError when the lane is stuck."""
-        if not all(lane.synchronize(_LOOK_S) for lane in self._lanes):
+        """Wait until everything queued is done or stopped, on all ranks: one that failed says nothing of the others.
+
+        Raises NativeError where a copy failed, EngineError when a lane is stuck.
+        """
+        failures, stuck = [], False
+        for lane in self._lanes:
+            try:
+                stuck |= not lane.synchronize(_LOOK_S)
+            except NativeError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        if stuck:
             raise EngineError(_STUCK)
 
     def cancel(self, command: AnyCommand) -> None:

@@ -1,6 +1,6 @@
 """The one lock of an engine and what its threads sleep on.
 
-Held for bookkeeping alone, never during a step or a copy. `weights.held` alone takes it inside a lock of its own.
+Held for bookkeeping alone, never during a step or a copy, and never taken inside another lock.
 Each thread that wakes costs the others time. So a thread that changes something looks which others may go on: a step
 wakes no lane without work, and none whose command has to wait further.
 """

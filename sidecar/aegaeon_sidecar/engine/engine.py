@@ -150,10 +150,10 @@ class Engine:
     def heartbeat(self) -> list[reports.Report]:
         """That it lives, what is free, and what the host cache holds when that has changed. Not on the event loop: the
         cache's folder may be locked by another sidecar."""
+        held = self._held.news()  # first: a later attachment is not to be taken for this one
         with self.state.monitor.changed:
             self.state.kv.sequences.reclaim_loans()
         self.state.outside.sample()
-        held = self._held.news()
         changed = [] if held is None else [reports.HostCache(tuple(held))]
         return [reports.Heartbeat(self.state.memory()), *changed]
 

@@ -178,8 +178,11 @@ reference-picker: $(STAMP) ## build GIE's own picker, which benchmarks/picker.py
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILDER ?= buildah bud
 IMAGES_OF := control engine engine-vllm
+# buildah makes every stage up to the image's own: gigabytes of packages that it does not have.
+WITHOUT_engine = --build-arg VLLM_LOCK=containers/none.lock
+WITHOUT_engine-vllm = --build-arg ENGINE_LOCK=containers/none.lock
 images: ## the images aegaeon-control, aegaeon-engine and aegaeon-engine-vllm, or those of IMAGES_OF='control engine' (BUILDER='podman build', for example)
-	set -e; for image in $(IMAGES_OF); do $(BUILDER) --target $$image -t localhost/aegaeon-$$image:$(VERSION) -f Containerfile .; done
+	set -e; $(foreach image,$(IMAGES_OF),$(BUILDER) --target $(image) $(WITHOUT_$(image)) -t localhost/aegaeon-$(image):$(VERSION) -f Containerfile .;)
 
 CLUSTER_PACKAGES := containerd runc containernetworking-plugins iptables nftables conntrack iproute2 ethtool socat \
   buildah debootstrap gcc libc6-dev

@@ -25,7 +25,12 @@ def weights(bench: Bench, host: SlabPool, link_in: float) -> None:
     pool, size = bench.pool(slabs), slabs * SLAB_BYTES >> 20
     place, taken = Range(pool, slabs), pool.take(slabs)
     map_s = median_s(lambda: place.map(0, taken), 1)
-    copy_s = median_s(lambda: (lane.copy(place.address, host.address, slabs * SLAB_BYTES), lane.synchronize()))
+
+    def copy() -> None:
+        lane.copy(place.address, host.address, slabs * SLAB_BYTES)
+        lane.synchronize()
+
+    copy_s = median_s(copy)
     unmap_s = median_s(lambda: place.unmap(0, slabs), 1)
     lane.close()
     rate = slabs * SLAB_BYTES / copy_s / GB

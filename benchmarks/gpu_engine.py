@@ -11,6 +11,7 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from benchmarks.gpu_rig import SLAB_BYTES, Bench, begin, link_rates
 from benchmarks.report import Row
@@ -51,7 +52,7 @@ async def run(bench: Bench, folder: Path) -> None:
     size = bench.sized(MODEL, SMALL_MODEL)
     models = {name: make_model(folder / name, seed, size) for seed, name in enumerate(("one", "other"))}
     slab_bytes = bench.sized(SLAB_BYTES, 1 << 20)
-    memory = {
+    memory: dict[str, Any] = {
         "device_bytes": SLABS * slab_bytes,
         "slab_bytes": slab_bytes,
         "cache_bytes": bench.sized(8 << 30, 1 << 28),

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Remove what no process of an image runs: pip, tests and headers of libraries. With `control` also what transformers has of
-# models beyond tokenizers and configurations, which cannot be imported without torch. The rest is compiled, so that
+# models beyond tokenizers and configurations, which cannot be imported without torch; with `cpu` also what the build of
+# torch in the package index opens when it computes on a GPU, and what it is not linked with. The rest is compiled, so that
 # Python need not do it at every start; hashes instead of times make the files the same in every build.
 set -e
 site=/opt/aegaeon/lib/python3.11/site-packages
@@ -23,6 +24,10 @@ for file in files("xds-protos"):
     if file.suffix == ".py" and str(file.locate()) not in used:
         file.locate().unlink()
 END
+fi
+if [ "$1" = cpu ]; then
+  rm -rf $site/triton $site/triton-* $site/nvidia/cudnn/lib/libcudnn_* $site/nvidia/*/include
+  rm -f $site/nvidia/cu13/lib/libcusolverMg.* $site/nvidia/cu13/lib/libnvrtc*alt.* $site/nvidia/cu13/lib/libnvperf_*
 fi
 find $site \( -name 'tokenizers*.so' -o -name '_rust*.so' -o -name '_http_*.so' -o -path '*/uvloop/loop*.so' \) -exec strip --strip-unneeded {} +
 python3 -m compileall -q --invalidation-mode unchecked-hash -x '/(transformers/models|pygments/lexers|torch/testing)/' $site

@@ -39,3 +39,10 @@ def logits_of(backend: Any, model: str, prompt: Sequence[int], cuts: list[int], 
     for start, end in pairwise([0, *cuts, len(prompt)]):
         logits = backend.logits(model, [StepInput(prompt[start:end], start, table, None, prompt=True)])
     return logits[0]
+
+
+def together(backend: Any, model: str, prompts: Sequence[Sequence[int]], table: NDArray[np.int32]) -> Any:
+    """After the last token of each, all in one step. `table`: enough blocks for each, side by side."""
+    tables = np.array_split(table, len(prompts))
+    parts = [StepInput(prompt, 0, mine, None, prompt=True) for prompt, mine in zip(prompts, tables, strict=True)]
+    return backend.logits(model, parts)

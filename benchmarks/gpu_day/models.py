@@ -80,7 +80,7 @@ def make(folder: Path, shape: Shape, device: str) -> dict[str, Path]:
 def _write(directory: Path, shape: Shape, seed: int, device: str, first: Path | None) -> None:
     """`first`: whose shards of later layers it has too."""
     directory.mkdir(parents=True)
-    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    ids: dict[str, Any] = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     LlamaConfig(**shape.fields, **ids, architectures=["LlamaForCausalLM"]).save_pretrained(directory)
     train_tokenizer(path.read_text("utf-8") for path in sorted(_DOCS.glob("*.md"))).save_pretrained(directory)
     (directory / "generation_config.json").write_text(json.dumps(ids))

@@ -42,7 +42,7 @@ def stages(where: Where) -> tuple[Stage, ...]:
         _of(where, "calibrate", 150, 60),
         _of(where, "pool", 240, 150, "pool", "--roles", "unified"),
         _of(where, "roles", 240, 150, "pool", "--roles", "split"),
-        _of(where, "verify", 180, 60),
+        _of(where, "verify", 240, 90),
         _of(where, "simulate", 60, 15),
         _bench(where, "engine", 120, 60),
         _bench(where, "attention", 120, 60),

@@ -26,7 +26,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from aegaeon_cli.demo.verify import TIE
 
-SAMPLE = 8  # answers of each model
+SAMPLE = 6  # answers of each model
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,8 @@ def _of_model(
 ) -> dict[str, Counts]:
     """In the engine's dtype first, then in float32, one at a time on the device."""
     dtype = getattr(torch, shape_of(where.small).fields["dtype"])
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).to(where.device).train(False)
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype)
+    model = model.train(False).to(torch.device(where.device))
     flat = [sample for each in samples.values() for sample in each]
     own = [_logits(model, *sample) for sample in flat] if dtype is not torch.float32 else None
     model = model.float()
@@ -99,7 +100,8 @@ def _logits(model: PreTrainedModel, prompt: Sequence[int], output: Sequence[int]
     """[output, vocabulary] in float32, on the CPU."""
     ids = torch.tensor([[*prompt, *output[:-1]]], device=model.device)
     with torch.inference_mode():
-        return model(input_ids=ids, logits_to_keep=len(output), use_cache=False).logits[0].float().cpu()
+        logits: Tensor = model(input_ids=ids, logits_to_keep=len(output), use_cache=False).logits[0]
+    return logits.float().cpu()
 
 
 def _compare(logits: Tensor, output: Sequence[int], noise: Tensor) -> Counts:

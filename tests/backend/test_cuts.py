@@ -1,4 +1,4 @@
-"""A prompt's logits are the same bits wherever it is cut: by the scheduler, behind shared blocks, after a swap."""
+"""A prompt's logits are the same bits wherever it is cut (by the scheduler, behind shared blocks) and beside others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from cuts import LENGTHS, logits_of, some_cuts, tokens_of
+from cuts import LENGTHS, logits_of, some_cuts, together, tokens_of
 
 from aegaeon_sidecar.backends import StepInput
 
@@ -20,7 +20,7 @@ def dtype(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize(("architecture", "sizes"), [("qwen3", WIDE), ("mistral", {"sliding_window": 40})])
-def test_a_prompt_gives_the_same_bits_wherever_it_is_cut(
+def test_a_prompt_gives_the_same_bits_wherever_it_is_cut_and_beside_others(
     rig: Any, make_model: Any, dtype: str, architecture: str, sizes: dict[str, int]
 ) -> None:
     engine = rig(make_model(architecture, max_position_embeddings=1024, **sizes), dtype=dtype)
@@ -33,6 +33,9 @@ def test_a_prompt_gives_the_same_bits_wherever_it_is_cut(
         assert whole.isfinite().all()
         for cuts in some_cuts(length):
             assert torch.equal(logits_of(engine.backend, "model", prompt, cuts, table), whole), (length, cuts)
+    prompts = [tokens_of(length) for length in (129, 40, 5, 1)]
+    for prompt, logits in zip(prompts, together(engine.backend, "model", prompts, table), strict=True):
+        assert torch.equal(logits, logits_of(engine.backend, "model", prompt, [], table))
 
 
 def test_the_last_token_of_a_prompt_is_no_decode(rig: Any, tiny_models: dict[str, Path]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -93,17 +94,21 @@ class Driver:
             stream.graph = None
 
 
-@pytest.mark.parametrize("index", [0, 1])
-def test_a_graph_does_what_its_pass_does_on_every_device(index: int) -> None:
+@pytest.mark.parametrize("order", [(0,), (1,), (0, 1), (1, 0)])
+def test_a_graph_does_what_its_pass_does_on_every_device(order: tuple[int, ...]) -> None:
+    """Also where an engine of another device captured first."""
     driver, done = Driver(), []
-    capture = cuda_graphs(torch.device("cuda", index), cast(Cuda, driver))
-    replays = [
-        capture(lambda name=name: driver.launch(index, lambda: done.append(name))) for name in ("small", "large")
-    ]
-    assert done == ["small", "large"]  # once each, to compile kernels; a capture runs nothing
+    replays = []
+    for index in order:
+        capture = cuda_graphs(torch.device("cuda", index), cast(Cuda, driver))
+        for size in ("small", "large"):
+            run = partial(driver.launch, index, partial(done.append, (index, size)))
+            replays.append(capture(run))
+    passes = [(index, size) for index in order for size in ("small", "large")]
+    assert done == passes  # once each, to compile kernels; a capture runs nothing
     for replay in (*replays, replays[0]):
         replay()
-    assert done[2:] == ["small", "large", "small"]
+    assert done == [*passes, *passes, passes[0]]
     assert driver.current == 0
 
 

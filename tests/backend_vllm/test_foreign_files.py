@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from aegaeon_sidecar.backends import StepInput
@@ -68,6 +69,38 @@ def test_weights_of_another_quantisation_are_refused_with_what_is_wrong(
     save_file(tensors | scales, damaged / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match="its logits are no numbers"):
         backend.describe(damaged, 0)
+
+
+EIGHT_BITS = {"num_bits": 8, "type": "float", "symmetric": True}
+COMPRESSED = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "ignore": ["lm_head"],
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": EIGHT_BITS | {"strategy": "tensor", "dynamic": False},
+            "input_activations": EIGHT_BITS | {"strategy": "token", "dynamic": True},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("settings", [{"quant_method": "fp8", "activation_scheme": "dynamic"}, COMPRESSED])
+def test_eight_bit_floats_are_refused_where_vllm_has_no_kernel_for_them(
+    settings: dict[str, Any], family: Any, vllm_backend: Any, rig: Any, tmp_path: Path
+) -> None:
+    backend = vllm_backend("bfloat16")
+    directory = changed(family("llama", "bfloat16"), tmp_path / "eight", quantization_config=settings)
+    tensors = load_file(directory / "model.safetensors")
+    for name in [name for name in tensors if name.endswith("proj.weight")]:
+        scale = tensors[name].float().abs().max() / 448
+        tensors[name] = (tensors[name].float() / scale).to(torch.float8_e4m3fn)
+        tensors[name + "_scale"] = scale.reshape(1)
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"has no kernel static_scaled_fp8_quant on this device \(cpu\)$"):
+        backend.describe(directory, 0)
+    assert rig(backend, family("qwen3", "bfloat16")).logits([5, 6, 7], 0, [1]).isfinite().all()
 
 
 def test_a_length_beyond_the_model_is_refused(family: Any, vllm_backend: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import tempfile
 from collections.abc import Iterator
@@ -131,6 +132,41 @@ def test_an_image_of_the_host_cache_is_pinned_and_copied_completely(
     lane.synchronize()
     assert np.array_equal(from_dlpack(place.dlpack(0, SLAB)).cpu().numpy(), np.arange(SLAB, dtype=np.uint32) % 256)
     image.close()
+
+
+def test_a_segment_of_another_process_is_pinned_whichever_locks_the_gpu_has(
+    gpu: CudaDevice, folder: Path, lane: CopyLane
+) -> None:
+    theirs = SlabPool.shared(str(folder / "theirs"), SLAB, 2)
+    ctypes.memset(theirs.address + SLAB, 7, SLAB)
+    ours = SlabPool.attach(str(folder / "theirs"), gpu)
+    with pytest.raises(NativeError, match="already"):
+        gpu.lock_pages(ours.address, SLAB)
+    place = Range(pool := SlabPool.cuda(gpu, SLAB, 1), 1)
+    place.map(0, pool.take(1))
+    lane.copy(place.address, ours.address + SLAB, SLAB)
+    back = np.zeros(SLAB, dtype=np.uint8)
+    lane.copy(back.ctypes.data, place.address, SLAB)
+    lane.synchronize()
+    assert (back == 7).all()
+    ours.close()
+    theirs.close()
+
+
+def test_memory_that_is_pinned_in_pieces_is_copied_over_their_border(gpu: CudaDevice, lane: CopyLane) -> None:
+    piece = 256 << 20
+    source = np.zeros(piece + 2 * SLAB, dtype=np.uint8)
+    border = slice(piece - SLAB, piece + SLAB)
+    source[border] = np.arange(2 * SLAB, dtype=np.uint32).astype(np.uint8)
+    gpu.lock_pages(source.ctypes.data, source.nbytes)
+    place = Range(pool := SlabPool.cuda(gpu, SLAB, 2), 2)
+    place.map(0, pool.take(2))
+    lane.copy(place.address, source.ctypes.data + piece - SLAB, 2 * SLAB)
+    back = np.zeros(2 * SLAB, dtype=np.uint8)
+    lane.copy(back.ctypes.data, place.address, 2 * SLAB)
+    lane.synchronize()
+    assert np.array_equal(back, source[border])
+    gpu.unlock_pages(source.ctypes.data)
 
 
 def test_a_cancelled_copy_is_reported_as_truncated_or_is_complete(gpu: CudaDevice, host: SlabPool) -> None:

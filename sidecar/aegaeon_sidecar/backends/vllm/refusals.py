@@ -14,6 +14,8 @@ from aegaeon_sidecar.domain.errors import ConfigError, ModelError
 from aegaeon_sidecar.models.fields import Fields
 
 _PYDANTIC = re.compile(r"^\d+ validation errors? for \w+ (?:Value error, )?(.*?)(?: \[type=.*)?$")
+# Of an operator that is declared, but not built.
+_NO_KERNEL = re.compile(r"^_C\w*::(\w+)\(\) expected at most 0 argument")
 
 
 def read_architectures(directory: Path) -> list[str]:
@@ -89,6 +91,8 @@ def reason_of(error: Exception) -> str:
     said = _PYDANTIC.sub(r"\1", " ".join(str(error).split()))
     if "trust_remote_code" in said or "custom code" in said:
         return "config.json asks for code of the model's own (auto_map), which is never run"
+    if kernel := _NO_KERNEL.match(said):
+        return f"vLLM {surface.VERSION} has no kernel {kernel[1]} on this device ({surface.PLATFORM})"
     return f"vLLM {surface.VERSION} does not serve it: {type(error).__name__}: {said or _place_of(error):.300}"
 
 

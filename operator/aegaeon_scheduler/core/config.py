@@ -106,8 +106,8 @@ class SlackSettings:
     # Share of TTFT, less than tier_share, by which a model ranks later that holds many times its part of the engines:
     # where not all can be in time, it is late before those that ask for little.
     greed_share: float = 0.49
-    # Its part of the engines is what each model with requests would have; this many times it are free. With three times,
-    # loads that all fit are served worse.
+    # Its part of the engines is what each model with requests would have; this many times it are free. With three
+    # times, loads that all fit are served worse.
     greed_free: float = 5.0
     # A prompt of such a model that takes more than this share of TTFT puts its request later by so many times what it
     # takes more, up to so many TTFT: of its requests those are late that cost most. Not where admission is promised.

@@ -1,4 +1,4 @@
-"""What the host cache holds, told by heartbeats while schedulers come and go."""
+"""What the host cache holds, reported by heartbeats while schedulers come and go."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def test_a_heartbeat_that_waits_for_the_engines_lock_keeps_no_new_attachment_fro
 
 
 def test_a_heartbeat_waits_for_the_caches_folder_without_keeping_a_new_attachment(folder: Path) -> None:
-    """Another sidecar may have the folder locked; and what the former scheduler would be told, the new one is."""
+    """Another sidecar may have the folder locked; and what the former scheduler would receive, the new one does."""
     held, cache, _ = held_of(folder)
-    told: list[list[str] | None] = []
-    heartbeat = threading.Thread(target=lambda: told.append(held.news()), daemon=True)
+    received: list[list[str] | None] = []
+    heartbeat = threading.Thread(target=lambda: received.append(held.news()), daemon=True)
     with cache._folder.locked():
         heartbeat.start()
         heartbeat.join(0.2)  # until it waits for this lock
@@ -63,6 +63,6 @@ def test_a_heartbeat_waits_for_the_caches_folder_without_keeping_a_new_attachmen
         attachment.join(PATIENCE_S)
         assert not attachment.is_alive()
     heartbeat.join(PATIENCE_S)
-    assert told == [None]
+    assert received == [None]
     assert held.news() == ["m"]
     assert held.news() is None

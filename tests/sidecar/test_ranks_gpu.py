@@ -67,7 +67,7 @@ def test_weights_and_blocks_reach_the_memory_of_each_rank(folder: Path, driver: 
 
 
 def test_when_the_copy_of_one_rank_fails_those_of_the_others_are_waited_for(folder: Path, driver: DriverDouble) -> None:
-    """Whoever learns of the failure gives the slabs back: a copy that is still under way lands in another model's."""
+    """After the failure the slabs are given back: a copy that is still under way lands in the next owner's memory."""
     gpus = (driver.gpu, driver.other)
     device, events = device_pool(gpus, "device", SLAB, 2), EventTable.private(8)
     copier, gate = Copier("test", events, gpus), events.event()

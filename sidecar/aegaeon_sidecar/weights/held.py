@@ -39,7 +39,7 @@ class Held:
     def news(self) -> list[str] | None:
         """The whole list when it differs from what was reported last, else None.
 
-        None as well where a new scheduler attached meanwhile: the former one is not told any more.
+        None as well where a new scheduler attached meanwhile: the former one receives nothing any more.
         """
         with self._lock:
             attachment, before = self._attachments, self._seen

@@ -46,7 +46,7 @@ def beside_a_hot_model(greed_share: float) -> World:
     """Four engines; m0 is asked 32 times a second with prompts of 2,000 tokens, twelve others 0.3 times each."""
     draw = Random(3)
     latency = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
-    policy = SlackSettings(greed_share=greed_share)
+    policy = SlackSettings(greed_share=greed_share, greed_free=3.0)
     config = SchedulerConfig(policy=policy, latency=latency, hold_s=1e9, refine=False)
     world = small_world([Role.UNIFIED] * 4, models=13, slabs=700, host_slabs=8000, config=config)
     for i in range(640):
@@ -84,8 +84,8 @@ def greeds(groups: dict[int, int], engines: int) -> dict[ModelName, float]:
 
 def test_a_model_is_greedy_by_the_engines_that_it_holds_beside_others():
     assert greeds({0: 8}, 8) == {}  # no other model is asked
-    assert greeds({0: 3, 1: 3}, 4) == {}
-    assert greeds({0: 8} | dict.fromkeys(range(1, 8), 1), 8) == {"m0": 1.0 - 3 / 8}
+    assert greeds({0: 5, 1: 5}, 4) == {}
+    assert greeds({0: 8} | dict.fromkeys(range(1, 8), 1), 8) == {"m0": 1.0 - 5 / 8}
 
 
 @given(st.dictionaries(st.integers(0, 7), st.integers(1, 12), min_size=1), st.integers(1, 6))

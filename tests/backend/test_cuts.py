@@ -43,3 +43,26 @@ def test_the_last_token_of_a_prompt_is_no_decode(rig: Any, tiny_models: dict[str
     part = StepInput([7], 3, rig(tiny_models["llama"]).table(4), None)
     assert part.is_decode
     assert not StepInput([7], 3, part.blocks, None, prompt=True).is_decode
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+def test_with_threads_a_decode_of_one_key_head_gives_the_same_bits_alone_and_beside_others(
+    rig: Any, make_model: Any, dtype: str, heads: int
+) -> None:
+    sizes = {"num_attention_heads": heads, "num_key_value_heads": 1, "head_dim": 64, "max_position_embeddings": 1024}
+    directory = make_model("qwen3", **sizes)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        engine = rig(directory, kv_blocks=140, dtype=dtype)
+        if not engine.backend.row_tile:
+            pytest.skip("this machine's matrix library has no number of rows from which its sums keep their order")
+        tables = [engine.table(701) for _ in range(3)]
+        for number, table in enumerate(tables):
+            engine.logits([*tokens_of(700)[number:], *tokens_of(number)], 0, table)
+        decodes = [engine.input([7], 700, table) for table in tables]
+        together = engine.backend.logits("model", decodes)
+        alone = [engine.backend.logits("model", [decode])[0] for decode in decodes]
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(together, torch.stack(alone))

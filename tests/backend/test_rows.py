@@ -99,3 +99,43 @@ def test_rows_that_do_not_lie_side_by_side_are_the_same_product() -> None:
     apart = torch.stack((x, x), dim=2)[:, :, 0]
     assert not apart.is_contiguous()
     assert torch.equal(few(apart[:8], weight, None), few(x[:8], weight, None))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_no_row_depends_on_the_number_of_rows_where_weights_do_not_lie_side_by_side(dtype: torch.dtype) -> None:
+    x, weight, bias = data(dtype)
+    tile = row_tile(dtype, 1, few_rows_product(dtype))
+    if not tile:
+        pytest.skip("this machine's matrix library has no number of rows from which its sums keep their order")
+    for apart in (weight[:, :1000], weight[::2], weight.t().contiguous().t()):
+        inner, outer = apart.shape[1], len(apart)
+        whole = steady_linear(x[:, :inner], apart, bias[:outer], tile)
+        for count in COUNTS:
+            assert torch.equal(steady_linear(x[:count, :inner], apart, bias[:outer], tile), whole[:count])
+
+
+def test_a_large_weight_is_tried_in_part_and_the_native_product_is_right_of_all_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The memory of a whole vocabulary's weight is not there a second time."""
+    tried: list[int] = []
+    product = rows._few_rows
+
+    def counted(x: torch.Tensor, weight: torch.Tensor, piece: int) -> torch.Tensor:
+        tried.append(weight.numel())
+        return product(x, weight, piece)
+
+    monkeypatch.setattr(rows, "_few_rows", counted)
+    rows._piece.cache_clear()
+    generator = torch.Generator().manual_seed(4)
+    x, weight = (torch.randn(count, 600, generator=generator) for count in (80, 20_000))
+    tile = row_tile(torch.float32, 1, few_rows_product(torch.float32))
+    if not tile:
+        pytest.skip("this machine's matrix library has no number of rows from which its sums keep their order")
+    whole = steady_linear(x, weight, None, tile)
+    assert not tried
+    for count in (1, FEW_ROWS):
+        tried.clear()
+        assert torch.equal(steady_linear(x[:count], weight, None, tile), whole[:count])
+        assert all(size <= 4096 * 600 or size == weight.numel() for size in tried)
+        assert sum(size == weight.numel() for size in tried) <= 1

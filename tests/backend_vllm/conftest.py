@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from backend_vllm.families import FAMILIES, REFUSED, quantise, save
+from backend_vllm.families import FAMILIES, REFUSED, quantise, quantise_experts, save
 from numpy.typing import NDArray
 from sidecar.conftest import folder, one_thread, scheduler  # noqa: F401  # fixtures of these tests too
 
@@ -50,7 +50,7 @@ def vllm_backend() -> Open:
 
 @pytest.fixture(scope="session")
 def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """family("gemma2", dtype="float32") -> its directory; "gptq" and "awq" are llamas in bfloat16."""
+    """family("gemma2", dtype="float32") -> its directory; "gptq", "awq": llamas in bfloat16, "mxfp4": a gpt-oss."""
     made: dict[tuple[str, str], Path] = {}
     root = tmp_path_factory.mktemp("families")
 
@@ -59,6 +59,8 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
             target = root / dtype / name
             if name in ("gptq", "awq"):
                 made[name, dtype] = quantise(name, directory("llama", "bfloat16"), target)
+            elif name == "mxfp4":
+                made[name, dtype] = quantise_experts(directory("gptoss", "bfloat16"), target)
             else:
                 kind, settings, _ = (FAMILIES | REFUSED)[name]
                 made[name, dtype] = save(kind, settings, target, dtype)

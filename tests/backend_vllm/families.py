@@ -7,7 +7,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 VOCABULARY = 512
+_CPU = Path("/proc/cpuinfo")
+needs_amx = pytest.mark.skipif(
+    not _CPU.is_file() or "amx_tile" not in _CPU.read_text(),
+    reason="needs a CPU with AMX: vLLM has no other kernel for MXFP4",
+)
 BASE: dict[str, Any] = {
     "hidden_size": 128,
     "intermediate_size": 192,
@@ -147,7 +154,32 @@ def quantise(method: str, source: Path, directory: Path) -> Path:
     return directory
 
 
+def quantise_experts(source: Path, directory: Path) -> Path:
+    """`source`, a gpt-oss in bfloat16, with its experts as random MXFP4: 32 items in 16 bytes, and their exponent."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(source, directory, dirs_exist_ok=True)
+    generator = torch.Generator().manual_seed(3)
+    new = {}
+    for name, tensor in load_file(source / "model.safetensors").items():
+        if not name.endswith(("gate_up_proj", "down_proj")):
+            new[name] = tensor
+            continue
+        experts, inner, outer = tensor.shape
+        blocks = (experts, outer, inner // GROUP)
+        new[f"{name}_blocks"] = torch.randint(256, (*blocks, 16), dtype=torch.uint8, generator=generator)
+        new[f"{name}_scales"] = torch.randint(120, 125, blocks, dtype=torch.uint8, generator=generator)
+    save_file(new, directory / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((directory / "config.json").read_text())
+    config["quantization_config"] = QUANTISED["mxfp4"]
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
+KEPT = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
 QUANTISED: dict[str, dict[str, Any]] = {
     "gptq": {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False, "sym": True, "lm_head": False},
     "awq": {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"},
+    "mxfp4": {"quant_method": "mxfp4", "modules_to_not_convert": KEPT},
 }

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from backend_vllm.families import BASE, HEAD, save
+from backend_vllm.families import BASE, HEAD, needs_amx, save
 from cuts import LENGTHS, logits_of, some_cuts, together, tokens_of
 
 CASES = [
     *(("llama", dtype) for dtype in ("float32", "bfloat16", "float16")),
     *((name, "float32") for name in ("gemma2", "gptoss", "mixtral", "qwen3moe")),
     *((name, "bfloat16") for name in ("gemma2", "gptoss", "mixtral", "gptq", "awq")),
+    pytest.param("mxfp4", "bfloat16", marks=needs_amx),
 ]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from backend_vllm.adapters import make_adapter
+from backend_vllm.families import needs_amx
 from sidecar.programs import Machine, run_identically
 from sidecar.rig import Rig
 
@@ -21,6 +22,7 @@ TOGETHER = [
     ("bfloat16", ("gptq", "awq", "qwen3"), 3),
     ("bfloat16", ("llama", "gemma2", "gptoss"), 4),
 ]
+WITH_AMX = pytest.param("bfloat16", ("mxfp4", "gptoss", "qwen3"), 5, marks=needs_amx)
 MANY = [
     pytest.param(dtype, models, seed + 10 * more, marks=pytest.mark.slow)
     for dtype, models, seed in TOGETHER
@@ -28,7 +30,7 @@ MANY = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "models", "seed"), [*TOGETHER, *MANY])
+@pytest.mark.parametrize(("dtype", "models", "seed"), [*TOGETHER, WITH_AMX, *MANY])
 async def test_any_program_of_switches_swaps_hand_offs_and_cancels_gives_the_tokens_of_running_alone(
     scheduler: Rig, folder: Any, family: Any, vllm_backend: Any, dtype: str, models: tuple[str, ...], seed: int
 ) -> None:

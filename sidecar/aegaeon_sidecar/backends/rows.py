@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import nan
 
 import torch
@@ -78,15 +78,16 @@ def steady_linear(x: Tensor, weight: Tensor, bias: Tensor | None, tile: int) -> 
     """linear(x, weight, bias) for x [rows, inner], of rows that do not depend on the others. `tile`: of
     `few_rows_product`."""
     product = few_rows_product(weight.dtype)
-    if 0 < len(x) <= FEW_ROWS and weight.is_contiguous():
-        piece = _piece(*weight.shape, weight.dtype, torch.get_num_threads())
+    weight = weight.contiguous()  # of others some numbers of rows have sums of another order
+    if 0 < len(x) <= FEW_ROWS:
+        piece = _piece(min(len(weight), _PROBED_OUTER), weight.shape[1], weight.dtype, torch.get_num_threads())
         if piece:
             few = _few_rows(x.contiguous(), weight, piece)
             return few if bias is None else few + bias
     return padded_linear(x, weight, bias, tile, product)
 
 
-@lru_cache
+@cache
 def _piece(outer: int, inner: int, dtype: torch.dtype, threads: int) -> int:
     """Items that oneDNN adds up at a time in products with such weights; 0: not found, or it has several threads."""
     product = few_rows_product(dtype)
@@ -141,7 +142,7 @@ def _in_pieces(x: Tensor, weight: Tensor) -> Tensor:
     return products[0] if len(products) == 1 else torch.cat(products)
 
 
-@lru_cache
+@cache
 def _ways(outer: int, inner: int, dtype: torch.dtype, threads: int) -> tuple[tuple[int, _Plain], ...]:
     """Sizes of pieces, the largest first, and the product that gives them the bits of few rows. Pieces smaller than the
     last are computed as that one is."""

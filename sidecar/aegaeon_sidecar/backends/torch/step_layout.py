@@ -114,6 +114,8 @@ class LayoutBuilder:
         self._vocab_size = vocab_size
         self._device = device
         self._aligned = invariant and device.type == "cpu"
+        # A call of one sequence and key head is one thread's work, of which the matrix library gives others a part.
+        self._apart = self._aligned and shape.kv_heads == 1 and torch.get_num_threads() > 1
         layer = np.arange(shape.layers, dtype=np.int64)[:, None]
         self._layer_rows: Ints = layer * 2
         self._layer_tokens = torch.from_numpy(layer * (2 * shape.block_tokens)).to(device)
@@ -184,6 +186,8 @@ class LayoutBuilder:
         """Which decodes (in order of position) share an attention call: [first, end)."""
         if not starts.size:
             return []
+        if self._apart:
+            return list(pairwise(range(len(starts) + 1)))
         borders: list[int] = (np.flatnonzero(np.diff(starts)) + 1).tolist() if self._invariant else []
         edges = [0, *borders, len(starts)]
         return list(pairwise(edges))

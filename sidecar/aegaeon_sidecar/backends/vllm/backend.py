@@ -163,7 +163,7 @@ class VllmBackend:
             dtype=self._dtype_name,
             plan=built.plan,
             bake=None if built.image is None else built.image.write,
-            made_by="" if built.image is None else f"vllm {surface.VERSION} {surface.PLATFORM}",
+            made_by="" if built.image is None else f"vllm {surface.VERSION} {surface.PLATFORM} {surface.PROCESSOR}",
             task=shell.purpose.task,
         )
 

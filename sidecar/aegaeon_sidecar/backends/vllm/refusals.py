@@ -14,6 +14,7 @@ from aegaeon_sidecar.domain.errors import ConfigError, ModelError
 from aegaeon_sidecar.models.fields import Fields
 
 _PYDANTIC = re.compile(r"^\d+ validation errors? for \w+ (?:Value error, )?(.*?)(?: \[type=.*)?$")
+_NO_EXPERTS = re.compile(r"^No (\w+) MoE backend supports")
 # Of an operator that is declared, but not built.
 _NO_KERNEL = re.compile(r"^_C\w*::(\w+)\(\) expected at most 0 argument")
 
@@ -93,6 +94,8 @@ def reason_of(error: Exception) -> str:
         return "config.json asks for code of the model's own (auto_map), which is never run"
     if kernel := _NO_KERNEL.match(said):
         return f"vLLM {surface.VERSION} has no kernel {kernel[1]} on this device ({surface.PLATFORM})"
+    if experts := _NO_EXPERTS.match(said):
+        return f"vLLM {surface.VERSION} has no kernel for {experts[1]} experts on this device ({surface.PLATFORM})"
     return f"vLLM {surface.VERSION} does not serve it: {type(error).__name__}: {said or _place_of(error):.300}"
 
 

@@ -54,6 +54,8 @@ from aegaeon_sidecar.domain.errors import ModelError
 
 GENERATES = Purpose(Task.GENERATE)
 PLATFORM: str = current_platform.device_type
+PROCESSOR = torch.backends.cpu.get_cpu_capability() + " AMX" * bool(torch.cpu.get_capabilities().get("amx_tile"))
+"""what vLLM chooses kernels for CPUs by, and so the format of what they pack"""
 KERNEL = "get_scheduler_metadata"
 """an operator of every step"""
 SPECULATIVE = frozenset(_SPECULATIVE_DECODING_MODELS)
@@ -64,6 +66,7 @@ __all__ = [
     "EXCLUSIVE",
     "GENERATES",
     "PLATFORM",
+    "PROCESSOR",
     "SPECULATIVE",
     "VERSION",
     "AttentionSpec",

@@ -1,0 +1,46 @@
+"""What `aegaeon doctor` says about vLLM, without importing it, is what the backend does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from backend_vllm.families import REFUSED
+
+from aegaeon_cli.doctor import Verdict, examine
+from aegaeon_sidecar.backends.vllm.hooks import HOOKS
+from aegaeon_sidecar.domain.errors import ModelError
+
+
+@pytest.fixture(scope="module")
+def finding() -> Any:
+    return next(found for found in examine() if found.what == "vllm")
+
+
+def test_doctor_names_the_version_the_hooks_and_the_attention_that_a_model_gets(
+    finding: Any, family: Any, vllm_backend: Any
+) -> None:
+    layout = vllm_backend().describe(family("llama"), 0)
+    from aegaeon_sidecar.backends.vllm import surface
+
+    assert finding.verdict is Verdict.GOOD
+    assert f" {surface.VERSION}, all {len(HOOKS)} hooks found" in f" {finding.found}"
+    attention = layout.kv_shape.split("-")[1]
+    assert finding.found.endswith(f"attention {attention} in blocks of {layout.kv_block_tokens} tokens")
+
+
+WORDS = {
+    "mamba2": "state per sequence",
+    "deepseek2": "latent attention",
+    "qwen3next": "state per sequence",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_doctor_says_is_refused_is_refused_with_these_words(
+    name: str, finding: Any, family: Any, vllm_backend: Any
+) -> None:
+    with pytest.raises(ModelError) as refused:
+        vllm_backend().describe(family(name), 0)
+    assert WORDS[name] in finding.remedy
+    assert WORDS[name] in str(refused.value)

@@ -270,7 +270,8 @@ async def run_identically(
             b.check()
             await script.hand_off()
         for story, tokens in zip(conversations, expected, strict=True):
-            assert await scheduler.received_tokens(story.name, LENGTH) == tokens, story
+            received = await scheduler.received_tokens(story.name, LENGTH)
+            assert received == tokens, (story, received, tokens)
         for home, link in links.items():
             for model in sorted(script.resident[home]):
                 await link.done(link.send(pb.Unload(model=model)))

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,11 @@ from benchmarks.switch import in_shared_memory
 
 from aegaeon_cli.bench.batch import MANY, MODEL, SLAB_BYTES
 from aegaeon_cli.bench.testing.rig import OneEngine, make_model, one_engine
-from aegaeon_native.arrays import DeviceBytes
-from aegaeon_sidecar.backends import AdapterLimits, Launched, StepInput
+from aegaeon_sidecar.backends import AdapterLimits
 from aegaeon_sidecar.backends.vllm import open_backend
 from aegaeon_sidecar.domain import commands
 from aegaeon_sidecar.domain.sequences import SeqKey
 from aegaeon_sidecar.memory.outside import outside_bytes
-from aegaeon_sidecar.models.placement import Layout
 
 DTYPE = "float32"
 BATCHES = (8, 16)
@@ -45,69 +44,11 @@ FURTHER = 4  # models that are registered beside the two
 
 
 def watched(adapters: AdapterLimits | None = None) -> Any:
-    """A VllmBackend that notes the CPU seconds of its thread: vLLM is imported here, by `open_backend`."""
+    """A backend that notes what it takes: vLLM is imported here, by `open_backend`."""
     open_backend(device="cpu", ranks=1, dtype=DTYPE)
-    from aegaeon_sidecar.backends.vllm.backend import VllmBackend
+    from benchmarks.vllm_watched import Watched
 
-    class Watched(VllmBackend):
-        """`launches`: when each began, `rows`: of how many inputs; `model_s`: of the model and its logits in each, both
-        by the thread's clock and, `_wall`, by the wall's; `shell_s`: of each model's shell."""
-
-        def __init__(self) -> None:
-            super().__init__(dtype=DTYPE, adapters=adapters)
-            self.launches: list[float] = []
-            self.launches_wall: list[float] = []
-            self.model_wall: list[float] = []
-            self.rows: list[int] = []
-            self.model_s: list[float] = []
-            self.shell_s: list[float] = []
-
-        def launch(self, model: str, inputs: Sequence[StepInput], after: Launched | None = None) -> Launched:
-            self._begin(len(inputs))
-            return super().launch(model, inputs, after)
-
-        def again(self, model: str, before: Launched) -> Launched | None:
-            self._begin(self.rows[-1])
-            launched = super().again(model, before)
-            if launched is None:
-                self._drop()
-            return launched
-
-        def _begin(self, rows: int) -> None:
-            self.launches.append(time.thread_time())
-            self.launches_wall.append(time.perf_counter())
-            self.model_s.append(0.0)
-            self.model_wall.append(0.0)
-            self.rows.append(rows)
-
-        def _drop(self) -> None:
-            for noted in (self.launches, self.launches_wall, self.model_s, self.model_wall, self.rows):
-                noted.pop()
-
-        def describe(self, directory: Path, max_model_len: int, task: str = "") -> Layout:
-            began = time.thread_time()
-            layout = super().describe(directory, max_model_len, task)
-            self.shell_s.append(time.thread_time() - began)
-            return layout
-
-        def register(self, model: str, directory: Path, layout: Layout, *weights: DeviceBytes) -> None:
-            began = time.thread_time()
-            super().register(model, directory, layout, *weights)
-            self.shell_s[-1] += time.thread_time() - began
-            built = self._shells[model][0].model
-            built.forward, built.compute_logits = self._timed(built.forward), self._timed(built.compute_logits)
-
-        def _timed(self, function: Any) -> Any:
-            def timed(*arguments: Any, **keywords: Any) -> Any:
-                began, began_wall = time.thread_time(), time.perf_counter()
-                result = function(*arguments, **keywords)
-                self.model_s[-1] += time.thread_time() - began
-                self.model_wall[-1] += time.perf_counter() - began_wall
-                return result
-
-            return timed
-
-    return Watched()
+    return Watched(dtype=DTYPE, adapters=adapters)
 
 
 @asynccontextmanager
@@ -144,7 +85,8 @@ async def ours(
     seqs = await prompts(one, round_, batch, prompt, adapters)
     await one.outcome(one.send(commands.Turn(model="A", decode=tuple(seqs), steps=NEW - 1, slabs=MANY)))
     took = time.process_time() - began
-    assert backend.rows[-NEW + 1 :] == [batch] * (NEW - 1), "a sequence is missing"
+    last = [launch.rows for launch in backend.launches[-NEW + 1 :]]
+    assert last == [batch] * (NEW - 1), "a sequence is missing"
     close(one, seqs)
     return took
 
@@ -186,11 +128,9 @@ async def beyond(one: OneEngine, backend: Any) -> list[Row]:
     await one.outcome(one.send(commands.Turn(model="A", decode=tuple(seqs), steps=STEPS, slabs=MANY)))
     close(one, seqs)
 
-    def spent(launches: list[float], model: list[float]) -> float:
-        steps = range(first, len(launches) - 1)
-        return statistics.median(launches[i + 1] - launches[i] - model[i] for i in steps) * 1e3
-
-    cpu, wall = spent(backend.launches, backend.model_s), spent(backend.launches_wall, backend.model_wall)
+    steps = list(pairwise(backend.launches[first:]))
+    cpu = statistics.median(after.began_s - step.began_s - step.model_s for step, after in steps) * 1e3
+    wall = statistics.median(after.began_wall_s - step.began_wall_s - step.model_wall_s for step, after in steps) * 1e3
     name = "vllm: a step beyond forward and logits, batch 8"
     return [Row(name, cpu, "CPU ms", 0.5, "<="), Row(f"{name}, by the wall's clock", wall, "ms")]
 

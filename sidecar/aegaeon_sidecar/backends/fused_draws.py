@@ -24,7 +24,9 @@ _LAST = struct.unpack("i", struct.pack("f", 104.0))[0]
 
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
-def _scaled(row, start, vocab, peak, temperature, tile: tl.constexpr):  # type: ignore[no-untyped-def]
+def _scaled(  # type: ignore[no-untyped-def]  # triton reads annotations
+    row, start, vocab, peak, temperature, tile: tl.constexpr
+):
     """Entries from `start` on as differences from the largest over temperature, at most 0, and their keys."""
     place = start + tl.arange(0, tile)
     x = tl.load(row + place, mask=place < vocab, other=float("-inf"))

@@ -75,6 +75,15 @@ def _online(q, k, v, seen, scale, m_i, l_i, acc):  # type: ignore[no-untyped-def
 
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
+def _keys_at(  # type: ignore[no-untyped-def]  # triton reads annotations
+    table, place, seen, layer, layers: tl.constexpr, slots: tl.constexpr, width: tl.constexpr
+):
+    """Where in the cache the keys of these places of a sequence begin, in items; values are slots * width behind."""
+    block = tl.load(table + place // slots, mask=seen, other=0).to(tl.int64)
+    return (block * layers + layer) * (2 * slots * width) + (place % slots) * width
+
+
+@triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
 def _attend_split(  # type: ignore[no-untyped-def]  # triton reads annotations
     queries,
     row_stride,
@@ -103,12 +112,10 @@ def _attend_split(  # type: ignore[no-untyped-def]  # triton reads annotations
     row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + row)
     piece = _piece(length, least, most)
-    low = tl.maximum(length - window, 0)
-    end = tl.minimum((split + 1) * piece, length)
+    low, end = tl.maximum(length - window, 0), tl.minimum((split + 1) * piece, length)
     begin = tl.maximum(split * piece, low // tile * tile)
     if begin < end:
-        member = tl.arange(0, rows)
-        lane = tl.arange(0, lanes)
+        member, lane = tl.arange(0, rows), tl.arange(0, lanes)
         real = (member < group)[:, None] & (lane < dim)[None, :]
         q_at = queries + row * row_stride + (head * group + member)[:, None] * dim + lane[None, :]
         q = tl.load(q_at, mask=real, other=0.0)
@@ -117,10 +124,9 @@ def _attend_split(  # type: ignore[no-untyped-def]  # triton reads annotations
         for start in range(begin, end, tile):
             place = start + tl.arange(0, tile)
             seen = (place >= low) & (place < end)
-            block = tl.load(tables + row * table_width + place // slots, mask=seen, other=0).to(tl.int64)
-            at = (block * layers + layer) * (2 * slots * kv_heads * dim) + (place % slots) * (kv_heads * dim)
-            at = cache + at[:, None] + head * dim + lane[None, :]
             held = seen[:, None] & (lane < dim)[None, :]
+            at = _keys_at(tables + row * table_width, place, seen, layer, layers, slots, kv_heads * dim)
+            at = cache + at[:, None] + head * dim + lane[None, :]
             k = tl.load(at, mask=held, other=0.0)
             v = tl.load(at + slots * kv_heads * dim, mask=held, other=0.0)
             m_i, l_i, acc = _online(q, k, v, seen, scale, m_i, l_i, acc)

@@ -130,9 +130,6 @@ def test_a_batch_larger_than_the_shape_is_several_passes_of_it(
     assert (graphs.passes, graphs.replays) == (1, 2)
 
 
-# Not explained: on a busy machine one run in ten gives an engine's first sequence other tokens than alone, by any
-# seed. The first pass is the one that is captured. No engine computes this way yet: the backend refuses GPUs.
-@pytest.mark.xfail(strict=False, reason="the first decode of two engines in one process may differ, see above")
 async def test_an_engine_with_decodes_of_one_shape_launched_ahead_gives_the_tokens_of_each_sequence_alone(
     scheduler: Scheduler, folder: Any, family: Any, vllm_backend: Any, fixed: Any
 ) -> None:

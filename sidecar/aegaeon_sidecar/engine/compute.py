@@ -196,6 +196,9 @@ class Compute:
         batch = together.sequences if together is not None and again else self._batch(turn, model, progress)
         if not batch:
             return None
+        if len(self._steps) and not self._steps.may_be_followed_by(batch):
+            turn.together = None
+            return None
         turn.begun += 1
         return self._claimed(Step(model, batch, 1, again=again))
 

@@ -70,7 +70,12 @@ class Steps:
         step = self._under_way[0]
         if step.prefill or len(step.launched) != 1 or step.failed is not None:
             return True
-        return not self._backend.may_follow([sequence.sampler for sequence in step.sequences])
+        return not self.may_be_followed_by(step.sequences)
+
+    def may_be_followed_by(self, batch: list[Sequence]) -> bool:
+        """Whether a decode of these may be launched behind one whose tokens are not known. A sequence that joins may be
+        one for which they must be."""
+        return self._backend.may_follow([sequence.sampler for sequence in batch])
 
     def claim(self, step: Step) -> None:
         """From here on (lock held) no other thread touches its model and sequences, until it is completed."""

@@ -38,7 +38,7 @@ class LateBackend(TorchBackend):
     def launch(self, model: str, inputs: Sequence[StepInput], after: Launched | None = None) -> Launched:
         parts = [replace(part, sampler=copy(part.sampler)) for part in inputs]
         follows = any(part.follows is not None for part in inputs)
-        assert not follows or isinstance(after, Late)
+        assert not follows or (isinstance(after, Late) and self.may_follow([part.sampler for part in inputs]))
         self.ahead += follows
 
         def compute() -> list[Chosen]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -153,6 +154,34 @@ async def test_penalties_and_logprobs_are_computed_synchronously(
             await link.done(turn(link, "r", steps=4))
             link.send(pb.Close(seq=seq("r"), epoch=1))
         assert backend.ahead == 0
+
+
+async def test_a_sequence_with_penalties_that_joins_has_the_tokens_before_known(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    """Its KV comes in while steps of another one, which is drawn, are launched ahead."""
+    drawn = mpb.Sampling(temperature=0.9, top_p=1, repetition_penalty=1, seed=3)
+    penalised = mpb.Sampling(temperature=0.9, top_p=1, repetition_penalty=1.2, seed=4)
+    backend = Gated(free=1000)
+    async with resident(scheduler, folder, tiny_models, backend) as (_, link):
+        expected = {}
+        for name, sampling in (("r", drawn), ("p", penalised)):
+            link.send(scheduler.open(f"{name}-alone", "m", PROMPT, max_tokens=16, sampling=sampling))
+            await link.done(turn(link, f"{name}-alone", steps=16))
+            expected[name] = await scheduler.received_tokens(f"{name}-alone", 16)
+            link.send(scheduler.open(name, "m", PROMPT, max_tokens=16, sampling=sampling))
+        await link.done(turn(link, "p", steps=1))
+        await link.done(link.send(pb.SwapOut(seq=seq("p"), epoch=1)))
+        await link.done(turn(link, "r", steps=1))
+        backend.free = 2
+        running = turn(link, "r", "p", steps=14, prefill=False)
+        assert await asyncio.to_thread(backend.waiting.wait, 60)
+        await link.done(link.send(pb.SwapIn(seq=seq("p"), epoch=1, slabs=SLABS)))
+        backend.gate.set()
+        await link.done(running)
+        assert await scheduler.received_tokens("r", 16) == expected["r"]
+        joined = await scheduler.received_tokens("p", 12)
+        assert joined == expected["p"][: len(joined)]
 
 
 async def test_a_closed_sequence_keeps_its_memory_until_its_in_flight_steps_complete(

@@ -44,7 +44,7 @@ class StepInput:
     `tokens`: the ids to compute now (a chunk at prefill, one at decode); `position`: tokens whose KV is in already;
     `blocks`: its block table, long enough for position + len(tokens); `sampler` set when a token is to be sampled.
     `follows`: the token (`tokens` is empty then) is the one that the step launched before chooses for its input of this
-    number; only after a step that `may_follow` allows to be followed. `sampler` does not know of that token yet.
+    number; only in and after steps whose samplers `may_follow` allows. `sampler` does not know of that token yet.
     `adapter`: of the model, None: the model as it is.
     `scored`: tokens of the prompt, each of which follows one of `tokens`: what the model says of them is wanted, and of
     `likeliest` tokens beside each. Such an input is a step of its own; its result is Scored.

@@ -6,20 +6,18 @@ over four engines instead of sixteen, times 1.2.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
 
 import numpy as np
-from benchmarks.goodput import GPUS, LENGTHS, POINTS, PROCESSES, Point
+from benchmarks.goodput import GPUS, LENGTHS, POINTS, Point, by_point
 from benchmarks.report import Row, report
 
 from aegaeon_scheduler.core.domain import Slo
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_simulator.devices import read_device
-from aegaeon_simulator.parallel import processes
 from aegaeon_simulator.results.outcome import Served
 from aegaeon_simulator.run import Run, simulate
 from aegaeon_simulator.settings import Settings, Split
@@ -43,19 +41,21 @@ class Kept:
     ttft_p99_s: float
 
 
-def run_of(point: Point, seed: int, seconds: float, admission: str = "feasible") -> Run:
+def models_of(point: Point) -> int:
+    """How many models of a point stand here for it."""
+    return round(point.models * ENGINES / GPUS * OVERLOAD)
+
+
+def run_of(point: Point, seed: int, seconds: float) -> Run:
     """The run of a point with arrivals for so many seconds."""
-    models = round(point.models * ENGINES / GPUS * OVERLOAD)
-    work = poisson(Lengths.read(LENGTHS), models=models, rate=point.rate, duration_s=seconds, seed=seed)
-    slo = Slo(10.0 * point.scale, 0.1 * point.scale)
-    return Run(
-        Settings("slack", Split(unified=ENGINES), slo, admission=admission), work, read_device(point.device), seed
-    )
+    work = poisson(Lengths.read(LENGTHS), models=models_of(point), rate=point.rate, duration_s=seconds, seed=seed)
+    settings = Settings("slack", Split(unified=ENGINES), point.slo, admission="feasible")
+    return Run(settings, work, read_device(point.device), seed)
 
 
-def kept(name: str, seed: int, seconds: float) -> Kept:
+def kept(point: Point, seed: int, seconds: float) -> Kept:
     """Refusals that come later than `AT_ONCE_S` count as admitted: the word was given."""
-    run = run_of(POINTS[name], seed, seconds)
+    run = run_of(point, seed, seconds)
     requests = simulate(run).requests
     admitted = [r for r in requests if not _at_once(r)]
     ttft = [r.times[0] for r in admitted if r.times]
@@ -81,8 +81,7 @@ def rows(name: str, found: Sequence[Kept]) -> list[Row]:
     """All refusals of a point together, and the means of the seeds; each seed's own are printed."""
     refused = sum(one.refused for one in found)
     at_once = sum(one.at_once for one in found) / refused if refused else 1.0
-    models = round(POINTS[name].models * ENGINES / GPUS * OVERLOAD)
-    what = f"{models} models on {ENGINES} engines, {name}"
+    what = f"{models_of(POINTS[name])} models on {ENGINES} engines, {name}"
     return [
         Row(f"{what}: refusals at once", at_once, "share", REFUSED_BAR),
         Row(f"{what}: tokens of admitted on time", mean(one.admitted for one in found), "share", KEPT_BAR),
@@ -94,22 +93,12 @@ def rows(name: str, found: Sequence[Kept]) -> list[Row]:
 
 def main() -> int:
     """Print and keep every point's figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("points", nargs="*", choices=[[], *NAMES], metavar="POINT")
-    parser.add_argument("--seeds", default="61,62")
-    parser.add_argument("--seconds", type=float, default=100.0)
-    given = parser.parse_args()
-    seeds = [int(seed) for seed in given.seeds.split(",")]
     found: list[Row] = []
-    with processes(PROCESSES) as pool:
-        names = given.points or list(NAMES)
-        runs = {n: [pool.submit(kept, n, seed, given.seconds) for seed in seeds] for n in names}
-        for name, futures in runs.items():
-            each = [future.result() for future in futures]
-            for seed, one in zip(seeds, each, strict=True):
-                shares = f"admitted {one.admitted:.4f}, all {one.all:.4f}, TTFT p99 {one.ttft_p99_s:.2f} s"
-                print(f"{name}, seed {seed}: {one.at_once} of {one.refused} refusals at once, {shares}", flush=True)
-            found += rows(name, each)
+    for name, of in by_point(__doc__, NAMES, "61,62", 100.0, kept):
+        for seed, one in of.items():
+            shares = f"admitted {one.admitted:.4f}, all {one.all:.4f}, TTFT p99 {one.ttft_p99_s:.2f} s"
+            print(f"{name}, seed {seed}: {one.at_once} of {one.refused} refusals at once, {shares}", flush=True)
+        found += rows(name, list(of.values()))
     return 0 if report("admission", found) else 1
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.report import Row, report
 
@@ -28,6 +29,7 @@ LENGTHS = Path(__file__).parent / "data" / "sharegpt_pairs.csv"
 GPUS = 16
 BAR = 0.9  # of all tokens
 PROCESSES = 2
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,11 @@ class Point:
     scale: float
     device: str = "h800-policy"
     host_bytes: float = 0  # of a node, for weights; 0: for all models, or as many as fit beside the least for KV
+
+    @property
+    def slo(self) -> Slo:
+        """The objective of its models."""
+        return Slo(10.0 * self.scale, 0.1 * self.scale)
 
 
 POINTS = {
@@ -61,7 +68,7 @@ _SPARE = 1.02  # of what a node's share of the models takes: no two nodes have t
 def run_of(point: Point, seed: int, seconds: float) -> Run:
     """The run of a point with arrivals for so many seconds."""
     workload = poisson(Lengths.read(LENGTHS), models=point.models, rate=point.rate, duration_s=seconds, seed=seed)
-    settings = Settings("slack", Split(unified=GPUS), Slo(10.0 * point.scale, 0.1 * point.scale))
+    settings = Settings("slack", Split(unified=GPUS), point.slo)
     device = read_device(point.device)
     device = _with_host_memory(device, point, sum(device.kind(kind).weight_bytes for kind in workload.kinds))
     return Run(settings, workload, device, seed)
@@ -96,21 +103,32 @@ def rows(name: str, shares: Sequence[Attainment], refused: int) -> list[Row]:
     ]
 
 
+def by_point(
+    about: str | None, names: Sequence[str], seeds: str, seconds: float, measure: Callable[[Point, int, float], Found]
+) -> Iterator[tuple[str, dict[int, Found]]]:
+    """What `measure` finds for each point and seed that the command line asks for; by default these."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("points", nargs="*", choices=[[], *names], metavar="POINT")
+    parser.add_argument("--seeds", default=seeds)
+    parser.add_argument("--seconds", type=float, default=seconds)
+    given = parser.parse_args()
+    each = [int(seed) for seed in given.seeds.split(",")]
+    with processes(PROCESSES) as pool:
+        runs = {
+            name: {seed: pool.submit(measure, POINTS[name], seed, given.seconds) for seed in each}
+            for name in given.points or names
+        }
+        for name, futures in runs.items():
+            yield name, {seed: future.result() for seed, future in futures.items()}
+
+
 def main() -> int:
     """Print and keep every point's figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("points", nargs="*", choices=[[], *POINTS], metavar="POINT")
-    parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--seconds", type=float, default=300.0)
-    given = parser.parse_args()
-    seeds = [int(seed) for seed in given.seeds.split(",")]
     found: list[Row] = []
-    with processes(PROCESSES) as pool:
-        runs = {n: [pool.submit(attained, POINTS[n], s, given.seconds) for s in seeds] for n in given.points or POINTS}
-        for name, futures in runs.items():
-            shares = [future.result()[0] for future in futures]
-            print(name, *(f"{100 * a.token:.1f}/{100 * a.request:.1f}/{100 * a.time:.1f}" for a in shares), flush=True)
-            found += rows(name, shares, sum(future.result()[1] for future in futures))
+    for name, of in by_point(__doc__, list(POINTS), "1,2,3", 300.0, attained):
+        shares = [share for share, _ in of.values()]
+        print(name, *(f"{100 * a.token:.1f}/{100 * a.request:.1f}/{100 * a.time:.1f}" for a in shares), flush=True)
+        found += rows(name, shares, sum(refused for _, refused in of.values()))
     return 0 if report("goodput", found) else 1
 
 

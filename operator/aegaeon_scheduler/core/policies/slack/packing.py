@@ -6,7 +6,7 @@ It matters where a step takes a good part of TBT, so that an engine has time for
 from __future__ import annotations
 
 from collections.abc import Iterable
-from heapq import heapify, heapreplace
+from heapq import heapreplace
 
 from aegaeon_scheduler.core.policies.slack.demand import Need
 
@@ -38,7 +38,6 @@ class Packing:
         heap = self._busy.get((level, engines))
         if heap is None:
             heap = self._busy[level, engines] = [0.0] * engines
-            heapify(heap)
             for util in sorted((need.util for need in self._needs if need.level <= level), reverse=True):
                 heapreplace(heap, heap[0] + util)
         return heap

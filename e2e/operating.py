@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -42,12 +42,14 @@ def namespace_of(kubeconfig: Path) -> str:
     return str(yaml.safe_load(kubeconfig.read_text("utf-8"))["contexts"][0]["context"]["namespace"])
 
 
-def start(kubeconfig: Path, name: str = "one", log: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
-    """An operator that works in the test's namespace."""
+def start(
+    kubeconfig: Path, name: str = "one", log: IO[bytes] | None = None, namespaces: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
+    """An operator that works in the test's namespace, or in these."""
     env = {
         **os.environ,
         "KUBECONFIG": str(kubeconfig),
-        "AEGAEON_NAMESPACES": namespace_of(kubeconfig),
+        "AEGAEON_NAMESPACES": ",".join(namespaces or (namespace_of(kubeconfig),)),
         "AEGAEON_HEALTH_PORT": "0",
         "POD_NAME": name,
         "POD_NAMESPACE": namespace_of(kubeconfig),
@@ -62,9 +64,11 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def operator(kubeconfig: Path, log: IO[bytes] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def operator(
+    kubeconfig: Path, log: IO[bytes] | None = None, namespaces: Sequence[str] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
     """One that leads, and that ends cleanly when it is asked to. Its name is its own: a lease may be left over."""
-    process = start(kubeconfig, "the-operator", log)
+    process = start(kubeconfig, "the-operator", log, namespaces)
     try:
         poll("it leads", lambda: leader(kubeconfig) == "the-operator", 30)
         yield process

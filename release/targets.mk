@@ -54,7 +54,7 @@ lock-arm64: $(STAMP)
 	  --no-deps --python-platform aarch64-manylinux_2_36 --python-version 3.11 --only-binary :all: --require-hashes \
 	  --target build/arm64-packages -r containers/$$lock.lock; done
 
-.PHONY: images sbom release
+.PHONY: images test-images sbom release
 BUILDER ?= buildah bud
 IMAGES_OF := control engine engine-vllm
 # PLATFORM=linux/arm64: for such nodes. The locks are the same, but for packages that only Intel's processors have.
@@ -71,6 +71,8 @@ LABELS = $(LABEL).title=aegaeon-$(image) $(LABEL).version=$(VERSION) $(LABEL).li
 images: sbom ## the images aegaeon-control, aegaeon-engine and aegaeon-engine-vllm, or those of IMAGES_OF='control engine' (BUILDER='podman build', for example), with their SBOMs; PLATFORM=linux/arm64
 	set -e; $(foreach image,$(IMAGES_OF),$(BUILDER) $(if $(PLATFORM),--platform $(PLATFORM)) --target $(image) $(WITHOUT_$(image)) $(TIMES) $(LABELS) $(IMAGE_FLAGS) \
 	  -t localhost/aegaeon-$(image):$(VERSION) -f Containerfile .;)
+test-images: $(STAMP) cluster-packages ## the control image, built twice without a cache, has one digest; its labels, and its packages beside the SBOM
+	$(PY) -m pytest -q e2e/test_images.py
 # What the locks bring, with hashes; scanners find the base's Debian packages in the image.
 sbom: release-tools ## build/release/IMAGE.cdx.json: the packages of each image, in CycloneDX
 	@mkdir -p build/release

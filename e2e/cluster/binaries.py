@@ -52,8 +52,8 @@ MONITORING = ("promtool", "prometheus")
 API = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "helm")
 # And one with nodes; the rest is built for the tests that need it.
 ALL = (*API, "kube-proxy", "kubelet", "coredns")
-# No debugger is used on them: the compiler writes no tables for debuggers, the linker neither those nor symbols. All are static,
-# since some run in images without libraries, and packages are compiled once for all.
+# No debugger is used on them: the compiler writes no tables for one, the linker neither those nor symbols. All are
+# static, since some run in images without libraries, and packages are compiled once for all.
 _COMPILE = ("-trimpath", "-gcflags=all=-dwarf=false")
 _ENVIRONMENT = {"GOFLAGS": "-mod=readonly -buildvcs=false", "CGO_ENABLED": "0"}
 

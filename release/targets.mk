@@ -18,7 +18,7 @@ release-tools: $(STAMP)
 # The C++ library is linked in, since older systems have an older one; of glibc, 2.34 is the first with threads in libc.
 WHEEL_PLATFORM := manylinux_2_34_$(shell uname -m)
 WHEEL_LINK := -static-libstdc++ -Wl,--exclude-libs,ALL
-wheel: release-tools ## dist/: a wheel for glibc 2.34 and newer; RELEASE_PYTHON=python3.12: for 3.12 and newer instead of 3.11
+wheel: release-tools ## dist/: a wheel for glibc 2.34 and newer, of this Python; RELEASE_PYTHON=python3.12: of another
 	@rm -rf build/wheel && mkdir -p build/wheel dist
 	PATH=$(RELEASE)/bin:$$PATH LDFLAGS="$(WHEEL_LINK)" SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(RELEASE)/bin/python -m build --wheel \
 	  --no-isolation --outdir build/wheel -C build-dir=build/wheel/native . >build/wheel/log || { tail -30 build/wheel/log >&2; exit 1; }

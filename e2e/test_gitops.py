@@ -102,10 +102,10 @@ def test_members_of_a_team_may_change_what_is_theirs_alone(
 ) -> None:
     """By the example's RoleBinding and the role that clusters have."""
     del teams  # applied
-    asked = {"namespace": namespace, "verb": verb, "group": group, "resource": kind}
-    spec = {"user": "person", "groups": ["team-red"], "resourceAttributes": asked}
-    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-    assert client.AuthorizationV1Api(api).create_subject_access_review(body).status.allowed is allowed
+    asked = client.V1ResourceAttributes(group=group, namespace=namespace, resource=kind, verb=verb)
+    spec = client.V1SubjectAccessReviewSpec(user="person", groups=["team-red"], resource_attributes=asked)
+    review: Any = client.AuthorizationV1Api(api).create_subject_access_review(client.V1SubjectAccessReview(spec=spec))
+    assert review.status.allowed is allowed
 
 
 def drift(kubeconfig: Path) -> str:

@@ -11,7 +11,7 @@ from kubernetes import client
 from e2e.cluster.layout import default_layout
 from e2e.external_metrics import Metric, serving
 from e2e.kubectl import REPOSITORY, kubectl
-from e2e.operating import apply, pool
+from e2e.operating import accepted, apply, operator, pool
 from e2e.polling import poll
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300, func_only=True)]
@@ -23,17 +23,21 @@ PERIOD_S = 60  # the controller looks every 15 s, and waits with scaling in for 
 
 @pytest.fixture
 def metric(kubeconfig: Path, api: client.ApiClient, tmp_path: Path) -> Iterator[Metric]:
-    """What the autoscaler sees. GpuPool demo is in the namespace that the example names; nothing runs."""
+    """What the autoscaler sees. GpuPool demo is where the example expects it, with an operator; no node takes a pod."""
     del api  # the definitions are there
     layout = default_layout()
     if kubeconfig != layout.kubeconfig:
         pytest.skip("needs a cluster of `make cluster-up`: its API server reaches this machine")
+    own = tmp_path / "kubeconfig"
+    own.write_bytes(kubeconfig.read_bytes())
+    kubectl(own, "config", "set-context", "--current", "--namespace=default")
+    nowhere = {"nodeSelector": {"kubernetes.io/hostname": "node-that-is-not-there"}}
     shown = Metric(METRIC, SELECTOR)
-    with serving(kubeconfig, layout, shown, tmp_path):
-        apply(kubeconfig, pool("demo", engines={"replicas": 1}))
-        kubectl(kubeconfig, "-n", "default", "wait", "--for=create", "gpool/demo", "--timeout=30s")
+    with serving(own, layout, shown, tmp_path), operator(own):
+        apply(own, pool("demo", engines={"replicas": 1}, podTemplate=nowhere, controlPodTemplate=nowhere))
+        poll("the operator has seen it", lambda: accepted(own, "gpupools") == 1, 60)
         yield shown
-        kubectl(kubeconfig, "-n", "default", "delete", "hpa/demo-engines", "gpool/demo", "--ignore-not-found")
+        kubectl(own, "delete", "hpa/demo-engines", "gpool/demo", "--ignore-not-found")
 
 
 def test_the_autoscaler_of_the_example_scales_engines_by_open_sequences(kubeconfig: Path, metric: Metric) -> None:

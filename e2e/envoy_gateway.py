@@ -12,22 +12,18 @@ from string import Template
 from e2e.cluster import definitions, images
 from e2e.cluster.binaries import build, source
 from e2e.cluster.layout import Layout
-from e2e.kubectl import REPOSITORY, define, helm, kubectl
+from e2e.kubectl import define, helm, kubectl
 
 NAMESPACE = "envoy-gateway-system"
-EXAMPLE = REPOSITORY / "examples" / "gateways" / "envoy-gateway.yaml"
-_GATEWAY = ("-n", "gateways")  # of the example
+GATEWAY = "tenants"
 _CONTROLLER = "localhost/envoy-gateway:1.9.1"
 _PROXY = "localhost/envoy:1.40.0"
 _MODULE = "github.com/envoyproxy/gateway"
-_OF_THIS_CLUSTER = Path(__file__).with_suffix(".yaml")
-_PARAMETERS = {
-    "group": "gateway.envoyproxy.io", "kind": "EnvoyProxy", "name": "of-this-cluster", "namespace": NAMESPACE
-}  # fmt: skip
+_MANIFESTS = Path(__file__).parent / "envoy_gateway.yaml"
 
 
 def install(kubeconfig: Path, layout: Layout) -> None:
-    """Images, definitions, the controller, and the example's Gateway, which takes routes from all namespaces."""
+    """Images, definitions, the controller, and a Gateway `tenants` in its namespace that takes routes from all."""
     build(("envoy-gateway",))
     controller = images.of_program(layout, _CONTROLLER, layout.binaries / "envoy-gateway")
     images.load(layout, [controller, _proxy_image(layout)])
@@ -44,21 +40,19 @@ def install(kubeconfig: Path, layout: Layout) -> None:
         options = ("--create-namespace", "--skip-crds", "--wait", "--timeout=120s")
         sets = [word for one in settings for word in ("--set", one)]
         helm(kubeconfig, "upgrade", "--install", "eg", str(chart), "--namespace", NAMESPACE, *options, *sets)
-    kubectl(kubeconfig, "apply", "-f", str(EXAMPLE), "-f", str(_OF_THIS_CLUSTER))
-    patch = json.dumps({"spec": {"parametersRef": _PARAMETERS}})
-    kubectl(kubeconfig, "patch", "gatewayclass", "tenants", "--type=merge", "-p", patch)
-    kubectl(kubeconfig, *_GATEWAY, "wait", "--for=condition=Programmed", "gateway/tenants", "--timeout=120s")
+    kubectl(kubeconfig, "apply", "-f", str(_MANIFESTS))
+    kubectl(kubeconfig, "-n", NAMESPACE, "wait", "--for=condition=Programmed", f"gateway/{GATEWAY}", "--timeout=120s")
 
 
 def uninstall(kubeconfig: Path) -> None:
     """The definitions stay."""
-    kubectl(kubeconfig, "delete", "-f", str(EXAMPLE), "-f", str(_OF_THIS_CLUSTER), "--ignore-not-found")
+    kubectl(kubeconfig, "delete", "-f", str(_MANIFESTS), "--ignore-not-found")
     helm(kubeconfig, "uninstall", "eg", "--namespace", NAMESPACE, "--wait")
 
 
 def address(kubeconfig: Path) -> str:
     """Of the Gateway's proxy, routed to from this machine."""
-    found = json.loads(kubectl(kubeconfig, *_GATEWAY, "get", "gateway", "tenants", "-o", "json"))
+    found = json.loads(kubectl(kubeconfig, "-n", NAMESPACE, "get", "gateway", GATEWAY, "-o", "json"))
     return str(found["status"]["addresses"][0]["value"])
 
 

@@ -23,9 +23,12 @@ HOST = "red.example"
 
 @pytest.fixture(scope="module")
 def address(pool: PodsOfPool) -> Iterator[str]:
-    """Of the Gateway; tenant red's ModelPool names it, in the example as it stands."""
+    """Of the Gateway; tenant red's ModelPool names it."""
     envoy_gateway.install(pool.kubeconfig, default_layout())
-    pool.kubectl("apply", "-f", str(envoy_gateway.EXAMPLE.with_name("modelpool.yaml")))
+    routed = model_pool("red", ["llama", "qwen2"])
+    parent = {"name": envoy_gateway.GATEWAY, "namespace": envoy_gateway.NAMESPACE}
+    routed["spec"]["gateway"] = {"parentRefs": [parent], "hostnames": [HOST]}
+    pool.apply(routed)
     pool.kubectl("wait", "--for=create", "httproute/red", "--timeout=30s")
     yield envoy_gateway.address(pool.kubeconfig)
     pool.apply(model_pool("red", ["llama", "qwen2"]))

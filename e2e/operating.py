@@ -49,6 +49,7 @@ def start(kubeconfig: Path, name: str = "one", log: IO[bytes] | None = None) -> 
         "KUBECONFIG": str(kubeconfig),
         "AEGAEON_NAMESPACES": namespace_of(kubeconfig),
         "AEGAEON_HEALTH_PORT": "0",
+        "AEGAEON_METRICS_PORT": "0",
         "POD_NAME": name,
         "POD_NAMESPACE": namespace_of(kubeconfig),
     }

@@ -35,6 +35,7 @@ from aegaeon_operator.reconcile.cluster.names import (
 )
 from aegaeon_operator.reconcile.cluster.picker import picker
 from aegaeon_operator.reconcile.cluster.pods import ENGINE_DRAIN_S, GATEWAY_DRAIN_S, WITHDRAW_S
+from aegaeon_operator.reconcile.cluster.policies import policies
 from aegaeon_operator.reconcile.cluster.routes import routes
 from aegaeon_operator.reconcile.cluster.workloads import workloads
 from aegaeon_operator.reconcile.processes import (
@@ -81,6 +82,7 @@ def desired(observed: Observed) -> Desired:
         _secret(observed.key, pool, "credentials", attached.credentials),
         *([_secret(observed.key, pool, "redis", dict(observed.redis))] if observed.redis else []),
         *workloads(observed, pool, spec, configs),
+        *policies(observed, pool, spec, attached.served),
         *picker(observed, pool, spec),
         *routes(observed.key, pool, spec, sorted(accepted, key=lambda one: one.age)),
     )

@@ -27,11 +27,11 @@ Observer = Callable[[str, str, int, float], None]
 
 
 def _unobserved(_method: str, _path: str, _status: int, _seconds: float) -> None:
-    """Nobody counts."""
+    """For clients that count no calls."""
 
 
 class ApiServer:
-    """Every method raises KubeError with the status and what the server said. `observe` is told of every call."""
+    """Every method raises KubeError with the status and what the server said. `observe` receives every call."""
 
     def __init__(
         self,

@@ -195,7 +195,7 @@ async def _health(port: int) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def _scraped(port: int, metrics: Metrics) -> AsyncIterator[None]:
-    """On a port of its own: health is for everybody, metrics name tenants' objects. Raises SettingsError."""
+    """On a port of its own: any client may ask for health, but metrics name tenants' objects. Raises SettingsError."""
     if not port:
         yield
         return

@@ -38,7 +38,7 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """TCP ports of peers; no peers: of everybody; no ports: all of them."""
+    """TCP ports of peers; no peers: of all addresses; no ports: all of them."""
 
     peers: tuple[Network | Namespace, ...] = ()
     ports: tuple[int, ...] = ()

@@ -92,7 +92,7 @@ def reachable(peers: list[Json], port: int) -> Json:
 
 
 def reaching(peers: list[Json], *ports: int) -> Json:
-    """Ports of these peers; no peers: of everybody; no ports: all of them."""
+    """Ports of these peers; no peers: of all addresses; no ports: all of them."""
     found: Json = {"ports": [{"port": port, "protocol": "TCP"} for port in ports]} if ports else {}
     return found | ({"to": peers} if peers else {})
 

@@ -22,6 +22,7 @@ from aegaeon_operator.reconcile.cluster.names import (
     SCHEDULER_ADMIN,
     SCHEDULER_METRICS,
     SCHEDULER_PORT,
+    SCHEDULER_STATUS,
     SCHEDULERS,
     SEGMENTS,
     SINK_PORT,
@@ -121,6 +122,7 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
             "listen": f"0.0.0.0:{SCHEDULER_PORT}",
             "tls": TLS,
             "admin_listen": f"0.0.0.0:{SCHEDULER_ADMIN}",
+            "status_listen": f"127.0.0.1:{SCHEDULER_STATUS}",  # reached by `kubectl port-forward`, which asks for rights
             "metrics_listen": f"0.0.0.0:{SCHEDULER_METRICS}",
             "lease": {
                 "namespace": key.namespace,

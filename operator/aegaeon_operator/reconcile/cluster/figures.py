@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Observed, Report
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Observed, Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,9 @@ def figures(observed: Observed, reports: Iterable[Report], failures: Mapping[Chi
 
 def _readiness(report: Report) -> Readiness:
     about = report.about
-    said = next((one for one in report.status["conditions"] if one["type"] == "Ready"), {})
-    return Readiness(
-        about.kind, about.namespace, about.name, said.get("status") == "True", str(said.get("reason", "Unknown"))
-    )
+    unknown = {"status": "Unknown", "reason": "Unknown"}
+    said: Json = next((one for one in report.status["conditions"] if one["type"] == "Ready"), unknown)
+    return Readiness(about.kind, about.namespace, about.name, said["status"] == "True", said["reason"])
 
 
 def _pods(observed: Observed) -> tuple[PodCount, ...]:

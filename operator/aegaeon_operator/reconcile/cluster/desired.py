@@ -122,7 +122,7 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
             "listen": f"0.0.0.0:{SCHEDULER_PORT}",
             "tls": TLS,
             "admin_listen": f"0.0.0.0:{SCHEDULER_ADMIN}",
-            "status_listen": f"127.0.0.1:{SCHEDULER_STATUS}",  # reached by `kubectl port-forward`, which asks for rights
+            "status_listen": f"127.0.0.1:{SCHEDULER_STATUS}",  # for `kubectl port-forward`
             "metrics_listen": f"0.0.0.0:{SCHEDULER_METRICS}",
             "lease": {
                 "namespace": key.namespace,

@@ -253,7 +253,7 @@ def _load(kv_used: float) -> gateway_pb2.GatewayReply:
     return gateway_pb2.GatewayReply(load=gateway_pb2.PoolLoad(kv_used=kv_used))
 
 
-def status_alone(frontend: FrontendService) -> grpc.GenericRpcHandler[Any, Any]:
+def status_alone(frontend: FrontendService) -> grpc.GenericRpcHandler:
     """Frontend.Status and no other call, for a port without certificates."""
     handler = grpc.unary_stream_rpc_method_handler(
         frontend.Status,

@@ -243,6 +243,7 @@ class SchedulerConfig(_Frozen):
 
     listen: str = Field(min_length=1)  # gRPC target to serve on: "unix:/run/scheduler.sock", "127.0.0.1:7000"
     admin_listen: str | None = Field(default=None, min_length=1)  # gRPC target of service Admin; None: not served
+    status_listen: str | None = Field(default=None, min_length=1)  # of this machine alone: Frontend.Status, plaintext
     tls: Path | None = None  # folder of ca.crt, tls.crt and tls.key: mutual TLS on both; None: plaintext
     lease: LeaseEntry | None = None  # who leads; None: this process, which is the only one
     pool: str = "default"

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -43,16 +43,18 @@ def namespace_of(kubeconfig: Path) -> str:
 
 
 def start(
-    kubeconfig: Path, name: str = "one", log: IO[bytes] | None = None, namespaces: Sequence[str] = ()
+    kubeconfig: Path, name: str = "one", log: IO[bytes] | None = None, metrics_port: int = 0, **variables: str
 ) -> subprocess.Popen[bytes]:
-    """An operator that works in the test's namespace, or in these."""
+    """An operator that works in the test's namespace; `variables` add to its environment."""
     env = {
         **os.environ,
         "KUBECONFIG": str(kubeconfig),
-        "AEGAEON_NAMESPACES": ",".join(namespaces or (namespace_of(kubeconfig),)),
+        "AEGAEON_NAMESPACES": namespace_of(kubeconfig),
         "AEGAEON_HEALTH_PORT": "0",
+        "AEGAEON_METRICS_PORT": str(metrics_port),
         "POD_NAME": name,
         "POD_NAMESPACE": namespace_of(kubeconfig),
+        **variables,
     }
     return subprocess.Popen([sys.executable, "-m", "aegaeon_operator"], env=env, stdout=log, stderr=log)
 
@@ -64,11 +66,9 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def operator(
-    kubeconfig: Path, log: IO[bytes] | None = None, namespaces: Sequence[str] = ()
-) -> Iterator[subprocess.Popen[bytes]]:
+def operator(kubeconfig: Path, log: IO[bytes] | None = None, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
     """One that leads, and that ends cleanly when it is asked to. Its name is its own: a lease may be left over."""
-    process = start(kubeconfig, "the-operator", log, namespaces)
+    process = start(kubeconfig, "the-operator", log, **variables)
     try:
         poll("it leads", lambda: leader(kubeconfig) == "the-operator", 30)
         yield process

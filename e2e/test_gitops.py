@@ -32,7 +32,7 @@ def teams(kubeconfig: Path, api: client.ApiClient, tmp_path_factory: pytest.Temp
     try:
         kubectl(own, "apply", *AS_CONTROLLER)
         kubectl(own, "create", "quota", "nothing-runs", "--hard=pods=0")
-        with operator(own, namespaces=NAMESPACES):
+        with operator(own, AEGAEON_NAMESPACES=",".join(NAMESPACES)):
             for kind, name, namespace in (("gpool", "shared", "inference"), *TEAM_POOLS):
                 kubectl(own, "-n", namespace, "wait", "--for=condition=Accepted", f"{kind}/{name}", "--timeout=60s")
             yield own

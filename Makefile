@@ -180,7 +180,7 @@ reference-picker: $(STAMP) ## build GIE's own picker, which benchmarks/picker.py
 CLUSTER_PACKAGES := containerd runc containernetworking-plugins iptables nftables conntrack iproute2 ethtool socat \
   buildah debootstrap gcc libc6-dev
 cluster-packages:
-	@command -v containerd buildah debootstrap nft conntrack socat >/dev/null && test -x /usr/lib/cni/ptp || \
+	@which containerd runc buildah debootstrap nft conntrack socat >/dev/null && test -x /usr/lib/cni/ptp || \
 	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && \
 	    apt-get install -qq -y --no-install-recommends $(CLUSTER_PACKAGES) >/dev/null; } || \
 	  { echo "a cluster needs, as root: apt-get install $(CLUSTER_PACKAGES)" >&2; exit 1; }

@@ -40,7 +40,7 @@ test-wheel: wheel models ## the wheel in a new environment runs the demo
 .PHONY: test-arm64 arm64-packages lock-arm64
 ARM64_PACKAGES := g++-aarch64-linux-gnu qemu-user libgtest-dev
 arm64-packages:
-	@command -v aarch64-linux-gnu-g++ qemu-aarch64 >/dev/null && test -d /usr/src/googletest || \
+	@which aarch64-linux-gnu-g++ qemu-aarch64 >/dev/null && test -d /usr/src/googletest || \
 	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y --no-install-recommends $(ARM64_PACKAGES) >/dev/null; } || \
 	  { echo "as root: apt-get install $(ARM64_PACKAGES)" >&2; exit 1; }
 test-arm64: $(STAMP) arm64-packages lock-arm64 ## the images' locks have wheels for arm64; the native core is compiled for it, its tests run under QEMU

@@ -109,8 +109,9 @@ class Turns:
         return [(order.key, group) for order, group in found]
 
     def _round(self, group: Group, now: float) -> tuple[int, float]:
-        """While no group waits for an engine, those here that are far ahead of their readers take turns with each other:
-        by slack alone one of them would stand still until all others are as far. Then comes what is deferred."""
+        """While no group waits for an engine, those here that are far ahead of their readers take turns with each
+        other: by slack alone one of them would stand still until all others are as far. Then comes what is deferred.
+        """
         key, in_time = group.urgency(now, self._settings.late_slack_s)
         ample_s = self._settings.ample_share * group.model.config.slo.ttft_s
         if group.prompts or key - now <= ample_s or in_time < len(group.members) or group.model.weighed:

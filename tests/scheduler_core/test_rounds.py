@@ -1,4 +1,4 @@
-"""Groups of an engine that are all far ahead of their readers take turns with each other: none stands still."""
+"""Groups of an engine that are all far ahead of their readers take turns with each other: none stalls."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_prompt_does_not_wait_for_rounds():
     assert max(client.times[0] for client in clients[2:]) < 3 * PROMPT_S + 0.011  # the first one loads
 
 
-def test_without_rounds_it_stands_still_until_the_others_are_as_far_ahead():
+def test_without_rounds_it_stalls_until_the_others_are_as_far_ahead():
     w, (long, *_) = met(knobs={"ample_share": 1e9})
     w.world.run(60)
     assert w.all_finished()

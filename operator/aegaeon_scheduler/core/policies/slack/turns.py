@@ -110,7 +110,7 @@ class Turns:
 
     def _round(self, group: Group, now: float) -> tuple[int, float]:
         """While no group waits for an engine, those here that are far ahead of their readers take turns with each
-        other: by slack alone one of them would stand still until all others are as far. Then comes what is deferred.
+        other: by slack alone one of them would stall until all others are as far. Then comes what is deferred.
         """
         key, in_time = group.urgency(now, self._settings.late_slack_s)
         ample_s = self._settings.ample_share * group.model.config.slo.ttft_s

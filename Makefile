@@ -289,8 +289,8 @@ $(PEERS)/.installed: | $(BIN)/uv
 	@touch $@
 
 .PHONY: truth oracle
-truth: models ## the same trace through the real stack and the simulator; needs a machine that does nothing else
-	$(PY) -m benchmarks.truth --models $(MODELS)
+truth: models ## the same trace through the real stack and the simulator; needs a machine that does nothing else (CASE=pool, SEED=1)
+	$(PY) -m benchmarks.truth --models $(MODELS) $(foreach case,$(CASE),--case $(case)) $(if $(SEED),--seed $(SEED))
 oracle: $(STAMP) ## the simulator beside every published point of the paper's artifact
 	$(PY) -m benchmarks.oracle
 

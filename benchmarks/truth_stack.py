@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from typing import Any
 
 import aiohttp
 import yaml
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from aegaeon_cli.status import read_status
 from aegaeon_proto.v1.engine_pb2 import Role
@@ -36,21 +39,69 @@ class Reply:
     error: str = ""
 
 
-def write_manifests(folder: Path, policy: str, slo: Slo) -> None:
-    """The quickstart under this policy and objective; `aegaeon` on one engine for both, `paper` on one of each."""
+def write_manifests(folder: Path, policy: str, slo: Slo, engines: int = 1, copies: int = 1) -> None:
+    """The quickstart under this policy and objective; `paper` on one engine of each role, others on `engines`."""
     pool = yaml.safe_load((QUICKSTART / "gpupool.yaml").read_text())
     spec = pool["spec"]
     for role in ("prefill", "decode", "engines"):
         spec.pop(role, None)
-    roles = ("prefill", "decode") if policy == "paper" else ("engines",)
-    spec.update({role: {"replicas": 1} for role in roles})
+    spec.update({r: {"replicas": 1} for r in ("prefill", "decode")} if policy == "paper" else _engines(engines))
     spec["scheduling"] = {"policy": policy, "hold": "120s"}
     spec["tuning"]["prefillChunkTokens"] = 512
+    if copies > 1:
+        spec["memory"]["hostModelCache"] = f"{32 * copies}Mi"
     models = yaml.safe_load((QUICKSTART / "modelpool.yaml").read_text())
-    for model in models["spec"]["models"]:
-        model["slo"] = {"ttft": f"{1000 * slo.ttft_s:.0f}ms", "tbt": f"{1000 * slo.tbt_s:.0f}ms"}
+    given = models["spec"]["models"]
+    models["spec"]["models"] = [
+        {
+            "name": copy_of(model["name"], number),
+            "source": {"hostPath": copy_of(model["source"]["hostPath"], number)},
+            "slo": {"ttft": f"{1000 * slo.ttft_s:.0f}ms", "tbt": f"{1000 * slo.tbt_s:.1f}ms"},
+        }
+        for number in range(copies)
+        for model in given
+    ]
     (folder / "gpupool.yaml").write_text(yaml.safe_dump(pool))
     (folder / "modelpool.yaml").write_text(yaml.safe_dump(models))
+
+
+def _engines(count: int) -> dict[str, dict[str, int]]:
+    return {"engines": {"replicas": count}}
+
+
+def copy_of(name: str, number: int) -> str:
+    """The name of a model's copy; the first one is the model itself."""
+    return f"{name}-{number}" if number else name
+
+
+def write_models(made: Path, folder: Path, copies: int) -> Path:
+    """Copies of the models as models of their own: other weights, so that no slabs are shared. Returns their folder."""
+    if copies == 1:
+        return made
+    for source in (path for path in made.iterdir() if path.is_dir()):
+        for number in range(copies):
+            target = folder / copy_of(source.name, number)
+            if not target.exists():
+                shutil.copytree(source, target)
+                for file in target.glob("*.safetensors"):
+                    _alter(file, number)
+    return folder
+
+
+def _alter(file: Path, number: int) -> None:
+    """Scale a norm by a thousandth or so: other bytes, the same work."""
+    with safe_open(file, "pt") as opened:
+        metadata = opened.metadata()
+    tensors = load_file(file)
+    norm = min(name for name in tensors if "norm" in name)
+    tensors[norm] = tensors[norm] * (1 + number / 1000)
+    save_file(tensors, file, metadata)
+
+
+def moves(log: Path) -> dict[str, int]:
+    """How often the scheduler's event log has a copy of KV to another engine, out to the host tier, and a load."""
+    text = log.read_text("utf-8") if log.exists() else ""
+    return {what: text.count(f'"_":"{what}"') for what in ("Adopt", "SwapOut", "Load")}
 
 
 async def replay(url: str, names: Sequence[str], workload: Workload) -> list[Reply]:
@@ -115,7 +166,7 @@ async def switches(scheduler: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """One model by itself on the stack, medians in seconds: to the first token of a prompt of PROBE_PROMPT, and from
+    """One model on an engine for itself, medians in seconds: to the first token of a prompt of PROBE_PROMPT, and from
     token to token with one request and with PROBE_BATCH."""
 
     ttft_s: float
@@ -126,24 +177,32 @@ class Alone:
 PROBE_PROMPT, PROBE_TOKENS, PROBE_BATCH = 32, 96, 8
 
 
-async def probe(url: str, names: Sequence[str], rounds: int = 3) -> dict[str, Alone]:
-    """Every model alone, through all processes: what backend measurements leave out (GIL, control, gateway)."""
+async def probe(url: str, names: Sequence[str], rounds: int = 3, together: int = 1) -> dict[str, Alone]:
+    """Every model alone on its engine, `together` at once, through all processes: what backend measurements leave out
+    (GIL, control, gateway, and the processors that engines of one machine share)."""
     found = {}
-    for name in names:
-        single = [reply for _ in range(rounds) for reply in await _together(url, name, 1)]
-        many = await _together(url, name, PROBE_BATCH)
-        first = median(reply.times[0] for reply in single[1:])  # the first one loads the model
-        found[name] = Alone(first, _pace(single), _pace(many))
+    for begin in range(0, len(names), together):
+        some = names[begin : begin + together]
+        singles = [await _at_once(url, some, 1) for _ in range(rounds)]
+        many = await _at_once(url, some, PROBE_BATCH)
+        for name in some:
+            single = [reply for each in singles for reply in each[name]]
+            first = median(reply.times[0] for reply in single[1:])  # the first one loads the model
+            found[name] = Alone(first, _pace(single), _pace(many[name]))
     return found
 
 
-async def _together(url: str, name: str, count: int) -> list[Reply]:
-    arrivals = tuple(Arrival(0.0, 0, PROBE_PROMPT, PROBE_TOKENS) for _ in range(count))
-    replies = await replay(url, [name], Workload((name,), arrivals))
-    for reply in replies:
+async def _at_once(url: str, names: Sequence[str], count: int) -> dict[str, list[Reply]]:
+    """So many requests of each, by model."""
+    arrivals = tuple(
+        Arrival(0.0, model, PROBE_PROMPT, PROBE_TOKENS) for model in range(len(names)) for _ in range(count)
+    )
+    replies = await replay(url, names, Workload(tuple(names), arrivals))
+    for arrival, reply in zip(arrivals, replies, strict=True):
         if reply.error or len(reply.times) < PROBE_TOKENS:
-            raise RuntimeError(f"{name}: a probe got {len(reply.times)} tokens: {reply.error or 'its stream ended'}")
-    return replies
+            what = reply.error or "its stream ended"
+            raise RuntimeError(f"{names[arrival.model]}: a probe got {len(reply.times)} tokens: {what}")
+    return {name: replies[m * count : (m + 1) * count] for m, name in enumerate(names)}
 
 
 def _pace(replies: Sequence[Reply]) -> float:

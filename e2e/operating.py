@@ -42,15 +42,19 @@ def namespace_of(kubeconfig: Path) -> str:
     return str(yaml.safe_load(kubeconfig.read_text("utf-8"))["contexts"][0]["context"]["namespace"])
 
 
-def start(kubeconfig: Path, name: str = "one", log: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
-    """An operator that works in the test's namespace."""
+def start(
+    kubeconfig: Path, name: str = "one", log: IO[bytes] | None = None, metrics_port: int = 0, **variables: str
+) -> subprocess.Popen[bytes]:
+    """An operator that works in the test's namespace; `variables` add to its environment."""
     env = {
         **os.environ,
         "KUBECONFIG": str(kubeconfig),
         "AEGAEON_NAMESPACES": namespace_of(kubeconfig),
         "AEGAEON_HEALTH_PORT": "0",
+        "AEGAEON_METRICS_PORT": str(metrics_port),
         "POD_NAME": name,
         "POD_NAMESPACE": namespace_of(kubeconfig),
+        **variables,
     }
     return subprocess.Popen([sys.executable, "-m", "aegaeon_operator"], env=env, stdout=log, stderr=log)
 

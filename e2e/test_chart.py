@@ -11,6 +11,8 @@ import pytest
 import yaml
 from kubernetes import client
 
+from aegaeon_operator.config import from_environment
+from aegaeon_operator.reconcile.cluster.facts import Egress
 from e2e.cluster import definitions
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.images import VERSION
@@ -32,6 +34,7 @@ MATRIX: dict[str, dict[str, Any]] = {
         },
     },
     "an API server on a port of its own": {"networkPolicy": {"apiServerPorts": [16443]}},
+    "pools that go where they must alone": {"networkPolicy": {"poolEgress": True, "dnsPorts": [53, 5353]}},
     "CRDs installed separately": {"crds": {"install": False}, "networkPolicy": {"enabled": False}},
     "private registry": {
         "images": {"control": "registry.example:5000/a/control", "tag": "1.2", "pullSecrets": ["registry"]},
@@ -145,6 +148,42 @@ def test_no_rule_has_a_wildcard(server: Path) -> None:
 
     assert rules
     assert not [rule for rule in rules for words in rule.values() if "*" in words]
+
+
+@pytest.mark.parametrize("namespaces", [["monitoring", "ops"], ["*"], []])
+def test_the_operators_metrics_are_scraped_where_its_policy_lets_them_be(
+    server: Path, tmp_path: Path, namespaces: list[str]
+) -> None:
+    values = {"metrics": {"monitors": True, "namespaces": namespaces}}
+
+    objects = _objects(_render(server, "-n", NAMESPACE, *_values(tmp_path, values)))
+
+    (deployment,) = (one for one in objects if one["kind"] == "Deployment")
+    pod = deployment["spec"]["template"]
+    labels = pod["metadata"]["labels"].items()
+    monitors = [one["spec"] for one in objects if one["kind"] == "PodMonitor"]
+    (monitor,) = (one for one in monitors if one["selector"]["matchLabels"].items() <= labels)
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    assert (monitor["namespaceSelector"], endpoint["honorLabels"]) == ({"matchNames": [NAMESPACE]}, True)
+    assert endpoint["port"] in {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+    (policy,) = (one["spec"] for one in objects if one["kind"] == "NetworkPolicy")
+    assert policy["podSelector"]["matchLabels"].items() <= labels
+    rules = [rule for rule in policy["ingress"] if {"port": endpoint["port"]} in rule["ports"]]
+    peers = [peer["namespaceSelector"]["matchLabels"] for rule in rules for peer in rule.get("from", ())]
+    named = [name for labels in peers for name in labels.values()]
+    assert (named or ["*"] * len(rules)) == namespaces
+
+
+def test_the_operator_learns_the_ports_that_pools_may_reach(server: Path, tmp_path: Path) -> None:
+    def variables(**values: Any) -> dict[str, str]:
+        objects = _objects(_render(server, *_values(tmp_path, {"networkPolicy": values})))
+        (found,) = (one["spec"]["template"]["spec"] for one in objects if one["kind"] == "Deployment")
+        return {one["name"]: one.get("value", "") for one in found["containers"][0]["env"]}
+
+    given = variables(poolEgress=True, apiServerPorts=[443, 16443], dnsPorts=[53, 5353])
+
+    assert from_environment(given).platform.egress == Egress((443, 16443), (53, 5353))
+    assert from_environment(variables()).platform.egress is None
 
 
 def test_crds_stay_when_the_release_is_uninstalled(server: Path) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,14 @@ from prometheus_client import CollectorRegistry, start_http_server
 from tests.scaling_queries import scaling_query
 
 from aegaeon_gateway.metrics import Metrics
+from aegaeon_kube.errors import KubeError
+from aegaeon_operator.kube.metrics import Metrics as OperatorMetrics
+from aegaeon_operator.reconcile.cluster.facts import Key
+from aegaeon_operator.reconcile.cluster.figures import PodCount, PoolFigures, Readiness
 from aegaeon_scheduler.core.domain import InstanceId, Memory, ModelName, Role
 from aegaeon_scheduler.core.snapshot import InstanceView, ModelView, Snapshot
 from aegaeon_scheduler.service.metrics import PoolMetrics
+from e2e.alert_cases import CASES, of_the_operator, series
 from e2e.cluster.binaries import find
 from e2e.envoy import free_ports
 from e2e.kubectl import REPOSITORY
@@ -29,71 +34,7 @@ from e2e.polling import poll
 FILES = REPOSITORY / "helm" / "aegaeon" / "files"
 MODEL = ModelName("m")
 RULES = FILES / "rules.yaml"
-PANELS = json.loads((FILES / "dashboard.json").read_bytes())["panels"]
-
-
-def of_a_gateway(metric: str, **labels: str) -> str:
-    """A series as promtool writes it."""
-    known = {"namespace": "a", "pod": "gateway-0", "model": "m", **labels}
-    given = ", ".join(f'{name}="{value}"' for name, value in known.items())
-    return f"aegaeon_gateway_{metric}{{{given}}}"
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """Series from minute 0 on as promtool writes them; the minutes at which the alert is silent, and fires."""
-
-    series: dict[str, str]
-    silent: int
-    fires: int
-    labels: dict[str, str]
-    summary: str
-
-
-CASES = {
-    "AegaeonTokensLate": Case(
-        {
-            of_a_gateway("tokens_total"): "0+600x40",
-            of_a_gateway("tokens_on_time_total"): "0+300x40",
-        },
-        silent=9,
-        fires=15,
-        labels={"namespace": "a", "model": "m", "severity": "warning"},
-        summary="m: 50% of tokens came by their deadline in ten minutes.",
-    ),
-    "AegaeonQueueGrows": Case(
-        {'aegaeon_scheduler_queue{namespace="a", pod="scheduler", model="m"}': "5x10 20x30"},
-        silent=20,
-        fires=30,
-        labels={"namespace": "a", "model": "m", "severity": "warning"},
-        summary="m: 20 sequences have waited for ten minutes.",
-    ),
-    "AegaeonRequestsFail": Case(
-        {
-            of_a_gateway("requests_total", outcome="ok"): "0+90x40",
-            of_a_gateway("requests_total", outcome="rate_limit_exceeded"): "0+100x40",
-            of_a_gateway("requests_total", outcome="engine_failed"): "0x9 0+10x30",
-        },
-        silent=9,
-        fires=25,
-        labels={"namespace": "a", "model": "m", "severity": "critical"},
-        summary="m: 5% of requests end in an error.",
-    ),
-    "AegaeonGatewayWithoutScheduler": Case(
-        {'aegaeon_gateway_scheduler_up{namespace="a", pod="gateway-0"}': "1x9 0x30"},
-        silent=10,
-        fires=12,
-        labels={"namespace": "a", "pod": "gateway-0", "severity": "critical"},
-        summary="Gateway gateway-0 is not attached to its scheduler.",
-    ),
-    "AegaeonNoEngines": Case(
-        {'aegaeon_scheduler_instances_up{namespace="a", pod="scheduler"}': "2x9 0x30"},
-        silent=11,
-        fires=13,
-        labels={"namespace": "a", "pod": "scheduler", "severity": "critical"},
-        summary="No engine is attached to the scheduler of a/scheduler.",
-    ),
-}
+PANELS = [one for one in json.loads((FILES / "dashboard.json").read_bytes())["panels"] if one["type"] != "row"]
 
 
 def binary(name: str) -> Path:
@@ -133,9 +74,38 @@ def test_every_alert_has_a_case() -> None:
 @pytest.mark.parametrize("alert", CASES)
 def test_an_alert_fires_when_it_should_and_not_before(promtool: Path, tmp_path: Path, alert: str) -> None:
     case = CASES[alert]
-    annotations = {"summary": case.summary, "description": rules()[alert]["annotations"]["description"]}
-    firing = [{"exp_labels": case.labels, "exp_annotations": annotations}]
+    firing = [fired(alert, case.labels, case.summary)]
     run_promtool(promtool, tmp_path, case.series, [(alert, case.silent, []), (alert, case.fires, firing)])
+
+
+def fired(alert: str, labels: dict[str, str], summary: str) -> dict[str, Any]:
+    """As promtool expects it."""
+    annotations = {"summary": summary, "description": rules()[alert]["annotations"]["description"]}
+    return {"exp_labels": labels, "exp_annotations": annotations}
+
+
+@pytest.mark.parametrize("alert", [name for name, case in CASES.items() if "pool" in case.labels])
+def test_two_pools_of_one_namespace_are_two_alerts(promtool: Path, tmp_path: Path, alert: str) -> None:
+    case = CASES[alert]
+
+    def of_other(text: str) -> str:
+        return text.replace("demo", "other")
+
+    both = case.series | {of_other(name): values for name, values in case.series.items()}
+    others = {name: of_other(value) for name, value in case.labels.items()}
+    firing = [fired(alert, case.labels, case.summary), fired(alert, others, of_other(case.summary))]
+    run_promtool(promtool, tmp_path, both, [(alert, case.fires, firing)])
+
+
+def test_no_operator_that_is_scraped_is_an_operator_that_is_down(promtool: Path, tmp_path: Path) -> None:
+    case = CASES["AegaeonOperatorDown"]
+    firing = [fired("AegaeonOperatorDown", {"severity": "critical"}, case.summary)]
+    run_promtool(promtool, tmp_path, {"up": "1x30"}, [("AegaeonOperatorDown", 6, firing)])
+
+
+def test_a_pool_without_replicas_of_gateways_lacks_none(promtool: Path, tmp_path: Path) -> None:
+    none = {of_the_operator(metric, component="gateway"): "0x30" for metric in ("pods_wanted", "pods_ready")}
+    run_promtool(promtool, tmp_path, none, [("AegaeonNoGateways", 20, [])])
 
 
 def run_promtool(
@@ -144,7 +114,7 @@ def run_promtool(
     """Series as promtool writes them; alert, minute, and what fires then."""
     test = {
         "interval": "1m",
-        "input_series": [{"series": series, "values": values} for series, values in given.items()],
+        "input_series": [{"series": name, "values": values} for name, values in given.items()],
         "alert_rule_test": [
             {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": alerts} for alert, minute, alerts in expected
         ],
@@ -156,8 +126,7 @@ def run_promtool(
 
 
 def scheduler_of(metric: str, **labels: str) -> str:
-    named = "".join(f', {name}="{value}"' for name, value in labels.items())
-    return f'aegaeon_scheduler_{metric}{{namespace="a", pod="scheduler"{named}}}'
+    return series(f"scheduler_{metric}", pod="scheduler", **labels)
 
 
 @pytest.mark.parametrize(("waiting", "fires"), [("0x30", False), ("3x30", True)])
@@ -165,32 +134,32 @@ def test_a_pool_that_scales_to_zero_has_no_engines_without_an_alarm_until_reques
     promtool: Path, tmp_path: Path, waiting: str, fires: bool
 ) -> None:
     case = CASES["AegaeonNoEngines"]
-    series = {
+    given = {
         scheduler_of("instances_up"): "0x30",
         scheduler_of("start_hold_seconds"): "600x30",
         scheduler_of("queue", model="m"): waiting,
         scheduler_of("queue", model="other"): "0x30",
     }
-    annotations = {
-        "summary": case.summary,
-        "description": rules()["AegaeonNoEngines"]["annotations"]["description"],
-    }
-    expected = [{"exp_labels": case.labels, "exp_annotations": annotations}] if fires else []
-    run_promtool(promtool, tmp_path, series, [("AegaeonNoEngines", 10, expected)])
+    expected = [fired("AegaeonNoEngines", case.labels, case.summary)] if fires else []
+    run_promtool(promtool, tmp_path, given, [("AegaeonNoEngines", 10, expected)])
 
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One that scrapes what gateways and schedulers expose, with labels as a PodMonitor gives them. Yields its URL."""
     program, folder = binary("prometheus"), tmp_path_factory.mktemp("prometheus")
-    gateway, scheduler, port = free_ports(3)
-    servers = [exposed_by_a_gateway(gateway), exposed_by_a_scheduler(scheduler)]
-    labels = {"namespace": "demo", "app_kubernetes_io_instance": "demo"}
+    gateway, scheduler, operator, port = free_ports(4)
+    servers = [exposed_by_a_gateway(gateway), exposed_by_a_scheduler(scheduler), exposed_by_an_operator(operator)]
+    labels = {"namespace": "demo", "pool": "demo", "app_kubernetes_io_instance": "demo"}
     targets = {"targets": [f"127.0.0.1:{gateway}", f"127.0.0.1:{scheduler}"], "labels": labels}
+    operators = {"targets": [f"127.0.0.1:{operator}"], "labels": {"namespace": "system", "pod": "operator-0"}}
     config = {
         "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
         "rule_files": [str(RULES)],
-        "scrape_configs": [{"job_name": "aegaeon", "static_configs": [targets]}],
+        "scrape_configs": [
+            {"job_name": "aegaeon", "static_configs": [targets]},
+            {"job_name": "operator", "static_configs": [operators], "honor_labels": True},
+        ],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config), "utf-8")
     flags = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
@@ -233,6 +202,21 @@ def exposed_by_a_scheduler(port: int) -> Any:
     return start_http_server(port, "127.0.0.1", registry=registry)
 
 
+def exposed_by_an_operator(port: int) -> Any:
+    """A leader: a pool whose certificates were issued, which lacks an engine, and a call that was refused."""
+    metrics, key = OperatorMetrics(), Key("demo", "demo")
+    metrics.leads.set(1)
+    found = PoolFigures(
+        (Readiness("GpuPool", *key, False, "PodsStarting"),), (PodCount("engine", 2, 1),), {"Service": 1}
+    )
+    with metrics.look(key):
+        metrics.seen(key, found, {"engine": datetime.now(UTC) + timedelta(days=90)})
+    with pytest.raises(KubeError), metrics.look(key):
+        raise KubeError(0, "the API server does not answer")
+    metrics.called("PATCH", "/api/v1/namespaces/demo/services/demo", 403, 0.01)
+    return start_http_server(port, "127.0.0.1", registry=metrics.registry)
+
+
 def ask(url: str, path: str, **query: str) -> Any:
     """A call of its API; None while it does not answer."""
     try:
@@ -250,14 +234,14 @@ def test_a_prometheus_loads_the_rules(prometheus: str) -> None:
 @pytest.mark.parametrize("panel", PANELS, ids=[panel["title"] for panel in PANELS])
 def test_every_panel_shows_what_its_legend_says(prometheus: str, panel: dict[str, Any]) -> None:
     (target,) = panel["targets"]
-    query = target["expr"].replace("$namespace", ".*")
+    query = target["expr"].replace("$namespace", ".*").replace("$pool", ".*")
 
     def result() -> list[Any]:  # a rate needs two scrapes
         found: list[Any] = (ask(prometheus, "query", query=query) or {}).get("result", [])
         return found
 
-    (series, *_) = poll("a series", result, 30)
-    named = [word for word in series["metric"] if f"{{{{{word}}}}}" in target["legendFormat"]]
+    (first, *_) = poll("a series", result, 30)
+    named = [word for word in first["metric"] if f"{{{{{word}}}}}" in target["legendFormat"]]
     assert len(named) == target["legendFormat"].count("{{")
 
 
@@ -270,5 +254,5 @@ def test_the_queries_of_the_autoscaling_examples_have_one_value(prometheus: str,
         found: list[Any] = (ask(prometheus, "query", query=query) or {}).get("result", [])
         return found
 
-    (series,) = poll("a value", result, 30)
-    assert float(series["value"][1]) == 2, "one sequence waits, one runs"
+    (only,) = poll("a value", result, 30)
+    assert float(only["value"][1]) == 2, "one sequence waits, one runs"

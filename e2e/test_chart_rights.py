@@ -96,6 +96,7 @@ def operator(account: Path, said: Path) -> Iterator[None]:
         "AEGAEON_PICKER_ROLE": _role(account, "picker"),
         "AEGAEON_SCHEDULER_ROLE": _role(account, "scheduler"),
         "AEGAEON_HEALTH_PORT": "0",
+        "AEGAEON_METRICS_PORT": "0",
         "POD_NAME": "rights",
         "POD_NAMESPACE": NAMESPACE,
     }

@@ -148,12 +148,15 @@ class Gateway(Values):
 class Metrics(Values):
     """For Prometheus and Grafana; the first two need the Prometheus operator's definitions in the cluster."""
 
-    monitors: bool = Field(default=False, description="PodMonitors of schedulers, gateways, pickers, engines.")
+    monitors: bool = Field(
+        default=False, description="PodMonitors of the operator, schedulers, gateways, pickers, engines."
+    )
     rules: bool = Field(default=False, description="A PrometheusRule with alerts.")
     dashboard: bool = Field(default=False, description="A ConfigMap with a dashboard, found by Grafana's sidecar.")
     namespaces: list[NamespaceOrAll] = Field(
         default=["monitoring"],
-        description="Namespaces whose pods may scrape pools; `*` for all. Metrics name models and tenants.",
+        description="Namespaces whose pods may scrape the operator and pools; `*` for all. Metrics name models and "
+        "tenants.",
     )
     labels: dict[str, str] = Field(
         default={}, description="Labels by which your Prometheus selects monitors and rules."
@@ -161,15 +164,26 @@ class Metrics(Values):
 
 
 class NetworkPolicy(Values):
-    """Who may reach the operator. (Pools get policies of their own from the operator.)"""
+    """Who may reach the operator, and whom it and pools may reach. (Pools get policies of their own from the operator,
+    for ingress always.)"""
 
     enabled: bool = Field(
-        default=True, description="Allow ingress for metrics alone and egress to API server and DNS alone."
+        default=True,
+        description="Of the operator, allow ingress for health and, from `metrics.namespaces`, for metrics alone, and "
+        "egress to API server, DNS and schedulers of pools alone.",
+    )
+    pool_egress: bool = Field(
+        default=False,
+        description="Of pools' pods, allow egress to DNS, to the roles of their pool, and to what its manifests name "
+        "(sources of models, Redis, traces, batches), and of schedulers and pickers to the API server, alone.",
     )
     api_server_ports: Annotated[list[Port], Field(min_length=1)] = Field(
         default=[443, 6443],
         description="Ports of the API server itself (`kubectl get endpointslices kubernetes`): MicroK8s, for example, "
         "has 16443.",
+    )
+    dns_ports: Annotated[list[Port], Field(min_length=1)] = Field(
+        default=[53], description="Ports of the cluster's DNS pods: OpenShift's have 5353."
     )
 
 

@@ -45,6 +45,11 @@ def of_starting_engines() -> Iterator[State]:
         models={},
     )
     yield State(
+        "One of two engines starts",
+        BOTH,
+        {ENGINES[1]: broken(ENGINES[1], "engine", {"running": {}}, started=False)},
+    )
+    yield State(
         "The image of the engines cannot be pulled",
         BOTH,
         {name: broken(name, "engine", PULL) for name in ENGINES},

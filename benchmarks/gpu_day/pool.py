@@ -28,6 +28,7 @@ from benchmarks.gpu_day.summary import last
 from benchmarks.gpu_day.where import Where
 from benchmarks.report import Figures, Row
 from benchmarks.truth import choose, through_the_stack, trace
+from benchmarks.truth_cases import Case
 from benchmarks.truth_stack import Alone, Reply, probe, replay
 
 from aegaeon_cli.demo.stack import Stack, free_port
@@ -99,7 +100,7 @@ def _objective(where: Where, workload: Workload, policy: str, alone: dict[str, A
     if not where.constants.exists():
         return _SLO
     machine = through_the_stack(read_device(str(where.constants)), alone)
-    return choose(machine, workload, policy, DELAY_S)
+    return choose(machine, workload, Case(policy), DELAY_S)
 
 
 async def _apply(stack: Stack, manifests: Path) -> None:

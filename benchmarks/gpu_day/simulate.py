@@ -10,6 +10,7 @@ from benchmarks.gpu_day.pool import DELAY_S
 from benchmarks.gpu_day.stage import begin, parser_of, status
 from benchmarks.report import Row
 from benchmarks.truth import Machine, simulated, through_the_stack
+from benchmarks.truth_cases import Case
 
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_simulator.devices import read_device
@@ -30,7 +31,7 @@ def main() -> int:
         ("calibrate alone", Machine(device, 0.0)),
         ("and each model alone in the pool", through_the_stack(device, answers.alone)),
     ):
-        found = simulated(machine, answers.workload, policy, answers.slo, DELAY_S)
+        found = simulated(machine, answers.workload, Case(policy), answers.slo, DELAY_S)
         token = 100 * found.attained.token
         figures.add(
             Row(f"tokens on time, simulated: {name}", token, "%"),

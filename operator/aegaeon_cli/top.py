@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import click
@@ -14,8 +15,9 @@ from aegaeon_cli.errors import NoAnswerError
 from aegaeon_cli.pool_view import PoolView
 from aegaeon_cli.status import read_status, watch_status
 from aegaeon_operator.podrunner import default_base, find_run
+from aegaeon_proto.v1.gateway_pb2 import PoolStatus
 
-_PATIENCE_S = 10.0  # a scheduler that is started again is back within
+PATIENCE_S = 10.0  # a scheduler that is started again is back within
 
 
 @click.command()
@@ -35,7 +37,7 @@ def top(*, run: str | None, once: bool, interval: float) -> None:
         Console().print(PoolView().show(asyncio.run(read_status(target))))
         return
     try:
-        asyncio.run(_watch(target, interval))
+        asyncio.run(live(_watch(target, interval)))
     except KeyboardInterrupt:
         return
 
@@ -47,15 +49,23 @@ def scheduler_of(run: str | None) -> str:
     return find_run(default_base(), None if run is None else Path(run)).scheduler
 
 
-async def _watch(target: str, interval_s: float) -> None:
-    view, heard = PoolView(), -_PATIENCE_S
-    with Live(screen=True, auto_refresh=False) as live:
-        while True:
-            try:
-                async for status in watch_status(target, interval_s):
-                    heard = time.monotonic()
-                    live.update(view.show(status), refresh=True)
-            except NoAnswerError:
-                if time.monotonic() - heard > _PATIENCE_S:
-                    raise
-            await asyncio.sleep(interval_s)
+async def live(statuses: AsyncIterator[PoolStatus]) -> None:
+    """Draw each status over the one before, until there are no more."""
+    view = PoolView()
+    with Live(screen=True, auto_refresh=False) as screen:
+        async for status in statuses:
+            screen.update(view.show(status), refresh=True)
+
+
+async def _watch(target: str, interval_s: float) -> AsyncIterator[PoolStatus]:
+    """Statuses without an end, over streams that break. Raises NoAnswerError when none came for some seconds."""
+    heard = -PATIENCE_S
+    while True:
+        try:
+            async for status in watch_status(target, interval_s):
+                heard = time.monotonic()
+                yield status
+        except NoAnswerError:
+            if time.monotonic() - heard > PATIENCE_S:
+                raise
+        await asyncio.sleep(interval_s)

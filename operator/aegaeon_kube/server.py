@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,12 +22,26 @@ _SLACK_S = 5.0  # a watch that is still open so long after its end is dead
 _NO_CLUSTER = "no cluster: run in a pod with a service account, or set KUBECONFIG"
 
 
-class ApiServer:
-    """Every method raises KubeError with the status and what the server said."""
+Observer = Callable[[str, str, int, float], None]
+"""Method, path and status (0: no answer) of a call that is over, and the seconds that it took."""
 
-    def __init__(self, session: aiohttp.ClientSession, headers: Callable[[], Mapping[str, str]]) -> None:
+
+def _unobserved(_method: str, _path: str, _status: int, _seconds: float) -> None:
+    """For clients that count no calls."""
+
+
+class ApiServer:
+    """Every method raises KubeError with the status and what the server said. `observe` receives every call."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        headers: Callable[[], Mapping[str, str]],
+        observe: Observer = _unobserved,
+    ) -> None:
         self._session = session
         self._headers = headers
+        self._observe = observe
 
     async def call(
         self,
@@ -39,13 +54,16 @@ class ApiServer:
         """One request and its answer."""
         data = None if body is None else json.dumps(body)
         headers = {**self._headers(), "Content-Type": content_type}
+        began, status = time.monotonic(), 0
         try:
             async with self._session.request(method, path, params=params, data=data, headers=headers) as answer:
-                text = await answer.text()
+                text, status = await answer.text(), answer.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _unanswered(error) from error
-        if answer.status >= 400:
-            raise KubeError(answer.status, _said(text))
+        finally:
+            self._observe(method, path, status, time.monotonic() - began)
+        if status >= 400:
+            raise KubeError(status, _said(text))
         found: Json = json.loads(text)
         return found
 
@@ -67,12 +85,12 @@ class ApiServer:
 
 
 @asynccontextmanager
-async def connect() -> AsyncIterator[ApiServer]:
+async def connect(observe: Observer = _unobserved) -> AsyncIterator[ApiServer]:
     """With the cluster of KUBECONFIG, or the one that this pod is in. Raises KubeError when there is neither."""
     url, context, headers = _from_kubeconfig() if os.environ.get("KUBECONFIG") else _from_pod()
     connector = aiohttp.TCPConnector(ssl=context, limit=32)
     async with aiohttp.ClientSession(url, connector=connector, timeout=_TIMEOUT) as session:
-        yield ApiServer(session, headers)
+        yield ApiServer(session, headers, observe)
 
 
 Login = tuple[str, ssl.SSLContext, Callable[[], Mapping[str, str]]]

@@ -27,7 +27,11 @@ environment:
   AEGAEON_SCHEDULER_ROLE     and what schedulers may
   AEGAEON_GATEWAY_PROVIDER   none, or istio: a DestinationRule is made for each endpoint picker
   AEGAEON_METRICS_NAMESPACES whose pods may reach the ports of metrics, separated by commas; *: all (monitoring)
-  AEGAEON_HEALTH_PORT        port of /healthz (8080)
+  AEGAEON_POOL_EGRESS        true: policies say where pools' pods may go, too (false)
+  AEGAEON_API_SERVER_PORTS, AEGAEON_DNS_PORTS
+                             for these: ports of the pods of API server (443,6443) and DNS (53)
+  AEGAEON_HEALTH_PORT        port of /healthz (8080); 0: none
+  AEGAEON_METRICS_PORT       port of /metrics (9090); 0: none
   AEGAEON_LOG_LEVEL          debug, info, warning (info)
   POD_NAME, POD_NAMESPACE    who it is, and where its lease lies
   KUBECONFIG                 outside of a cluster

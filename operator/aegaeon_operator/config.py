@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Literal
 
 from aegaeon_operator.errors import SettingsError
-from aegaeon_operator.reconcile.cluster.facts import Platform, RedisAt
+from aegaeon_operator.reconcile.cluster.facts import Egress, Platform, RedisAt
+
+_PORTS = {"HEALTH": 8080, "METRICS": 9090}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class OperatorConfig:
     """its name in the lease"""
     health_port: int = 8080
     """GET /healthz; 0: none"""
+    metrics_port: int = 9090
+    """GET /metrics; 0: none"""
     workers: int = 16
     """pools that are looked at side by side"""
     relist_s: float = 300.0
@@ -42,17 +46,42 @@ def from_environment(env: Mapping[str, str]) -> OperatorConfig:
         redis=_redis(env),
         namespace=env.get("POD_NAMESPACE") or "default",
         metrics_namespaces=_names(env.get("AEGAEON_METRICS_NAMESPACES", "monitoring")),
+        egress=_egress(env),
         picker_role=env.get("AEGAEON_PICKER_ROLE") or "ClusterRole/aegaeon-operator-picker",
         scheduler_role=env.get("AEGAEON_SCHEDULER_ROLE") or "ClusterRole/aegaeon-operator-scheduler",
         provider=_provider(env.get("AEGAEON_GATEWAY_PROVIDER") or "none"),
     )
     namespaces = _names(env.get("AEGAEON_NAMESPACES", ""))
     holder = env.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}"
-    return OperatorConfig(platform, namespaces, holder, int(env.get("AEGAEON_HEALTH_PORT") or 8080))
+    health, metrics = (_port(env, f"AEGAEON_{name}_PORT", default) for name, default in _PORTS.items())
+    return OperatorConfig(platform, namespaces, holder, health, metrics)
 
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(one.strip() for one in text.split(",") if one.strip())
+
+
+def _port(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name) or str(default)
+    if not text.isdecimal() or int(text) > 65535:
+        raise SettingsError(f"{name} is {text!r}; it must be a port, or 0 for none")
+    return int(text)
+
+
+def _egress(env: Mapping[str, str]) -> Egress | None:
+    asked = env.get("AEGAEON_POOL_EGRESS") or "false"
+    if asked not in ("true", "false"):
+        raise SettingsError(f"AEGAEON_POOL_EGRESS is {asked!r}; it must be true or false")
+    if asked == "false":
+        return None
+    return Egress(_ports(env, "AEGAEON_API_SERVER_PORTS", "443,6443"), _ports(env, "AEGAEON_DNS_PORTS", "53"))
+
+
+def _ports(env: Mapping[str, str], name: str, default: str) -> tuple[int, ...]:
+    texts = _names(env.get(name) or default)
+    if not all(text.isdecimal() and 0 < int(text) < 65536 for text in texts):
+        raise SettingsError(f"{name} is {env[name]!r}; it must be ports, separated by commas")
+    return tuple(map(int, texts))
 
 
 def _redis(env: Mapping[str, str]) -> RedisAt | None:

@@ -82,6 +82,11 @@ def is_due(certificate: bytes, now: datetime) -> bool:
     return now >= found.not_valid_before_utc + life * _RENEW_AT
 
 
+def expiry(certificate: bytes) -> datetime:
+    """When a certificate ends, in UTC. Raises ValueError where it is none."""
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+
+
 def is_of(certificate: bytes, role: Role) -> bool:
     """Whether a certificate is of this role and no other."""
     found = x509.load_pem_x509_certificate(certificate)

@@ -11,13 +11,20 @@ from typing import Annotated, Any, Literal, TypeVar, Union
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from aegaeon_scheduler.core.config import ConstantsOf, LatencyConstants, PaperSettings, PolicySettings, SlackSettings
+from aegaeon_scheduler.core.config import (
+    ConstantsOf,
+    LatencyConstants,
+    PaperSettings,
+    PolicySettings,
+    PrismSettings,
+    SlackSettings,
+)
 from aegaeon_scheduler.core.config import SchedulerConfig as CoreConfig
 from aegaeon_scheduler.core.domain import Tier
 from aegaeon_scheduler.errors import ConfigError
 
 T = TypeVar("T", bound=BaseModel)
-_PAPER, _SLACK = PaperSettings(), SlackSettings()
+_PAPER, _SLACK, _PRISM = PaperSettings(), SlackSettings(), PrismSettings()
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -144,19 +151,41 @@ class SlackEntry(_Frozen):
     move_slack_s: NotNegative = _SLACK.move_slack_s
 
 
-_POLICIES = ("paper", "slack")
+class PrismEntry(_Frozen):
+    """Bounds of core.config.PrismSettings, which says what each setting means and why it has its value."""
+
+    name: Literal["prism"] = "prism"
+    window_s: Seconds = _PRISM.window_s
+    interval_s: Seconds = _PRISM.interval_s
+    threshold: NotNegative = _PRISM.threshold
+    headroom: Share = _PRISM.headroom
+    quantum_steps: Count = _PRISM.quantum_steps
+    prompts_in_a_row: Count = _PRISM.prompts_in_a_row
+    part_tokens: Count = _PRISM.part_tokens
+    prompts_seen: Count = _PRISM.prompts_seen
+    pass_interval_s: Seconds = _PRISM.pass_interval_s
+    pass_gap_s: Seconds = _PRISM.pass_gap_s
+
+
+_POLICIES = ("paper", "slack", "prism")
 
 
 def _policy_name(given: Any) -> str:
-    """Which of the two a policy of the file is; slack where it does not say."""
+    """Which of them a policy of the file is; slack where it does not say."""
     name = given.get("name", "slack") if isinstance(given, dict) else getattr(given, "name", "slack")
     return name if name in _POLICIES else ""
 
 
 PolicyEntry = Annotated[
-    Union[Annotated[PaperEntry, Tag("paper")], Annotated[SlackEntry, Tag("slack")]],
+    Union[
+        Annotated[PaperEntry, Tag("paper")],
+        Annotated[SlackEntry, Tag("slack")],
+        Annotated[PrismEntry, Tag("prism")],
+    ],
     Discriminator(
-        _policy_name, custom_error_type="policy_name", custom_error_message="Input should be 'paper' or 'slack'"
+        _policy_name,
+        custom_error_type="policy_name",
+        custom_error_message="Input should be 'paper', 'slack' or 'prism'",
     ),
 ]
 
@@ -214,6 +243,7 @@ class SchedulerConfig(_Frozen):
 
     listen: str = Field(min_length=1)  # gRPC target to serve on: "unix:/run/scheduler.sock", "127.0.0.1:7000"
     admin_listen: str | None = Field(default=None, min_length=1)  # gRPC target of service Admin; None: not served
+    status_listen: str | None = Field(default=None, min_length=1)  # of this machine alone: Frontend.Status, plaintext
     tls: Path | None = None  # folder of ca.crt, tls.crt and tls.key: mutual TLS on both; None: plaintext
     lease: LeaseEntry | None = None  # who leads; None: this process, which is the only one
     pool: str = "default"
@@ -265,8 +295,10 @@ def core_config(config: SchedulerConfig) -> CoreConfig:
     )
 
 
-def _policy(entry: PaperEntry | SlackEntry) -> PolicySettings:
-    settings = PaperSettings if isinstance(entry, PaperEntry) else SlackSettings
+def _policy(entry: PaperEntry | SlackEntry | PrismEntry) -> PolicySettings:
+    if isinstance(entry, PaperEntry):
+        return PaperSettings(**entry.model_dump())
+    settings = PrismSettings if isinstance(entry, PrismEntry) else SlackSettings
     return settings(**entry.model_dump())
 
 

@@ -8,9 +8,12 @@ from math import inf
 from aegaeon_scheduler.core.domain import Slo
 from aegaeon_simulator.errors import SettingsError
 
-PRODUCTION = ("slack", "paper")  # the scheduler's own core
+PRODUCTION = ("slack", "paper", "prism")  # the scheduler's own core
 SPLIT = ("paper", "paper-artifact")  # prefill and decode devices, unless `unified` is given
-BASELINES = ("dedicated", "muxserve", "muxserve-memory", "serverlessllm", "serverlessllm-plus", "serverlessllm-fair")
+BASELINES = (
+    "dedicated", "muxserve", "muxserve-memory", "serverlessllm", "serverlessllm-plus", "serverlessllm-fair", "prewarm",
+    "vllm-sleep",
+)  # fmt: skip
 POLICIES = (*PRODUCTION, "paper-artifact", *BASELINES)
 
 

@@ -12,11 +12,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
 from aegaeon_gateway.metrics import Metrics
+from aegaeon_operator.kube.metrics import Metrics as OperatorMetrics
 from aegaeon_scheduler.core.snapshot import Snapshot
 from aegaeon_scheduler.service.metrics import EventMetrics, PoolMetrics
 
 FILES = Path(__file__).parents[2] / "helm" / "aegaeon" / "files"
-_METRIC = re.compile(r"aegaeon_(?:gateway|scheduler)_[a-z_]+")
+_METRIC = re.compile(r"aegaeon_(?:gateway|scheduler|operator)_[a-z_]+")
 
 
 def test_every_alert_asks_for_metrics_that_there_are() -> None:
@@ -33,7 +34,9 @@ def test_every_alert_asks_for_metrics_that_there_are() -> None:
 def test_every_panel_asks_for_metrics_that_there_are() -> None:
     panels = json.loads((FILES / "dashboard.json").read_bytes())["panels"]
 
-    asked = {name for panel in panels for target in panel["targets"] for name in _METRIC.findall(target["expr"])}
+    asked = {
+        name for panel in panels for target in panel.get("targets", ()) for name in _METRIC.findall(target["expr"])
+    }
 
     assert asked
     assert asked - exposed() == set()
@@ -55,6 +58,7 @@ def exposed() -> set[str]:
         registry,
         Metrics().registry,
         PoolMetrics(lambda: empty, ()),
+        OperatorMetrics().registry,
     )
     families = [family for collector in collectors for family in collector.collect()]
     suffixes = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}

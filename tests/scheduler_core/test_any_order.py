@@ -203,7 +203,7 @@ def strike(world: World, clients: list, trouble: Trouble) -> None:
                 world.submit_again(c)
 
 
-@pytest.mark.parametrize("policy", ["paper", "slack", IN_PARTS])
+@pytest.mark.parametrize("policy", ["paper", "slack", "prism", IN_PARTS])
 @settings(
     max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
@@ -229,7 +229,7 @@ def test_every_request_ends_exactly_once_and_frees_everything(policy, pool, requ
         assert not any(engine.state.host.used.values())
 
 
-@pytest.mark.parametrize("policy", ["paper", "slack", IN_PARTS])
+@pytest.mark.parametrize("policy", ["paper", "slack", "prism", IN_PARTS])
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(shape, arrivals, troubles, faults)
 def test_the_same_events_give_the_same_commands(policy, pool, requests, trouble, fault):
@@ -245,7 +245,7 @@ def test_the_same_events_give_the_same_commands(policy, pool, requests, trouble,
     assert record() == record()
 
 
-@pytest.mark.parametrize("policy", ["paper", "slack"])
+@pytest.mark.parametrize("policy", ["paper", "slack", "prism"])
 def test_a_report_in_flight_during_an_epoch_change_still_counts(policy):
     pool = {
         "roles": [Role.UNIFIED],

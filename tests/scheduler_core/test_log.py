@@ -12,7 +12,14 @@ from small_world import small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.config import ConstantsOf, LatencyConstants, PaperSettings, SchedulerConfig, SlackSettings
+from aegaeon_scheduler.core.config import (
+    ConstantsOf,
+    LatencyConstants,
+    PaperSettings,
+    PrismSettings,
+    SchedulerConfig,
+    SlackSettings,
+)
 from aegaeon_scheduler.core.domain import ModelName, Role
 from aegaeon_scheduler.core.errors import LogError
 from aegaeon_scheduler.core.log import LogWriter, decode, encode, read, replay
@@ -30,7 +37,9 @@ def test_every_event_and_command_survives_the_log(name, data):
     assert decode(json.loads(text), kind) == value
 
 
-@pytest.mark.parametrize("policy", [PaperSettings(q_max_s=2.5), SlackSettings(min_stay_s=2.5)])
+@pytest.mark.parametrize(
+    "policy", [PaperSettings(q_max_s=2.5), SlackSettings(min_stay_s=2.5), PrismSettings(interval_s=2.5)]
+)
 def test_a_configuration_survives_the_header(policy):
     config = SchedulerConfig(policy=policy, constants=(ConstantsOf("m", "d", LatencyConstants(a=0.5)),), hold_s=7.0)
     assert decode(json.loads(json.dumps(encode(config))), SchedulerConfig) == config

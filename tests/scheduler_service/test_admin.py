@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, engine_pb2, gateway_pb2, model_pb2
+from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, engine_pb2, gateway_pb2, gateway_pb2_grpc, model_pb2
 from aegaeon_scheduler.config import core_config, load_config
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.domain import Terms, Tier
 from aegaeon_scheduler.core.scheduler import Scheduler
-from aegaeon_scheduler.errors import ConfigError
+from aegaeon_scheduler.errors import ConfigError, ListenError
 from aegaeon_scheduler.service.tenants import configured
 
 CACHED = model_pb2.MODEL_PHASE_CACHED
@@ -43,6 +44,25 @@ async def test_admin_is_served_on_its_own_address_alone_and_nothing_else_is_ther
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await (await stack.admin()).Status(admin_pb2.AdminStatusRequest())
         assert error.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_the_status_has_a_port_of_its_own_on_this_machine_where_nothing_else_can_be_called(
+    serve: Any, brain: Any, folder: Path
+) -> None:
+    target = f"unix:{folder}/status.sock"
+    async with serve(brain, status_listen=target), grpc.aio.insecure_channel(target) as channel:
+        frontend: gateway_pb2_grpc.FrontendAsyncStub = gateway_pb2_grpc.FrontendStub(channel)
+        status = await anext(aiter(frontend.Status(gateway_pb2.StatusRequest())))
+        assert status.pool == "test"
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await anext(aiter(frontend.Serve()))
+        assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_the_status_is_not_served_to_other_machines(serve: Any, brain: Any) -> None:
+    with pytest.raises(ListenError, match=r"status_listen: .* is reached from other machines"):
+        async with serve(brain, status_listen="0.0.0.0:7003"):
+            pass
 
 
 async def set_catalog(stack: Any, *models: model_pb2.ModelSpec, **options: Any) -> admin_pb2.SetCatalogReply:

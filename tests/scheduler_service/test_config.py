@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from aegaeon_operator.reconcile.processes import policy_entry
+from aegaeon_operator.spec.engines import Scheduling
 from aegaeon_scheduler.config import core_config, load_config
-from aegaeon_scheduler.core.config import LatencyConstants, PaperSettings, SlackSettings
+from aegaeon_scheduler.core.config import LatencyConstants, PaperSettings, PrismSettings, SlackSettings, policy_settings
 from aegaeon_scheduler.errors import ConfigError
 
 MODEL = {"name": "m", "source": {"directory": "/m"}, "max_model_len": 0, "ttft_s": 1, "tbt_s": 0.1}
@@ -48,6 +50,14 @@ def test_a_policy_has_its_own_settings_and_is_slack_where_none_is_named(tmp_path
     assert policy({"min_stay_s": 2}) == SlackSettings(min_stay_s=2)
     assert policy({"name": "slack"}) == policy({}) == SlackSettings()
     assert policy({"name": "paper"}) == PaperSettings()
+    assert policy({"name": "prism", "threshold": 1}) == PrismSettings(threshold=1)
+
+
+@pytest.mark.parametrize("name", get_args(Scheduling.model_fields["policy"].annotation))
+def test_every_policy_of_a_gpupool_is_one_of_the_scheduler(tmp_path: Path, name: str) -> None:
+    given = policy_entry(Scheduling.model_validate({"policy": name}))
+    core = core_config(load_config(written(tmp_path, FULL | {"policy": given})))
+    assert core.policy == policy_settings(name)
 
 
 def without(key: str) -> Any:
@@ -62,6 +72,7 @@ def without(key: str) -> Any:
         (FULL | {"policy": {"name": "slack", "q_max_s": 3}}, "policy.q_max_s: unknown key"),
         (FULL | {"policy": {"name": "paper", "min_stay_s": 3}}, "policy.min_stay_s: unknown key"),
         (FULL | {"policy": {"name": "paper", "alpha_floor": 1.5}}, "policy.alpha_floor: Input should be less than"),
+        (FULL | {"policy": {"name": "prism", "min_stay_s": 3}}, "policy.min_stay_s: unknown key"),
         (FULL | {"policy": {"name": "slcak"}}, "policy.name: Input should be"),
         (FULL | {"models": [MODEL, MODEL]}, "models: m listed more than once"),
         (FULL | {"models": [MODEL | {"source": {}}]}, 'models.0.source: exactly one of "directory", "hub", "s3"'),

@@ -90,3 +90,42 @@ def test_static_models_share_a_device_step_by_step() -> None:
     workload = in_order(("plain",) * 2, [*arrivals([0.0], 11, 0), *arrivals([0.0], 11, 1)])
     outcome = run("muxserve", workload, device)
     assert max(r.times[-1] for r in outcome.requests) == pytest.approx(0.02 + 20 * 0.01)
+
+
+def test_a_sleeping_model_is_awake_for_a_quarter_of_ttft_while_others_wait_and_computes_its_kv_again() -> None:
+    device = plain_device(step_s=0.1, prefill_s=0.1)
+    work = (Arrival(0.0, 0, 1, 50), Arrival(1.0, 1, 1, 2))
+    outcome = run("vllm-sleep", Workload(("plain",) * 2, work), device)
+    first, other = outcome.requests
+    over = LOAD_S + SLO.ttft_s / 4
+    assert other.arrival_s + other.times[0] == pytest.approx(over + LOAD_S + 0.1, abs=0.11)
+    before = sum(t <= over + 0.11 for t in first.times)
+    gap = first.times[before] - first.times[before - 1]
+    assert gap == pytest.approx(LOAD_S + 0.2 + LOAD_S + 0.1, abs=0.01)  # the other one, and its own prompt once more
+    assert len(first.times) == 50
+    assert [u.prefill_s for u in outcome.usage] == [pytest.approx(0.3)]
+
+
+def test_a_model_alone_stays_awake() -> None:
+    device = plain_device(step_s=0.1, prefill_s=0.1)
+    outcome = run("vllm-sleep", Workload(("plain",), (Arrival(0.0, 0, 1, 80),)), device)
+    assert outcome.requests[0].times[-1] == pytest.approx(LOAD_S + 80 * 0.1)
+
+
+def test_prewarm_runs_a_model_at_once_that_was_asked_for_before() -> None:
+    device = plain_device(step_s=0.01, prefill_s=0.1)
+    work = (*arrivals([0.0], 5, 0), *arrivals([2.0], 5, 1), *arrivals([4.0], 5, 0), *arrivals([6.0], 5, 1))
+    outcome = run("prewarm", Workload(("plain",) * 2, tuple(work)), device)
+    waits = [request.times[0] for request in outcome.requests]
+    assert waits == [pytest.approx(x) for x in (LOAD_S + 0.1, LOAD_S + 0.1, 0.1, 0.1)]
+
+
+def test_prewarm_keeps_what_is_asked_for_often_where_not_all_fit() -> None:
+    device = plain_device(step_s=0.01, prefill_s=0.1)  # 72 GB: seven of 10 GB
+    often = arrivals([4.0 * i for i in range(24)], 5, 0)
+    others = [a for m in range(1, 13) for a in arrivals([2.0 + 4.0 * m, 50 + 4.0 * (m - 1)], 5, m)]
+    outcome = run("prewarm", in_order(("plain",) * 13, [*often, *others]), device)
+    waits = [r.times[0] for r in outcome.requests if r.model == 0]
+    assert waits[1:] == [pytest.approx(0.1)] * 23
+    cold = [r for r in outcome.requests if r.times[0] > 0.2]
+    assert len(cold) > 13  # seven of thirteen are warm, and each of the others is asked for once in 48 s

@@ -7,13 +7,14 @@ a pool's Secrets of certificates, or run its pods, can speak for the operator.
 from __future__ import annotations
 
 import base64
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.kube.client import CONFLICT, SECRETS, Cluster
-from aegaeon_operator.pki import Pair, is_due, is_of, issue, make_authority, signed_by
+from aegaeon_operator.pki import Pair, expiry, is_due, is_of, issue, make_authority, signed_by
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live
 from aegaeon_operator.reconcile.cluster.names import CERTIFICATES, certificates, child, manifest
 from aegaeon_operator.spec.resources import GpuPool
@@ -26,11 +27,18 @@ Files = dict[str, bytes]
 
 @dataclass(slots=True)
 class Certified:
-    """`own` are the operator's files; `written` and `failures` are about the Secrets of pods."""
+    """`own` are the operator's files; `written` and `failures` are about the Secrets of pods. `expiries`: of what is
+    used, by role, `ca` being the authority."""
 
     own: Files
     written: list[Json] = field(default_factory=list)
     failures: dict[ChildKey, str] = field(default_factory=dict)
+    expiries: dict[str, datetime] = field(default_factory=dict)
+
+    def note_expiry(self, role: str, certificate: bytes) -> None:
+        """Of what a role uses; one that cannot be read has none."""
+        with contextlib.suppress(ValueError):
+            self.expiries[str(role)] = expiry(certificate)
 
 
 async def ensure(
@@ -45,18 +53,23 @@ async def ensure(
     for role in sorted(set(CERTIFICATES.values())):
         at = _key(key, certificates(role))
         secret = children.get(at)
-        if secret is None or not _owned(secret, pool) or _stale(_files(secret), role, authority, now):
+        files = _files(secret) if secret else {}
+        if secret is None or not _owned(secret, pool) or _stale(files, role, authority, now):
             try:
                 if secret is None:
                     await cluster.claim_secret(at.namespace, at.name)
-                secret = _secret(key, pool, certificates(role), _issued(authority, role, now))
-                found.written.append(await cluster.apply(secret))
+                issued = _issued(authority, role, now)
+                found.written.append(await cluster.apply(_secret(key, pool, certificates(role), issued)))
+                files = issued
             except KubeError as error:
                 if error.status == 0:
                     raise
                 found.failures[at] = str(error)
+        found.note_expiry(role, files.get("tls.crt", b""))
     if _stale(own, Role.OPERATOR, authority, now):
         found.own = _issued(authority, Role.OPERATOR, now)
+    found.note_expiry(Role.OPERATOR, found.own["tls.crt"])
+    found.note_expiry("ca", authority.certificate)
     return found
 
 

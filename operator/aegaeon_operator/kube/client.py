@@ -162,7 +162,7 @@ def _when(event: Json) -> str:
 
 
 @asynccontextmanager
-async def connect() -> AsyncIterator[Cluster]:
+async def connect(observe: server.Observer) -> AsyncIterator[Cluster]:
     """With the pod's service account, or KUBECONFIG. Raises KubeError when there is neither."""
-    async with server.connect() as api:
+    async with server.connect(observe) as api:
         yield Cluster(api)

@@ -13,19 +13,18 @@ from datetime import UTC, datetime
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.errors import SettingsError
 from aegaeon_operator.kube import certificates
-from aegaeon_operator.kube.client import CONFLICT, NOT_FOUND, SECRETS, Cluster
+from aegaeon_operator.kube.client import SECRETS, Cluster
 from aegaeon_operator.kube.gather import named_secrets, observe, secret_text, with_children
+from aegaeon_operator.kube.metrics import Metrics
 from aegaeon_operator.kube.scaling import replicas, standby
 from aegaeon_operator.kube.scheduler import SchedulerLink
+from aegaeon_operator.kube.statuses import Statuses
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.kube.writing import Writer
-from aegaeon_operator.reconcile.cluster.conditions import is_due, notes
 from aegaeon_operator.reconcile.cluster.desired import Desired, desired
 from aegaeon_operator.reconcile.cluster.facts import (
     ChildKey,
-    Json,
     Key,
-    Note,
     Observed,
     Platform,
     RedisAt,
@@ -34,11 +33,12 @@ from aegaeon_operator.reconcile.cluster.facts import (
     Subject,
 )
 from aegaeon_operator.reconcile.cluster.failover import Failover
-from aegaeon_operator.reconcile.cluster.names import MANAGER, SCHEDULERS, admin_target, child
+from aegaeon_operator.reconcile.cluster.figures import figures
+from aegaeon_operator.reconcile.cluster.names import SCHEDULERS, admin_target, child
 from aegaeon_operator.reconcile.cluster.readiness import ready_schedulers, to_ask_about
 from aegaeon_operator.reconcile.cluster.report import reports
 from aegaeon_operator.reconcile.cluster.scaler import Scaler
-from aegaeon_operator.spec.resources import API_VERSION, GpuPoolSpec
+from aegaeon_operator.spec.resources import GpuPoolSpec
 
 _log = logging.getLogger(__name__)
 # Looks at a pool that nothing happens to: something on its way, serving, with Secrets to read again, at rest.
@@ -52,15 +52,16 @@ class _Memory:
     """What is remembered of a pool between looks; losing it costs a few reads."""
 
     writer: Writer
+    statuses: Statuses
     links: dict[str, SchedulerLink] = field(default_factory=dict)
     certificates: certificates.Files = field(default_factory=dict)
+    expiries: dict[str, datetime] = field(default_factory=dict)
     facts: SchedulerFacts | None = None
     unreachable: str = ""
     leader: SchedulerLink | None = None
     scaler: Scaler = field(default_factory=Scaler)
     failover: Failover = field(default_factory=Failover)
     demand: asyncio.Task[None] | None = None
-    written: dict[str, float] = field(default_factory=dict)
     heard: dict[Subject, tuple[float, str]] = field(default_factory=dict)
     """what Events said of an object, and when they were asked"""
 
@@ -69,11 +70,17 @@ class Controller:
     """Looks at pools one at a time each. `clock` is monotonic, in seconds."""
 
     def __init__(
-        self, cluster: Cluster, store: Store, platform: Platform, clock: Callable[[], float] = time.monotonic
+        self,
+        cluster: Cluster,
+        store: Store,
+        platform: Platform,
+        clock: Callable[[], float] = time.monotonic,
+        metrics: Metrics | None = None,
     ) -> None:
         self._cluster = cluster
         self._store = store
         self._platform = platform
+        self._metrics = metrics or Metrics()
         self._clock = clock
         self._memories: dict[Key, _Memory] = {}
         self.on_demand: Callable[[Key], None] = lambda key: None
@@ -81,11 +88,12 @@ class Controller:
 
     async def reconcile(self, key: Key) -> float:
         """Make the pool what it should be; returns when to look again. Raises KubeError: then sooner."""
-        memory = self._memories.get(key) or _Memory(Writer(self._cluster, self._store, self._clock))
+        memory = self._memories.get(key) or self._new_memory()
         self._memories[key] = memory
         observed = await self._gather(key, memory)
         if observed.gpu_pool is None and not observed.model_pools:
             await self._forget(key)
+            self._metrics.forget(key)
             return _REST_S
         failures = await self._certify(observed, memory)
         wanted = desired(observed)
@@ -95,13 +103,18 @@ class Controller:
         warnings = await self._warnings(observed, memory)
         observed = replace(observed, scheduler=memory.facts, unreachable=memory.unreachable, warnings=warnings)
         found = reports(observed, wanted, failures)
-        await self._write_all(found, memory)
+        await memory.statuses.write(found)
+        self._metrics.seen(key, figures(observed, found, failures), memory.expiries)
         return min(self._wake(observed, memory), self._again_in(observed, memory, found), memory.writer.again_in())
 
     async def close(self) -> None:
         """End all channels."""
         for key in list(self._memories):
             await self._forget(key)
+
+    def _new_memory(self) -> _Memory:
+        parts = (self._cluster, self._store, self._clock)
+        return _Memory(Writer(*parts), Statuses(*parts))
 
     async def _gather(self, key: Key, memory: _Memory) -> Observed:
         observed = observe(key, self._store.of_pool(key), datetime.now(UTC), self._platform)
@@ -132,7 +145,9 @@ class Controller:
             if error.status == 0:
                 raise
             return {ChildKey("Secret", key.namespace, child(key, "ca")): str(error)}
-        self._keep(found.written)
+        memory.expiries = found.expiries
+        for answer in found.written:  # it is newer than what the watch has brought
+            self._store.put(answer)
         if found.own != memory.certificates:
             await self._disconnect(memory)
             memory.certificates = found.own
@@ -187,70 +202,6 @@ class Controller:
         except KubeError as error:
             _log.info("%s/%s: no Events: %s", observed.key.namespace, observed.key.name, error)
         return {one.key: said for one, (_, said) in memory.heard.items()}
-
-    async def _write_all(self, found: list[Report], memory: _Memory) -> None:
-        """Each for itself: a status that is refused holds up no other."""
-        refused: list[str] = []
-        for report in found:
-            try:
-                await self._write(report, memory)
-            except KubeError as error:
-                if error.status == 0:
-                    raise
-                refused.append(f"status of {report.about.kind} {report.about.name}: {error}")
-        if refused:
-            raise KubeError(0, "; ".join(refused))
-
-    async def _write(self, report: Report, memory: _Memory) -> None:
-        now = self._clock()
-        if not is_due(report, memory.written.get(report.about.uid), now):
-            return
-        about = report.about
-        head = {"apiVersion": API_VERSION, "kind": about.kind}
-        metadata = {"namespace": about.namespace, "name": about.name, "uid": about.uid}
-        try:
-            answer = await self._cluster.apply({**head, "metadata": metadata, "status": report.status}, "status")
-        except KubeError as error:
-            if error.status in (NOT_FOUND, CONFLICT):  # gone meanwhile, or another object of that name
-                return
-            raise
-        memory.written[about.uid] = now
-        self._keep([answer])
-        for note in notes(report):
-            try:
-                await self._post(note)
-            except KubeError as error:  # what it tells stands in the status, too
-                _log.info("%s %s/%s: no Event: %s", about.kind, about.namespace, about.name, error)
-
-    async def _post(self, note: Note) -> None:
-        about, now = note.about, datetime.now(UTC)
-        stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
-        await self._cluster.create(
-            {
-                "apiVersion": "v1",
-                "kind": "Event",
-                "metadata": {"generateName": f"{about.name}-", "namespace": about.namespace},
-                "involvedObject": {
-                    "apiVersion": API_VERSION,
-                    "kind": about.kind,
-                    "namespace": about.namespace,
-                    "name": about.name,
-                    "uid": about.uid,
-                },
-                "type": "Warning" if note.warning else "Normal",
-                "reason": note.reason,
-                "message": note.message[:1024],
-                "source": {"component": MANAGER},
-                "firstTimestamp": stamp,
-                "lastTimestamp": stamp,
-                "count": 1,
-            }
-        )
-
-    def _keep(self, answers: list[Json]) -> None:
-        """What the API server answered is newer than what the watch has brought."""
-        for answer in answers:
-            self._store.put(answer)
 
     def _wake(self, observed: Observed, memory: _Memory) -> float:
         """When to reconcile a pool at zero engines: at its first request, which its scheduler reports at once."""

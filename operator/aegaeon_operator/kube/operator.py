@@ -21,12 +21,15 @@ from aegaeon_kube.errors import KubeError
 from aegaeon_kube.lease import Leadership, LeaseSettings
 from aegaeon_kube.server import address_in_pod
 from aegaeon_operator.config import OperatorConfig
+from aegaeon_operator.errors import SettingsError
 from aegaeon_operator.kube.client import GPU_POOLS, MODEL_POOLS, Cluster, connect, labelled
 from aegaeon_operator.kube.controller import Controller
+from aegaeon_operator.kube.metrics import Metrics
 from aegaeon_operator.kube.queue import Queue
 from aegaeon_operator.kube.store import Store
-from aegaeon_operator.reconcile.cluster.facts import ChildKey
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Key
 from aegaeon_operator.reconcile.cluster.names import MANAGED
+from aegaeon_proto.pages import Pages
 
 _log = logging.getLogger(__name__)
 _OURS = ",".join(f"{name}={value}" for name, value in MANAGED.items())
@@ -38,31 +41,43 @@ async def run(config: OperatorConfig) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with _health(config.health_port), connect() as cluster:
+    metrics = Metrics()
+    metrics.workers.set(config.workers)
+    async with _health(config.health_port), _scraped(config.metrics_port, metrics), connect(metrics.called) as cluster:
         leadership = Leadership(cluster.api, LeaseSettings(config.platform.namespace, config.holder))
         if await _first(stop.wait(), leadership.acquire()) == 0:
             return 0
+        metrics.leads.set(1)
         try:
-            ended = await _first(stop.wait(), leadership.keep(), _work(config, cluster))
+            ended = await _first(stop.wait(), leadership.keep(), _work(config, cluster, metrics))
             return 1 if ended == 1 else 0  # work ends by itself when kopf, which takes signals over, hears one
         finally:
             await leadership.release()
 
 
-async def _work(config: OperatorConfig, cluster: Cluster) -> None:
+async def _work(config: OperatorConfig, cluster: Cluster, metrics: Metrics) -> None:
     store = Store()
-    controller = Controller(cluster, store, config.platform)
-    queue = Queue(controller.reconcile, config.workers)
+    controller = Controller(cluster, store, config.platform, metrics=metrics)
+
+    async def reconcile(key: Key) -> float:
+        with metrics.look(key):
+            return await controller.reconcile(key)
+
+    queue = Queue(reconcile, config.workers)
+    metrics.queue_length.set_function(lambda: queue.length)
+    metrics.running.set_function(lambda: queue.running)
     controller.on_demand = lambda key: queue.add([key], 0.0)
     while True:  # nothing is decided before the first list is complete
         try:
             await list_all(config, cluster, store, queue)
+            metrics.all_listed()
             break
         except KubeError as error:
             _log.warning("listing: %s; again in %g s", error, _RETRY_S)
             await asyncio.sleep(_RETRY_S)
     try:
-        await _first(_watch(config, store, queue), queue.run(), _list_again(config, cluster, store, queue))
+        again = _list_again(config, cluster, store, queue, metrics)
+        await _first(_watch(config, store, queue, metrics), queue.run(), again)
     finally:
         await controller.close()
 
@@ -83,22 +98,24 @@ async def list_all(config: OperatorConfig, cluster: Cluster, store: Store, queue
         queue.add(changed)
 
 
-async def _list_again(config: OperatorConfig, cluster: Cluster, store: Store, queue: Queue) -> None:
+async def _list_again(config: OperatorConfig, cluster: Cluster, store: Store, queue: Queue, metrics: Metrics) -> None:
     while True:
         await asyncio.sleep(config.relist_s)
         try:
             await list_all(config, cluster, store, queue)
+            metrics.all_listed()
         except KubeError as error:
             _log.warning("listing again: %s", error)
 
 
-async def _watch(config: OperatorConfig, store: Store, queue: Queue) -> None:
+async def _watch(config: OperatorConfig, store: Store, queue: Queue, metrics: Metrics) -> None:
     registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.persistence.diffbase_storage = _NoComparison()
     settings.scanning.disabled = True  # kinds that come later are seen by the next list; no right to read CRDs needed
 
     async def changed(event: Any, body: Any, **_: Any) -> None:
+        metrics.event(body["kind"])
         queue.add(store.remove(body) if event["type"] == "DELETED" else store.put(dict(body)))
 
     ours = labelled(config.platform)
@@ -174,3 +191,20 @@ async def _health(port: int) -> AsyncIterator[None]:
         yield
     finally:
         await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def _scraped(port: int, metrics: Metrics) -> AsyncIterator[None]:
+    """On a port of its own: any client may ask for health, but metrics name tenants' objects. Raises SettingsError."""
+    if not port:
+        yield
+        return
+    pages = Pages(f"0.0.0.0:{port}", lambda: True, "", metrics.render)
+    try:
+        await pages.start()
+    except OSError as error:
+        raise SettingsError(f"AEGAEON_METRICS_PORT: {error}") from error
+    try:
+        yield
+    finally:
+        await pages.stop()

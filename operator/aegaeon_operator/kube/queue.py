@@ -28,6 +28,16 @@ class Queue:
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
 
+    @property
+    def length(self) -> int:
+        """Pools that are due and wait for a worker."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Pools that workers look at."""
+        return len(self._running)
+
     def add(self, keys: Iterable[Key], delay_s: float = _GATHER_S) -> None:
         """Look at these soon."""
         for key in keys:

@@ -38,6 +38,8 @@ def policy_entry(scheduling: Scheduling) -> Json:
     """The chosen policy with its own settings alone: the scheduler knows no others under its name."""
     if scheduling.policy == "paper":
         return {"name": "paper", "q_max_s": scheduling.q_max, "max_gpsize": scheduling.max_group_size}
+    if scheduling.policy == "prism":
+        return {"name": "prism"}
     return {"name": "slack", "min_stay_s": scheduling.min_stay}
 
 

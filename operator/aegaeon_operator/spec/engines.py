@@ -150,10 +150,11 @@ class PoolMemory(Strict):
 class Scheduling(Strict):
     """How engines are shared."""
 
-    policy: Literal["slack", "paper"] = Field(
+    policy: Literal["slack", "paper", "prism"] = Field(
         default="slack",
         description="`slack`: earliest deadline first; the model with the most slack is preempted. "
-        "`paper`: grouped first-come-first-served prefill, batched weighted round-robin decode.",
+        "`paper`: grouped first-come-first-served prefill, batched weighted round-robin decode. `prism`: a model is on "
+        "one engine, chosen by KV pressure, until it is idle.",
     )
     q_max: PositiveDuration = Field(default=4.0, description="Longest quota of one turn (policy `paper`).")
     max_group_size: Annotated[int, Field(ge=1, le=1024)] = Field(

@@ -172,16 +172,47 @@ class SlackSettings:
     move_slack_s: float = 1.0
 
 
-PolicySettings = Union[PaperSettings, SlackSettings]
+@dataclass(frozen=True, slots=True)
+class PrismSettings:
+    """Policy `prism`: KV pressure, Moore and Hodgson, idle models evicted. The paper names none of these values."""
+
+    name: Literal["prism"] = "prism"
+    # Seconds over which a model's tokens are counted: as long as an answer lasts, so that one counts whole.
+    window_s: float = 30.0
+    # Seconds between two looks at where all models are.
+    interval_s: float = 5.0
+    # Share by which KV pressure must be larger where a model is for it to move: less moves models for what is chance.
+    threshold: float = 0.35
+    # Share of an instance's memory that stays free for growth where a model is placed.
+    headroom: float = 0.05
+    # Decode steps of one turn: models of an instance take turns.
+    quantum_steps: int = 8
+    # Prompts, or parts of one, before a decode turn comes where there is one.
+    prompts_in_a_row: int = 4
+    # Tokens of one part of a prompt.
+    part_tokens: int = 2048
+    # Prompts of a model that are looked at, first come first served: later ones change nothing soon.
+    prompts_seen: int = 64
+    # Seconds between two passes over the pool at most, while a model waits for an instance; and at least.
+    pass_interval_s: float = 0.2
+    pass_gap_s: float = 0.05
+
+
+PolicySettings = Union[PaperSettings, SlackSettings, PrismSettings]
+
+_SETTINGS: tuple[type[PaperSettings] | type[SlackSettings] | type[PrismSettings], ...] = (
+    PaperSettings,
+    SlackSettings,
+    PrismSettings,
+)
 
 
 def policy_settings(name: str) -> PolicySettings:
     """A policy by name, with its defaults. Raises ConfigError for an unknown name."""
-    if name == PaperSettings().name:
-        return PaperSettings()
-    if name == SlackSettings().name:
-        return SlackSettings()
-    raise ConfigError(f"policy.name: {name!r} is unknown; known: paper, slack")
+    known = {settings().name: settings for settings in _SETTINGS}
+    if name not in known:
+        raise ConfigError(f"policy.name: {name!r} is unknown; known: {', '.join(known)}")
+    return known[name]()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.book import least_slabs
 from aegaeon_scheduler.core.commands import Command
-from aegaeon_scheduler.core.config import PaperSettings, SchedulerConfig
+from aegaeon_scheduler.core.config import PaperSettings, PrismSettings, SchedulerConfig
 from aegaeon_scheduler.core.conservation import check
 from aegaeon_scheduler.core.copies import Copies
 from aegaeon_scheduler.core.domain import RejectCode, SeqId
@@ -22,6 +22,7 @@ from aegaeon_scheduler.core.mover import Mover
 from aegaeon_scheduler.core.overtaking import Overtaking
 from aegaeon_scheduler.core.policies import Policy, Proposal
 from aegaeon_scheduler.core.policies.paper import PaperPolicy
+from aegaeon_scheduler.core.policies.prism import PrismPolicy
 from aegaeon_scheduler.core.policies.slack import SlackPolicy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.recovery import Recovery
@@ -37,7 +38,9 @@ from aegaeon_scheduler.core.timers import Timers
 def policy_for(pool: Pool) -> Policy:
     """The policy whose settings are given."""
     settings = pool.config.policy
-    return PaperPolicy(pool, settings) if isinstance(settings, PaperSettings) else SlackPolicy(pool, settings)
+    if isinstance(settings, PaperSettings):
+        return PaperPolicy(pool, settings)
+    return PrismPolicy(pool, settings) if isinstance(settings, PrismSettings) else SlackPolicy(pool, settings)
 
 
 class Scheduler:

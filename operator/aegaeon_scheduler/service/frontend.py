@@ -251,3 +251,13 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
 
 def _load(kv_used: float) -> gateway_pb2.GatewayReply:
     return gateway_pb2.GatewayReply(load=gateway_pb2.PoolLoad(kv_used=kv_used))
+
+
+def status_alone(frontend: FrontendService) -> grpc.GenericRpcHandler:
+    """Frontend.Status and no other call, for a port without certificates."""
+    handler = grpc.unary_stream_rpc_method_handler(
+        frontend.Status,
+        request_deserializer=gateway_pb2.StatusRequest.FromString,
+        response_serializer=gateway_pb2.PoolStatus.SerializeToString,
+    )
+    return grpc.method_handlers_generic_handler("aegaeon.v1.Frontend", {"Status": handler})

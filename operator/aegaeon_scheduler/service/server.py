@@ -21,7 +21,7 @@ from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.changes import CatalogChanges
 from aegaeon_scheduler.service.driver import Brain, Driver, Observer
 from aegaeon_scheduler.service.engine import EngineService
-from aegaeon_scheduler.service.frontend import FrontendService
+from aegaeon_scheduler.service.frontend import FrontendService, status_alone
 from aegaeon_scheduler.service.leadership import LeadershipService
 from aegaeon_scheduler.service.metrics import EventMetrics, PoolMetrics
 from aegaeon_scheduler.service.mismatched import Mismatched
@@ -78,7 +78,11 @@ class Service:
         engine_pb2_grpc.add_EngineServicer_to_server(self.engine, server)
         gateway_pb2_grpc.add_FrontendServicer_to_server(self.frontend, server)
         leadership_pb2_grpc.add_LeadershipServicer_to_server(self.leadership, server)
-        self._servers = [("listen", config.listen, server)]
+        self._servers = [("listen", config.listen, server, config.tls)]
+        if config.status_listen is not None:
+            server = make_server()
+            server.add_generic_rpc_handlers((status_alone(self.frontend),))
+            self._servers.append(("status_listen", config.status_listen, server, None))
         if config.admin_listen is not None:
             incarnation = uuid.uuid4().hex[:12]
             admin = AdminService(
@@ -86,7 +90,7 @@ class Service:
             )
             server = make_server(_OPTIONS)
             admin_pb2_grpc.add_AdminServicer_to_server(admin, server)
-            self._servers.append(("admin_listen", config.admin_listen, server))
+            self._servers.append(("admin_listen", config.admin_listen, server, config.tls))
         self._serving = False
         listen = config.metrics_listen
         self._pages = Pages(listen, lambda: self._serving, "not serving", self._render) if listen else None
@@ -97,9 +101,9 @@ class Service:
     async def start(self) -> None:
         """Tell the core of the models, then serve. Raises ListenError when an address cannot be bound."""
         self.driver.handle(self.catalog.event())
-        for key, target, server in self._servers:
+        for key, target, server, tls in self._servers:
             try:
-                add_port(server, target, self._config.tls)
+                add_port(server, target, tls)
             except (RuntimeError, TlsError) as error:
                 raise ListenError(f"{key}: cannot serve on {target}: {error}") from error
         if self._pages:
@@ -107,7 +111,7 @@ class Service:
                 await self._pages.start()
             except OSError as error:
                 raise ListenError(str(error)) from error
-        for _, _, server in self._servers:
+        for _, _, server, _ in self._servers:
             await server.start()
         self._serving = True
 
@@ -118,7 +122,7 @@ class Service:
         self.engine.stop()
         self.frontend.stop()
         self.driver.stop()
-        await asyncio.gather(*(server.stop(_DRAIN_S) for _, _, server in self._servers))
+        await asyncio.gather(*(server.stop(_DRAIN_S) for _, _, server, _ in self._servers))
         if self._pages:
             await self._pages.stop()
         await self._tracing.close()

@@ -28,6 +28,10 @@ class Batch:
         """Of all, at their lengths so far."""
         return self.context * self.kind.kv_bytes_per_token
 
+    def jobs(self) -> list[Job]:
+        """Those in it, in the order in which they joined."""
+        return list(self._since)
+
     def join(self, job: Job) -> None:
         """From the next step on."""
         ticks = len(self._ticks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from aegaeon_simulator.baselines.batch import Batch
 from aegaeon_simulator.baselines.job import Bench, Job, State, token_of_each
@@ -36,6 +37,21 @@ class Station:
         """No model is resident."""
         self.models, self._room = {}, 0.0
 
+    def drop_kv(self) -> list[Job]:
+        """All that runs or waits here, without its KV: it is computed again wherever it goes on."""
+        jobs = [job for batch in self.models.values() for job in batch.jobs()] + list(self.prompts)
+        self.write_outcomes()
+        self.models = {model: Batch(batch.kind) for model, batch in self.models.items()}
+        self.prompts.clear()
+        for job in jobs:
+            job.evict()
+        return jobs
+
+    @property
+    def spare_bytes(self) -> float:
+        """Memory that neither weights nor the KV of what runs or waits takes."""
+        return self._room - self._used()
+
     @property
     def idle(self) -> bool:
         """Whether nothing runs or waits here."""
@@ -43,13 +59,15 @@ class Station:
 
     def fits(self, job: Job) -> bool:
         """Whether the KV of one more fits, at its length so far."""
-        used = sum(batch.kv_bytes for batch in self.models.values())
-        used += sum(j.context * j.kind.kv_bytes_per_token for j in self.prompts)
-        return used + job.context * job.kind.kv_bytes_per_token <= self._room
+        return job.context * job.kind.kv_bytes_per_token <= self.spare_bytes
 
-    def work(self) -> Process:
+    def _used(self) -> float:
+        used = sum(batch.kv_bytes for batch in self.models.values())
+        return used + sum(j.context * j.kind.kv_bytes_per_token for j in self.prompts)
+
+    def work(self, until: Callable[[], bool] = lambda: False) -> Process:
         """Until nothing is left: the oldest prompt that fits, else one step of the next model."""
-        while not self.idle:
+        while not self.idle and not until():
             if self.prompts and self._fits_now(self.prompts[0]):
                 yield from self._prefill(self.prompts.popleft())
             else:
@@ -127,7 +145,6 @@ class FairPool:
         self._bench = bench
         self._stations = [Station(bench) for _ in range(count)]
         self._queue: list[Job] = []
-        self._loading: set[int] = set()
 
     def workers(self) -> list[Process]:
         """One process a device."""
@@ -161,23 +178,34 @@ class FairPool:
     def _first(self, station: Station) -> Job | None:
         """The first in line; a device that has its model and nothing to do is left to take it."""
         for job in self._queue:
-            others = (s for s in self._stations if s is not station and s.idle and job.model in s.models)
-            if job.model in station.models or next(others, None) is None:
+            others = (s for s in self._stations if s is not station and s.idle and self._here(s, job.model))
+            if self._here(station, job.model) or next(others, None) is None:
                 return job
         return None
+
+    def _here(self, station: Station, model: int) -> bool:
+        """Whether the device has the model's weights."""
+        return model in station.models
 
     def _serve(self, station: Station, job: Job) -> Process:
         self._queue.remove(job)
         station.prompts.append(job)
         if job.model not in station.models:
-            station.clear()
-            station.hold(job.model, job.kind)
-            seconds = self._bench.device.load_s(job.kind)
+            seconds = self._change(station, job)
             station.usage.changed(seconds)
             station.usage.switch_s += seconds
             self._take(station)
             yield seconds
         self._take(station)
+        yield from self._work(station)
+
+    def _change(self, station: Station, job: Job) -> float:
+        """Its model takes the place of the one before; seconds until it runs."""
+        station.clear()
+        station.hold(job.model, job.kind)
+        return self._bench.device.load_s(job.kind)
+
+    def _work(self, station: Station) -> Process:
         yield from station.work()
 
     def _take(self, station: Station) -> None:

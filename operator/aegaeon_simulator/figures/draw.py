@@ -15,7 +15,20 @@ from aegaeon_simulator.figures.measure import PARTS, STALL_QUANTILES
 from aegaeon_simulator.results.attainment_curve import TARGET
 from aegaeon_simulator.settings import POLICIES
 
-_COLOURS = ("#d62728", "#1f77b4", "#17becf", "#7f7f7f", "#bcbd22", "#8c564b", "#ff7f0e", "#e377c2", "#2ca02c")
+_COLOURS = (
+    "#d62728",
+    "#1f77b4",
+    "#17becf",
+    "#7f7f7f",
+    "#bcbd22",
+    "#8c564b",
+    "#ff7f0e",
+    "#e377c2",
+    "#2ca02c",
+    "#9467bd",
+    "#98df8a",
+    "#393b79",
+)
 COLOUR = dict(zip(POLICIES, _COLOURS, strict=True))
 AXES = {"models": "models", "rate": "requests per second of each model", "speedup": "times faster than recorded"}
 _RC: dict[Any, Any] = {

@@ -22,6 +22,7 @@ from aegaeon_operator.reconcile.cluster.names import (
     SCHEDULER_ADMIN,
     SCHEDULER_METRICS,
     SCHEDULER_PORT,
+    SCHEDULER_STATUS,
     SCHEDULERS,
     SEGMENTS,
     SINK_PORT,
@@ -35,6 +36,7 @@ from aegaeon_operator.reconcile.cluster.names import (
 )
 from aegaeon_operator.reconcile.cluster.picker import picker
 from aegaeon_operator.reconcile.cluster.pods import ENGINE_DRAIN_S, GATEWAY_DRAIN_S, WITHDRAW_S
+from aegaeon_operator.reconcile.cluster.policies import policies
 from aegaeon_operator.reconcile.cluster.routes import routes
 from aegaeon_operator.reconcile.cluster.workloads import workloads
 from aegaeon_operator.reconcile.processes import (
@@ -81,6 +83,7 @@ def desired(observed: Observed) -> Desired:
         _secret(observed.key, pool, "credentials", attached.credentials),
         *([_secret(observed.key, pool, "redis", dict(observed.redis))] if observed.redis else []),
         *workloads(observed, pool, spec, configs),
+        *policies(observed, pool, spec, attached.served),
         *picker(observed, pool, spec),
         *routes(observed.key, pool, spec, sorted(accepted, key=lambda one: one.age)),
     )
@@ -119,6 +122,7 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
             "listen": f"0.0.0.0:{SCHEDULER_PORT}",
             "tls": TLS,
             "admin_listen": f"0.0.0.0:{SCHEDULER_ADMIN}",
+            "status_listen": f"127.0.0.1:{SCHEDULER_STATUS}",  # for `kubectl port-forward`
             "metrics_listen": f"0.0.0.0:{SCHEDULER_METRICS}",
             "lease": {
                 "namespace": key.namespace,

@@ -116,6 +116,14 @@ class RedisAt:
 
 
 @dataclass(frozen=True, slots=True)
+class Egress:
+    """Where pools' pods may go is restricted; ports of pods, as network plugins see them."""
+
+    api_server_ports: tuple[int, ...] = (443, 6443)
+    dns_ports: tuple[int, ...] = (53,)
+
+
+@dataclass(frozen=True, slots=True)
 class Platform:
     """What the operator's environment says: the same for all pools."""
 
@@ -129,6 +137,8 @@ class Platform:
     """of the operator: it alone may reach the schedulers' admin ports"""
     metrics_namespaces: tuple[str, ...] = ("monitoring",)
     """whose pods may reach the ports of metrics; `*`: all"""
+    egress: Egress | None = None
+    """None: pools' pods may go anywhere"""
     picker_role: str = "ClusterRole/picker"
     """kind and name of the role that endpoint pickers are given"""
     scheduler_role: str = "ClusterRole/scheduler"

@@ -15,15 +15,8 @@ from aegaeon_operator.reconcile.cluster.names import (
     selector,
 )
 from aegaeon_operator.reconcile.cluster.pods import picker_pod
-from aegaeon_operator.reconcile.cluster.workloads import (
-    account,
-    budget,
-    deployment,
-    policy,
-    reachable,
-    scraped,
-    service,
-)
+from aegaeon_operator.reconcile.cluster.policies import policy, reachable, scraped, to_api_server
+from aegaeon_operator.reconcile.cluster.workloads import account, budget, deployment, service
 from aegaeon_operator.spec.kubernetes import EndpointPicker, PickerPeer, PickerService
 from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec
 
@@ -44,7 +37,7 @@ def picker(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec) -> Iterat
         yield _service(key, pool)
         yield budget(key, pool, "picker")
         ingress = [reachable(_allowed(asked), PICKER_PORT), *scraped(observed.platform, PICKER_METRICS)]
-        yield policy(key, pool, "picker", ingress)
+        yield policy(key, pool, "picker", ingress, to_api_server(observed.platform))
         if observed.platform.provider == "istio":
             yield _unchecked(key, pool)
 

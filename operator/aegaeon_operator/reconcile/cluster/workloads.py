@@ -1,21 +1,19 @@
-"""What runs and how it is reached: Deployments, StatefulSets, their Services, disruption budgets, network policies."""
+"""What runs and how it is reached: Deployments, StatefulSets, their Services, disruption budgets."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aegaeon_operator.reconcile.cluster.facts import Json, Key, Live, Observed, Platform
+from aegaeon_operator.reconcile.cluster.facts import Json, Key, Live, Observed
 from aegaeon_operator.reconcile.cluster.names import (
     COMPONENTS,
     ENGINE_METRICS,
-    GATEWAY_METRICS,
     GATEWAY_PORT,
     KUEUE_LABELS,
     SCHEDULER_ADMIN,
     SCHEDULER_METRICS,
     SCHEDULER_PORT,
     SCHEDULERS,
-    SINK_PORT,
     child,
     manifest,
     selector,
@@ -44,7 +42,6 @@ def workloads(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec, config
         yield _queued(pool, _stateful_set(key, pool, component, replicas, engines))
         yield service(key, pool, component, headless=True, metrics=ENGINE_METRICS)
         yield budget(key, pool, component)
-    yield from _policies(observed, pool, spec)
 
 
 def running_schedulers(observed: Observed, spec: GpuPoolSpec) -> tuple[str, ...]:
@@ -126,60 +123,3 @@ def budget(key: Key, pool: Live[GpuPool], component: str) -> Json:
     found = manifest("policy/v1", "PodDisruptionBudget", key.namespace, child(key, component), key, pool, component)
     found["spec"] = {"maxUnavailable": 1, "selector": {"matchLabels": selector(key, component)}}
     return found
-
-
-def _policies(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec) -> Iterator[Json]:
-    """In: the API from anywhere, the operator to the admin port, roles of the pool to whom they speak with."""
-    key, platform = observed.key, observed.platform
-    engines, peers = _pods(key, *COMPONENTS.values()), _pods(key, "gateway", *COMPONENTS.values())
-    yield policy(
-        key,
-        pool,
-        "gateway",
-        [reachable([], GATEWAY_PORT), reachable([engines], SINK_PORT), *scraped(platform, GATEWAY_METRICS)],
-    )
-    for name in SCHEDULERS:
-        ingress = [
-            reachable([peers], SCHEDULER_PORT),
-            reachable([_namespace(platform.namespace)], SCHEDULER_ADMIN),
-            *scraped(platform, SCHEDULER_METRICS),
-        ]
-        yield policy(key, pool, name, ingress)
-    for component in COMPONENTS.values():
-        yield policy(key, pool, component, scraped(platform, ENGINE_METRICS))
-
-
-def _pods(key: Key, *components: str) -> Json:
-    """Pods of the pool that are one of these."""
-    one_of = {"key": "app.kubernetes.io/component", "operator": "In", "values": sorted(components)}
-    return {"podSelector": {"matchLabels": selector(key), "matchExpressions": [one_of]}}
-
-
-def _namespace(name: str) -> Json:
-    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
-
-
-def scraped(platform: Platform, port: int) -> list[Json]:
-    """A port of metrics, which name models and tenants. Kubelet's probes pass a policy in any case."""
-    if "*" in platform.metrics_namespaces:
-        return [reachable([], port)]
-    peers = [_namespace(name) for name in platform.metrics_namespaces]
-    return [reachable(peers, port)] if peers else []
-
-
-def policy(key: Key, pool: Live[GpuPool], component: str, ingress: list[Json]) -> Json:
-    """Who may reach a component's pods."""
-    name = child(key, component)
-    found = manifest("networking.k8s.io/v1", "NetworkPolicy", key.namespace, name, key, pool, component)
-    found["spec"] = {
-        "podSelector": {"matchLabels": selector(key, component)},
-        "policyTypes": ["Ingress"],
-        "ingress": ingress,
-    }
-    return found
-
-
-def reachable(peers: list[Json], port: int) -> Json:
-    """A port, by these peers; no peers: by every client."""
-    ports = [{"port": port, "protocol": "TCP"}]
-    return {"ports": ports, "from": peers} if peers else {"ports": ports}

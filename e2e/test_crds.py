@@ -218,7 +218,7 @@ def test_what_of_pods_is_the_operators_own_is_refused_by_both(
     assert next((its for ours, its in servers_own.items() if ours in said), said) in there
 
 
-def test_fields_that_do_not_fit_each_other_are_told_at_once_by_both(api: client.ApiClient) -> None:
+def test_fields_that_do_not_fit_each_other_are_reported_at_once_by_both(api: client.ApiClient) -> None:
     document = changed(0, ("spec", "adapters"), {"memory": "63Mi"})
     document["spec"]["memory"]["hostKv"] = "256Ki"
     document["spec"]["accelerator"]["count"] = 2

@@ -113,7 +113,7 @@ def unplaced(name: str, component: str, message: str) -> Json:
 
 
 def suspended(name: str, component: str, queue: str = "") -> Json:
-    """A pod that a scheduling gate holds: Kueue's where it is of a queue, else somebody's."""
+    """A pod that a scheduling gate holds: Kueue's where it is of a queue, else another controller's."""
     gate = "kueue.x-k8s.io/admission" if queue else "example.com/quota"
     found = unplaced(name, component, "Scheduling is blocked due to non-empty scheduling gates")
     found["spec"] = {"schedulingGates": [{"name": gate}]}

@@ -207,7 +207,7 @@ def test_what_is_the_operators_own_is_refused_with_a_sentence(of: str, template:
     assert said in sentence
 
 
-def test_all_that_does_not_fit_is_told_at_once() -> None:
+def test_all_that_does_not_fit_is_reported_at_once() -> None:
     template = {"env": [{"name": "POD_IP", "value": ""}], "resources": {"claims": [{"name": "gpu"}]}}
     memory = {"deviceBytes": "1Ki", "slabSize": "4Ki", "hostModelCache": 0, "hostKv": "1Ki"}
     sentences = problems(podTemplate=template, memory=memory)

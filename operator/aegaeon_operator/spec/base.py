@@ -51,7 +51,7 @@ class Strict(BaseModel):
     )
 
     def _refused(self, problems: Iterable[str]) -> Self:
-        """Itself, for a validator: what does not fit together is told at once. Raises ValueError."""
+        """Itself, for a validator: all that does not fit together is reported at once. Raises ValueError."""
         if found := "; ".join(problems):
             raise ValueError(found)
         return self

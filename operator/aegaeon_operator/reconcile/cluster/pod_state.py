@@ -21,7 +21,7 @@ _PULLS = (
 )
 # Nothing is wrong with what starts.
 STARTING = "PodsStarting"
-# Nothing is wrong, either: somebody holds it until there is quota.
+# Nothing is wrong, either: a queue or another controller holds it until there is quota.
 SUSPENDED = "Suspended"
 _STARTS = ("ContainerCreating", "PodInitializing")
 _OUT_OF_MEMORY = "OOMKilled"

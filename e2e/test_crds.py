@@ -241,7 +241,7 @@ def test_a_model_pool_has_512_models_and_adapters_at_most(api: client.ApiClient)
     document["spec"]["tenants"] = []
     hub = {"huggingFace": {"repository": "org/model"}}
     for adapters, fits in ((1, True), (2, False)):
-        models = [{"name": f"model-{number}", "source": hub} for number in range(511)]
+        models: list[dict[str, Any]] = [{"name": f"model-{number}", "source": hub} for number in range(511)]
         document["spec"]["models"] = models
         models[0]["adapters"] = [{"name": f"adapter-{number}", "source": hub} for number in range(adapters)]
         assert [not found for found in (locally(document), remotely(api, document))] == [fits, fits]

@@ -68,7 +68,7 @@ def test_environment_volumes_and_containers_come_behind_the_pools_own(of: str, c
         ],
         "initContainers": [{"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}],
     }
-    before, after = pods(**ALL), pods(**ALL, **{of: template})
+    before, after = pods(**ALL), pods(**{**ALL, of: template})
     changed = {name for name in before if before[name] != after[name]}
     assert set(components) <= changed
     for name in changed:
@@ -136,13 +136,14 @@ def test_affinity_stands_beside_the_operators_own() -> None:
 
 
 def test_a_spread_counts_the_components_pods_and_replaces_the_operators_of_the_same_key() -> None:
-    def spread(key: str) -> Json:
-        constraint = {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule"}
-        return pods(podTemplate={"topologySpreadConstraints": [constraint]})["engine"]["spec"]
+    def spread(*keys: str) -> Any:
+        given = [{"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule"} for key in keys]
+        return pods(podTemplate={"topologySpreadConstraints": given})["engine"]["spec"]["topologySpreadConstraints"]
 
-    ((own_one,), (first, zone), (host,)) = (
-        one["topologySpreadConstraints"]
-        for one in (pods()["engine"]["spec"], spread("topology.kubernetes.io/zone"), spread("kubernetes.io/hostname"))
+    (own_one,), (first, zone), (host,) = (
+        spread(),
+        spread("topology.kubernetes.io/zone"),
+        spread("kubernetes.io/hostname"),
     )
     assert first == own_one
     assert zone["labelSelector"] == host["labelSelector"] == own_one["labelSelector"]
@@ -151,7 +152,7 @@ def test_a_spread_counts_the_components_pods_and_replaces_the_operators_of_the_s
 
 def test_the_lists_of_what_is_owned_are_those_of_the_pods() -> None:
     """Fails for a container, volume, port, variable or folder that is new: add it to spec/pods/owned.py."""
-    redis = replace(PLATFORM, redis=RedisAt("redis://redis", {"ca.crt": Path("ca.crt")}))
+    redis = replace(PLATFORM, redis=RedisAt("redis://redis", ca_file=Path("ca.crt")))
     made: list[Json] = []
     for batches in (CLAIM, BUCKET):
         seen = observed(gpu_pool(**ALL, batches=batches), model_pool("red", "llama"), platform=redis, redis={"a": "b"})

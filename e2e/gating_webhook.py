@@ -64,9 +64,9 @@ class _Gates(BaseHTTPRequestHandler):
         """Nothing: tests have their own output."""
 
 
-def _configuration(url: str, authority: bytes, namespace: str) -> dict[str, Any]:
+def _configuration(url: str, authority: bytes, namespace: str) -> client.V1MutatingWebhookConfiguration:
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
-    hook = {
+    hook: Any = {
         "name": _NAME,
         "clientConfig": {"url": url, "caBundle": base64.b64encode(authority).decode()},
         "rules": [rule],
@@ -75,7 +75,7 @@ def _configuration(url: str, authority: bytes, namespace: str) -> dict[str, Any]
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
     }
-    return {"metadata": {"name": _NAME}, "webhooks": [hook]}
+    return client.V1MutatingWebhookConfiguration(metadata=client.V1ObjectMeta(name=_NAME), webhooks=[hook])
 
 
 def _certificate(address: str, file: Path) -> bytes:

@@ -49,11 +49,11 @@ def _paced(launch: Any) -> Any:
     return paced
 
 
-def _paced_fill(fill: Any) -> Any:
-    @wraps(fill)
+def _paced_bring(bring: Any) -> Any:
+    @wraps(bring)
     def paced(self: Any, *given: Any) -> int:
         began = time.perf_counter()
-        moved: int = fill(self, *given)
+        moved: int = bring(self, *given)
         _pad(began + moved / LOAD_BYTES_PER_S)
         return moved
 
@@ -64,7 +64,7 @@ def _pace(module: Any) -> None:
     if module.__name__ == _BACKEND:
         module.TorchBackend.launch = _paced(module.TorchBackend.launch)
     else:
-        module.Switch._fill = _paced_fill(module.Switch._fill)
+        module.Switch._bring = _paced_bring(module.Switch._bring)
 
 
 class _Pacer(MetaPathFinder):

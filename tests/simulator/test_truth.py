@@ -1,0 +1,60 @@
+"""What `benchmarks.truth` runs beside the simulator: the pace of the real engines, and models of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from benchmarks.truth_cases import CASES, PACED
+from benchmarks.truth_stack import moves, write_manifests, write_models
+from safetensors.torch import load_file, save_file
+
+from aegaeon_scheduler.core.domain import Slo
+
+
+def test_the_pace_is_of_the_functions_that_launch_steps_and_bring_weights() -> None:
+    check = (
+        "from aegaeon_sidecar.backends.torch.backend import TorchBackend\n"
+        "from aegaeon_sidecar.engine.switch import Switch\n"
+        "print(TorchBackend.launch.__code__.co_filename, Switch._bring.__code__.co_filename)"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(PACED), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", check], env=environment, capture_output=True, text=True, check=True)
+    assert [Path(file).parent.name for file in done.stdout.split()] == ["paced", "paced"]
+
+
+def test_copies_of_a_model_have_other_weights_of_the_same_size(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    (made / "llama").mkdir(parents=True)
+    tensors = {"model.norm.weight": torch.ones(8), "model.embed.weight": torch.ones(4, 8)}
+    save_file(tensors, made / "llama" / "model.safetensors", {"format": "pt"})
+    folder = write_models(made, tmp_path / "copies", 3)
+    files = [folder / name / "model.safetensors" for name in ("llama", "llama-1", "llama-2")]
+    assert len({file.read_bytes() for file in files}) == 3
+    assert len({file.stat().st_size for file in files}) == 1
+    assert all(torch.equal(load_file(file)["model.embed.weight"], torch.ones(4, 8)) for file in files)
+    assert write_models(made, tmp_path / "other", 1) == made
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_case_has_as_many_models_and_engines_as_it_says(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    write_manifests(tmp_path, case.policy, Slo(1.0, 0.0123), case.engines, case.copies)
+    spec = yaml.safe_load((tmp_path / "gpupool.yaml").read_text())["spec"]
+    models = yaml.safe_load((tmp_path / "modelpool.yaml").read_text())["spec"]["models"]
+    engines = sum(spec.get(role, {}).get("replicas", 0) for role in ("prefill", "decode", "engines"))
+    assert engines == case.split.total
+    assert len({model["name"] for model in models}) == len(models) == 4 * case.copies
+    assert {model["slo"]["tbt"] for model in models} == {"12.3ms"}
+
+
+def test_moves_are_counted_by_the_commands_of_the_event_log(tmp_path: Path) -> None:
+    log = tmp_path / "events.log"
+    log.write_text('{"commands":[{"_":"Send","body":{"_":"Adopt"}},{"_":"Send","body":{"_":"Load"}}]}\n')
+    assert moves(log) == {"Adopt": 1, "SwapOut": 0, "Load": 1}
+    assert not any(moves(tmp_path / "none.log").values())

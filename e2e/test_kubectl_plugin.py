@@ -99,13 +99,15 @@ def own_namespace(api: object, kubeconfig: Path, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture(scope="module")
 def running(api: client.ApiClient, own_namespace: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugin]:
-    """A pool `demo` with a scheduler, a gateway and two engines, and the operator in the same namespace."""
+    """A pool `demo` with two schedulers, a gateway and two engines, and the operator in the same namespace."""
     status_port, metrics_port = free_ports(2)
     folder = tmp_path_factory.mktemp("scheduler")
     machine = Machine(
         tmp_path_factory.mktemp("logs"), {("demo-scheduler", 7003): status_port, (DEPLOYMENT, 9090): metrics_port}
     )
-    apply(own_namespace, pool("demo", engines={"replicas": 2}), models("red", "demo", "llama", "qwen2"))
+    # Without a name server the operator cannot reach the scheduler, and would start a second one during a test.
+    spec: dict[str, Any] = {"engines": {"replicas": 2}, "gateway": {"replicas": 1}, "scheduling": {"standby": True}}
+    apply(own_namespace, pool("demo", **spec), models("red", "demo", "llama", "qwen2"))
     apply(own_namespace, deployment())
     namespace = namespace_of(own_namespace)
     with (
@@ -113,7 +115,7 @@ def running(api: client.ApiClient, own_namespace: Path, tmp_path_factory: pytest
         kubelet(api, default_layout().machine_ip, namespace, machine),
         an_operator(own_namespace, metrics_port),
     ):
-        poll("all pods run", lambda: len(pod_names(own_namespace)) == 5, 90, lambda: str(pod_names(own_namespace)))
+        poll("all pods run", lambda: len(pod_names(own_namespace)) == 6, 90, lambda: str(pod_names(own_namespace)))
         yield Plugin(own_namespace, machine)
         kubectl(own_namespace, "delete", "namespace", namespace, "--timeout=120s")  # a kubelet lets its pods go
 

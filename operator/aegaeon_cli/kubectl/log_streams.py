@@ -129,7 +129,7 @@ class Follower:
                         yield line
             except NotThereError:
                 return
-            except CliError:  # the container is being started, or the API server is away
+            except CliError:  # the container is being started, or the API server is unavailable
                 pass
             time.sleep(_AGAIN_S)
             if last is not None:

@@ -40,7 +40,7 @@ def whole(where: Where, key: Key, pod: Pod, part: Part) -> list[Line]:
     if pod.restarts:
         try:
             found += read(where, key, pod, part, previous=True)
-        except CliError:  # it is gone, or the user is told by the next call
+        except CliError:  # it is gone; what else is wrong the next call says
             found = []
     return [*found, *read(where, key, pod, part)]
 

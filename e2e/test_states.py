@@ -14,13 +14,13 @@ from operator_state import State
 from operator_states import STATES
 from operator_table import rows
 
-from e2e.cluster.layout import default_layout
 from e2e.kubectl import kubectl
 from e2e.operating import API, apply, models, namespace_of, objects, operator, pool
 from e2e.polling import poll
 
 ALL = {state.title: state for states in STATES.values() for state in states}
 SHOWN = "aegaeon-states"
+NO_NODE = "node-that-is-not-there"
 pytestmark = pytest.mark.cluster
 
 
@@ -94,11 +94,11 @@ def test_the_operator_reports_why_pods_are_not_created(namespaced: Path) -> None
         assert "exceeded quota: nothing-runs" in _engines_ready(namespaced)["message"]
 
 
-def test_the_operator_reports_which_pod_does_not_start(kubeconfig: Path, namespaced: Path) -> None:
-    if kubeconfig != default_layout().kubeconfig or default_layout().nodes:
-        pytest.skip("needs a cluster without nodes: kubelets would say themselves how the pod fares")
+def test_the_operator_reports_which_pod_does_not_start(namespaced: Path) -> None:
     kubectl(namespaced, "delete", "quota", "--all")
-    apply(namespaced, pool("demo", engines={"replicas": 1}), models("red", "demo", "llama"))
+    nowhere = {"nodeSelector": {"kubernetes.io/hostname": NO_NODE}}  # for the cluster's scheduler, where it has one
+    templates = {"podTemplate": nowhere, "controlPodTemplate": nowhere}
+    apply(namespaced, pool("demo", engines={"replicas": 1}, **templates), models("red", "demo", "llama"))
     with operator(namespaced):
         poll("the controller makes the pod", lambda: _named(namespaced, "pods", "demo-engine-0"), 120)
         _bind(namespaced, "demo-engine-0")
@@ -118,8 +118,8 @@ def test_the_operator_reports_which_pod_does_not_start(kubeconfig: Path, namespa
 
 
 def _bind(kubeconfig: Path, pod: str) -> None:
-    """As the scheduler does, to a node that is not there."""
-    target = {"apiVersion": "v1", "kind": "Node", "name": "node-1"}
+    """As the scheduler does, to a node that is not there: no kubelet says how the pod fares."""
+    target = {"apiVersion": "v1", "kind": "Node", "name": NO_NODE}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
     path = f"/api/v1/namespaces/{namespace_of(kubeconfig)}/pods/{pod}/binding"
     kubectl(kubeconfig, "create", "--raw", path, "-f", "-", stdin=json.dumps(binding))

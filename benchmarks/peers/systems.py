@@ -154,7 +154,7 @@ def _vllm_processes(where: Where) -> Command:
     return Command(_on_demand(where, 8705, models), 8705, environment)
 
 
-_OURS = f"one engine, {_CORES} threads, policy slack, {_OURS_BYTES['deviceBytes']} for weights and KV cache"
+_OURS = f"one engine, one thread, policy slack, {_OURS_BYTES['deviceBytes']} for weights and KV cache"
 _KEPT = "nothing: KV cache is swapped to host memory, prefixes stay"
 _PROCESSES = f"{ROOM} processes at a time, {_CORES // ROOM} thread each"
 _LOST = "the process: import, weights, KV cache, prefix; a model that is asked for waits for the victim's requests"

@@ -45,6 +45,7 @@ _SUITES = ("inference-conformance",)
 ISTIO = ("pilot-discovery", "pilot-agent")
 CONFORMANCE = ("inference-conformance", "echo-basic")
 REFERENCE_PICKER = "reference-picker"
+MONITORING = ("promtool", "prometheus")
 # What runs in an image of its own, without the machine's libraries; and what shares Go's cache with it.
 _STATIC = ("coredns", "envoy-gateway", *ISTIO, *CONFORMANCE, REFERENCE_PICKER)
 # What a cluster without nodes needs; the scheduler runs there for e2e/test_spread.py alone.

@@ -8,6 +8,9 @@ from e2e.cluster.binaries import source
 
 GATEWAY_API = ("sigs.k8s.io/gateway-api", "config/crd/standard")
 INFERENCE_POOL = ("sigs.k8s.io/gateway-api-inference-extension", "config/crd/bases")
+KEDA = ("github.com/kedacore/keda/v2", "config/crd/bases")
+FLUX_SOURCES = ("github.com/fluxcd/source-controller", "config/crd/bases")
+FLUX_KUSTOMIZATIONS = ("github.com/fluxcd/kustomize-controller", "config/crd/bases")
 PROMETHEUS = ("github.com/prometheus-operator/prometheus-operator", "example/prometheus-operator-crd")
 
 

@@ -26,11 +26,11 @@ _COREDNS = "localhost/coredns:1"
 _NON_ROOT = 65532
 BASE = "localhost/aegaeon-base:3"
 REDIS = "localhost/aegaeon-redis:1"
-_BUILD = "localhost/aegaeon-build:bookworm"
+BUILD = "localhost/aegaeon-build:bookworm"
 # Debian packages of each. A change changes the tag.
 _PACKAGES = {
     BASE: "python3,ca-certificates,libnuma1",
-    _BUILD: "python3,ca-certificates,python3-venv,python3-dev,g++",
+    BUILD: "python3,ca-certificates,python3-venv,python3-dev,g++",
     REDIS: "redis-server",
 }
 # Packages that a base image of containers does not need.
@@ -93,9 +93,9 @@ def _product(layout: Layout, name: str, target: str, digest: str) -> Path:
     archive = layout.images / f"{target}-{digest}.tar"
     if not archive.exists():
         click.echo(f"building {name}", err=True)
-        for base in (BASE, _BUILD):
+        for base in (BASE, BUILD):
             ensure_base(layout, base)
-        flags = [f"--target={target}", f"--build-arg=BASE_IMAGE={BASE}", f"--build-arg=BUILD_IMAGE={_BUILD}"]
+        flags = [f"--target={target}", f"--build-arg=BASE_IMAGE={BASE}", f"--build-arg=BUILD_IMAGE={BUILD}"]
         flags += ["--build-arg=ENGINE_LOCK=containers/control.lock", "--build-arg=VLLM_LOCK=containers/none.lock"]
         flags += ["--build-arg=ENGINE_PACKAGES=", "--build-arg=VLLM_PACKAGES="]
         flags += ["--layers", "--timestamp=0"]
@@ -111,7 +111,7 @@ def ensure_base(layout: Layout, name: str) -> None:
     with tempfile.TemporaryDirectory(dir=layout.images) as scratch:
         folder = Path(scratch) / "root"
         run("debootstrap", "--variant=minbase", f"--include={_PACKAGES[name]}", _SUITE, str(folder))
-        for needless in _NEEDLESS if name != _BUILD else ():
+        for needless in _NEEDLESS if name != BUILD else ():
             shutil.rmtree(folder / needless, ignore_errors=True)
         containerfile = Path(scratch) / "Containerfile"
         containerfile.write_text("FROM scratch\nCOPY root/ /\n", "utf-8")
@@ -159,13 +159,17 @@ def _push(layout: Layout, name: str, archive: Path) -> None:
     unfinished.rename(archive)
 
 
-def _buildah(layout: Layout, *words: str) -> str:
-    """With a store of its own; chroot, because there is no container engine."""
+def builder(layout: Layout) -> list[str]:
+    """buildah with a store of its own; chroot, because there is no container engine."""
     layout.images.mkdir(parents=True, exist_ok=True)
     store = layout.images / "store"
     at = (f"--root={store}/root", f"--runroot={store}/run", "--storage-driver=overlay")
     apart = ("unshare", "--mount", "--propagation", "private")  # what it mounts ends with it
-    return run(*apart, "env", "BUILDAH_ISOLATION=chroot", "buildah", *at, *words)
+    return [*apart, "env", "BUILDAH_ISOLATION=chroot", "buildah", *at]
+
+
+def _buildah(layout: Layout, *words: str) -> str:
+    return run(*builder(layout), *words)
 
 
 def _digest_of_sources() -> str:

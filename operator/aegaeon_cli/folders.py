@@ -1,9 +1,17 @@
-"""Where things of this user live when nothing else is said: models and latency constants, below the cache folder."""
+"""Where things are when nothing else is said: models and latency constants below the cache folder, the quickstart."""
 
 from __future__ import annotations
 
+import importlib.resources
 import os
 from pathlib import Path
+
+QUICKSTART = Path("examples/quickstart")
+
+
+def quickstart() -> Path:
+    """The quickstart's manifests: of the checkout that this is, else the copy that a wheel brings."""
+    return QUICKSTART if QUICKSTART.is_dir() else Path(str(importlib.resources.files("aegaeon_cli") / "quickstart"))
 
 
 def cache_folder() -> Path:

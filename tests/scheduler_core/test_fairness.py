@@ -66,7 +66,7 @@ def test_where_not_all_can_be_in_time_a_model_that_holds_all_engines_is_late_bef
     default = beside_a_hot_model(SlackSettings().greed_share)
     assert all(client.finished for client in default.clients.values())
     assert others_on_time(default) > 0.99
-    assert others_on_time(beside_a_hot_model(0.0)) < 0.96
+    assert others_on_time(beside_a_hot_model(0.0)) < 0.985
 
 
 def greeds(groups: dict[int, int], engines: int) -> dict[ModelName, float]:

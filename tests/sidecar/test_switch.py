@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from sidecar.programs import assert_empty
 from sidecar.rig import Rig, scrub, seq
 from sidecar.test_rules import PROMPT, Sidecar, serving
 
-from aegaeon_native import EventTable
+from aegaeon_native import EventTable, NativeError
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_sidecar.domain.program import AnyCommand, Lane
 
@@ -189,3 +190,27 @@ async def until(sidecar: Sidecar, command: int, holds: Callable[[AnyCommand], bo
         return item is not None and holds(item)
 
     await sidecar.link.until(now)
+
+
+@pytest.mark.parametrize(("kind", "lane", "model"), [(pb.SwapOut, Lane.KV_OUT, A), (pb.SwapIn, Lane.KV_IN, B)])
+async def test_a_copy_that_fails_leaves_its_sequence_where_it_was_and_may_be_made_again(
+    sidecar: Sidecar, monkeypatch: pytest.MonkeyPatch, kind: type, lane: Lane, model: str
+) -> None:
+    """Also its memory: a sequence that stayed in motion would keep the blocks of both tiers for ever."""
+    link, copier = sidecar.link, sidecar.engine._copiers[lane]
+    errors, finish = [NativeError("cuMemcpyAsync: invalid argument (CUDA error 1)")], copier.finish
+
+    def fails_once() -> None:
+        finish()
+        if errors:
+            raise errors.pop()
+
+    monkeypatch.setattr(copier, "finish", fails_once)
+    first, _ = move(sidecar, kind, model)
+    assert "cuMemcpyAsync" in (await link.refused(first)).reason
+    again, _ = move(sidecar, kind, model)
+    assert (await link.done(again)).done.bytes
+    for name in (*batch(A), *batch(B)):
+        link.send(pb.Close(seq=seq(name), epoch=1))
+    await link.done(link.send(pb.Unload(model=A)))
+    assert_empty(sidecar.engine)

@@ -17,7 +17,6 @@ from aegaeon_scheduler.core.errors import CoreError
 if TYPE_CHECKING:
     from aegaeon_cli.demo.traffic import Traffic
 
-QUICKSTART = Path("examples/quickstart")
 _GAP_S = (0.2, 2.0)  # between a person's chats
 _PEOPLE = 2  # at each model
 
@@ -26,12 +25,12 @@ async def record(log: Path, seconds: float, models: Path | None) -> None:
     """Run the quickstart with traffic for so long; its scheduler writes `log`. Raises StackError."""
     from aegaeon_cli.demo.stack import Stack, free_port
     from aegaeon_cli.demo.traffic import Traffic
-    from aegaeon_cli.folders import models_folder
+    from aegaeon_cli.folders import models_folder, quickstart
     from aegaeon_cli.models import make_models, questions
 
     folder = (models or models_folder()).absolute()
     make_models(folder, lambda _line: None)
-    async with Stack(QUICKSTART, folder, free_port(), log) as stack:
+    async with Stack(quickstart(), folder, free_port(), log) as stack:
         traffic = Traffic(stack.state.url)
         until = time.monotonic() + seconds
         try:

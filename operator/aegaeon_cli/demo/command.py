@@ -16,13 +16,12 @@ from aegaeon_cli.demo.results import results, table
 from aegaeon_cli.demo.stack import Stack
 from aegaeon_cli.demo.traffic import CLIENTS, ROUNDS, Traffic, conversations
 from aegaeon_cli.demo.watch import Watcher
-from aegaeon_cli.folders import models_folder
+from aegaeon_cli.folders import QUICKSTART, models_folder, quickstart
 from aegaeon_cli.models import make_models, questions
 from aegaeon_operator.spec import Pool, load_manifests
 from aegaeon_proto.v1.gateway_pb2 import PoolStatus
 from aegaeon_scheduler.core.domain import Slo
 
-QUICKSTART = Path("examples/quickstart")
 LOG_LINES = 100
 
 
@@ -43,8 +42,8 @@ class Options:
     "--filename",
     "manifests",
     type=click.Path(exists=True, path_type=Path),
-    default=QUICKSTART,
-    show_default=True,
+    default=quickstart,
+    show_default=str(QUICKSTART),
     metavar="DIR",
     help="Folder of manifests to run.",
 )

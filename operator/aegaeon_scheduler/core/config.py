@@ -98,6 +98,9 @@ class SlackSettings:
     # Share of TTFT: while nothing waits for an engine, and no tier but the lowest of this one has a prompt that waits
     # or less slack than this, tiers do not count for its turns: all can be in time.
     ease_share: float = 0.2
+    # Share of TTFT: groups of an instance that have more slack than this, and no prompt that waits, take turns with
+    # each other, where no group waits for an engine.
+    ample_share: float = 1.0
     # Share of TTFT: a prompt that is late waits while what its group decodes has less slack than this.
     behind_share: float = 0.2
     # Share of TTFT: a part of a long prompt waits while other groups of its engine have less slack than this, and than

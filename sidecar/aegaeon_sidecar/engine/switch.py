@@ -7,8 +7,8 @@ blocks, copy bytes and wait for them with `finish`. docs/engine-memory.md has a 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
 from aegaeon_native import NativeError, Range
 from aegaeon_sidecar.domain.catalog import ModelPhase
@@ -22,6 +22,7 @@ from aegaeon_sidecar.engine.state import Queued, State
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.kv.handles import resume, units
 from aegaeon_sidecar.kv.moves import KvMoves
+from aegaeon_sidecar.kv.sequences import Sequence
 from aegaeon_sidecar.memory.copier import Copier
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.weights.image import Image
@@ -105,9 +106,8 @@ class Switch:
             count, full = sequence.blocks.size, sequence.full_blocks
             sequence.host_blocks, new = self._kv.reserve(self._state.kv.host, sequence, count, full, _ALL)
             sequence.moving = True
-        copier = self._copiers[Lane.KV_OUT]
-        copier.copy_blocks(command, host, sequence.host_blocks[new], device, sequence.blocks[new])
-        copier.finish()
+        with self._copying(Lane.KV_OUT, sequence, Place.DEVICE) as copier:
+            copier.copy_blocks(command, host, sequence.host_blocks[new], device, sequence.blocks[new])
         with self._state.monitor.changed:
             self._kv.end(command, sequence, Place.DEVICE, Place.HOST)
             return Outcome(nbytes=new.size * host.block_bytes, handle=self._kv.handle(sequence))
@@ -233,9 +233,8 @@ class Switch:
             count, full = sequence.host_blocks.size, sequence.full_blocks
             sequence.blocks, new = self._kv.reserve(self._state.kv.device, sequence, count, full, swap.slabs)
             sequence.moving = True
-        copier = self._copiers[Lane.KV_IN]
-        copier.copy_blocks(command, device, sequence.blocks[new], host, sequence.host_blocks[new])
-        copier.finish()
+        with self._copying(Lane.KV_IN, sequence, Place.HOST) as copier:
+            copier.copy_blocks(command, device, sequence.blocks[new], host, sequence.host_blocks[new])
         with self._state.monitor.changed:
             self._kv.end(command, sequence, Place.HOST, Place.DEVICE)
         return Outcome(nbytes=new.size * host.block_bytes)
@@ -252,15 +251,30 @@ class Switch:
                 count, full = len(adopt.handle.blocks), adopt.handle.kv_tokens // sequence.block_tokens
                 sequence.blocks, new = self._kv.reserve(self._state.kv.device, sequence, count, full, adopt.slabs)
                 sequence.moving = True
-            copier = self._copiers[Lane.KV_IN]
-            pieces = units(adopt.handle, source, device, sequence.blocks, new)
-            copier.copy_units(command, device, source, pieces)
-            copier.finish()
+            with self._copying(Lane.KV_IN, sequence, Place.NONE) as copier:
+                pieces = units(adopt.handle, source, device, sequence.blocks, new)
+                copier.copy_units(command, device, source, pieces)
         with self._state.monitor.changed:
             self._kv.end(command, sequence, Place.NONE, Place.DEVICE)
             resume(sequence, adopt.handle)
             self._state.kv.sequences.publish(self._state.kv.device, sequence)
         return Outcome(nbytes=new.size * device.block_bytes)
+
+    @contextmanager
+    def _copying(self, lane: Lane, sequence: Sequence, before: Place) -> Iterator[Copier]:
+        """A copy of a sequence, which is over at the end. Where it fails the sequence stays where it was."""
+        copier = self._copiers[lane]
+        try:
+            try:
+                yield copier
+            finally:
+                copier.finish()
+        except NativeError:
+            with self._state.monitor.changed:
+                self._kv.stays(sequence, before)
+                self._state.kv.sequences.free_if_closed(sequence)
+                self._state.monitor.notify()
+            raise
 
     # -- who is meant -----------------------------------------------------------------------------------------------
 

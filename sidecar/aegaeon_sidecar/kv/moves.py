@@ -56,19 +56,23 @@ class KvMoves:
 
     def end(self, command: AnyCommand, sequence: Sequence, before: Place, after: Place) -> None:
         """The copy is over: the tier that is left gives its blocks back, or the other one when it was cancelled."""
-        sequence.moving = False
         kept = before if command.cancelled else after
-        if kept is not Place.DEVICE:
-            self._kv.sequences.free_device(sequence)
-        if kept is not Place.HOST:
-            self._kv.sequences.free_host(sequence)
-        sequence.place = kept
+        self.stays(sequence, kept)
         if kept is not Place.NONE:
             self._kv.sequences.publish(self._kv.host if kept is Place.HOST else self._kv.device, sequence)
         closed = sequence.closed
         self._kv.sequences.free_if_closed(sequence)
         if command.cancelled or closed:
             raise CancelledError(f"the copy of {sequence.key.request}/{sequence.key.choice} was cancelled")
+
+    def stays(self, sequence: Sequence, kept: Place) -> None:
+        """No copy of it is under way any more: what it has elsewhere is given back."""
+        sequence.moving = False
+        if kept is not Place.DEVICE:
+            self._kv.sequences.free_device(sequence)
+        if kept is not Place.HOST:
+            self._kv.sequences.free_host(sequence)
+        sequence.place = kept
 
     def reserve(
         self, tier: Tier, sequence: Sequence, count: int, full: int, grant: int

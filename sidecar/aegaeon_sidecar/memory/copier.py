@@ -67,7 +67,7 @@ class Copier:
     def finish(self) -> None:
         """Wait until everything queued is done or stopped, on all ranks: one that failed says nothing of the others.
 
-        Raises NativeError where a copy failed, EngineError when a lane is stuck.
+        Raises EngineError when a lane is stuck, else NativeError where a copy failed.
         """
         failures, stuck = [], False
         for lane in self._lanes:
@@ -75,10 +75,10 @@ class Copier:
                 stuck |= not lane.synchronize(_LOOK_S)
             except NativeError as error:
                 failures.append(error)
+        if stuck:
+            raise EngineError(_STUCK) from next(iter(failures), None)
         if failures:
             raise failures[0]
-        if stuck:
-            raise EngineError(_STUCK)
 
     def cancel(self, command: AnyCommand) -> None:
         for lane in self._lanes:

@@ -67,7 +67,7 @@ class Group:
 
     __slots__ = (
         "_behind", "_due", "_loads", "_order", "_size", "_until", "inst", "kind", "members", "model", "number",
-        "prompts", "since", "still", "target", "watcher",
+        "prompts", "served", "since", "still", "target", "watcher",
     )  # fmt: skip
 
     def __init__(self, model: Model, kind: Kind, number: int) -> None:
@@ -79,6 +79,7 @@ class Group:
         self.prompts: dict[SeqId, Sequence] = {}
         self.still: Still | None = None
         self.since = inf  # seconds; when it was first ready to run where it is
+        self.served = -inf  # seconds; when it was last given a turn
         self.target: Instance | None = None  # where a move is to end
         self.watcher: Watcher | None = None  # what is asked of its instance
         self._size: tuple[int, int] | None = None

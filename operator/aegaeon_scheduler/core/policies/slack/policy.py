@@ -231,6 +231,7 @@ class SlackPolicy:
     def issued(self, inst: Instance, proposal: Proposal, turn: Issued) -> None:
         """See Policy."""
         assert isinstance(proposal.tag, Group)
+        proposal.tag.served = self._pool.now
         for seq in proposal.prefill:
             if seq.model.ranked and seq.id in proposal.tag.prompts:
                 begun(seq, proposal.tag.prompts.values())

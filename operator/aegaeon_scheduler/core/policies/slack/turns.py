@@ -1,4 +1,5 @@
-"""What an instance runs next: of the most urgent group that is ready a prompt, or a quantum of its whole batch.
+"""What an instance runs next: of the most urgent group that is ready a prompt, or a quantum of its whole batch; of
+groups that are all far ahead of their readers, that which waited longest.
 
 A long prompt is computed in parts, each no longer than the slack of what else waits here: between them others run, and
 its KV stays.
@@ -106,7 +107,19 @@ class Turns:
         if len({g.model.tier_s for _, g in found}) > 1:
             found = self._eased(found, now)
         found.sort(key=lambda x: (x[0].rank, x[1].number))
+        if len(found) > 1 and not self._table.waiting:
+            found.sort(key=lambda x: self._round(x[1], now))
         return [(order.key, group) for order, group in found]
+
+    def _round(self, group: Group, now: float) -> tuple[int, float]:
+        """While no group waits for an engine, those here that are far ahead of their readers take turns with each
+        other: by slack alone one of them would stall until all others are as far. Then comes what is deferred.
+        """
+        key, in_time = group.urgency(now, self._settings.late_slack_s)
+        ample_s = self._settings.ample_share * group.model.config.slo.ttft_s
+        if group.prompts or key - now <= ample_s or in_time < len(group.members) or group.model.weighed:
+            return 0, 0.0
+        return (2, 0.0) if group.deferred() else (1, group.served)
 
     def _eased(self, found: list[tuple[Order, Group]], now: float) -> list[tuple[Order, Group]]:
         """Tiers do not count while all above the lowest one here have time: it would be late for nothing."""
@@ -141,7 +154,7 @@ class Turns:
         slack_s = order[0][0] - now
         what = f"{tokens} tokens of a long prompt" if tokens else "prompt"
         return Proposal(
-            group.model, (seq,), [], 0, f"{what} of the most urgent group, slack {slack_s:.3g} s", group, tokens
+            group.model, (seq,), [], 0, f"{what} of the group that is next, slack {slack_s:.3g} s", group, tokens
         )
 
     def _first(self, inst: Instance, group: Group, now: float) -> Sequence | None:
@@ -251,7 +264,7 @@ class Turns:
             return None
         if len(ready) > inst.max_batch:
             ready.sort(key=due)
-        reason = f"{len(ready)} sequences of the most urgent group, slack {slack_s:.3g} s"
+        reason = f"{len(ready)} sequences of the group that is next, slack {slack_s:.3g} s"
         return Proposal(group.model, (), ready, self._settings.quantum_steps, reason, group)
 
     def _forced(self, group: Group, prompts: bool, batch: bool) -> Proposal | None:

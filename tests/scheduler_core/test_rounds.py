@@ -1,0 +1,46 @@
+"""Groups of an engine that are all far ahead of their readers take turns with each other: none stalls."""
+
+from __future__ import annotations
+
+import itertools
+
+from scheduler_core.test_slack import Watched
+
+from aegaeon_scheduler.core.domain import Role
+
+TURN_S = 8 * 0.011  # of two sequences, about
+PROMPT_S = 0.016
+
+
+def longest_pause(client) -> float:
+    return max(b - a for a, b in itertools.pairwise(client.times))
+
+
+def met(**options) -> tuple[Watched, list]:
+    """A long answer of m0, and chats of m1 beside it, one after the other: each begins with less slack than m0 has."""
+    w = Watched([Role.UNIFIED], slabs=250, **options)
+    long = w.ask("long", 0, 40, 600, at=0.5)
+    chats = [w.ask(f"chat{i}", 1, 40, 60, at=3.0 + 0.7 * i) for i in range(12)]
+    return w, [long, *chats]
+
+
+def test_one_that_is_far_ahead_pauses_for_a_turn_and_prompts_of_others():
+    w, clients = met()
+    w.world.run(60)
+    assert w.all_finished()
+    assert w.world.attainment().token == 1.0
+    assert max(longest_pause(client) for client in clients) < 2 * (TURN_S + PROMPT_S)
+
+
+def test_a_prompt_does_not_wait_for_rounds():
+    w, clients = met()
+    w.world.run(60)
+    assert max(client.times[0] for client in clients[2:]) < 3 * PROMPT_S + 0.011  # the first one loads
+
+
+def test_without_rounds_it_stalls_until_the_others_are_as_far_ahead():
+    w, (long, *_) = met(knobs={"ample_share": 1e9})
+    w.world.run(60)
+    assert w.all_finished()
+    assert w.world.attainment().token == 1.0
+    assert longest_pause(long) > 0.9

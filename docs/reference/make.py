@@ -14,6 +14,7 @@ import api
 import click
 import measured
 
+from aegaeon_cli.kubectl.main import main as plugin
 from aegaeon_cli.main import main as aegaeon
 from aegaeon_operator.spec.quantity import format_duration, format_quantity
 from aegaeon_operator.spec.resources import GpuPool, ModelPool
@@ -114,6 +115,7 @@ def commands() -> Iterator[str]:
     """The help of every command, as it prints it."""
     yield f"{SAID}\n# Commands"
     yield from helps(aegaeon, "aegaeon")
+    yield from helps(plugin, "kubectl aegaeon")
 
 
 def helps(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[str]:

@@ -48,6 +48,18 @@ def test_its_own_models_requests_decode_between_the_parts_as_well_and_all_are_in
     assert w.world.attainment().token == 1.0
 
 
+def test_many_prompts_of_a_model_do_not_hold_up_what_it_decodes():
+    w = Watched([Role.UNIFIED], slabs=3000)  # each takes less than one part, all together as long as the engine has
+    w.ask("warm", 0, 50, 1)
+    for i in range(15):
+        w.ask(f"first{i}", 0, 3400, 12, at=1.0)
+    for i in range(50):
+        w.ask(f"next{i}", 0, 3400, 12, at=1.0 + 0.12 * i)
+    w.world.run(60)
+    assert w.all_finished()
+    assert w.world.attainment().token > 0.99  # 0.25 where decode turns wait for all prompts
+
+
 def test_an_interactive_prompt_waits_for_a_part_of_a_batch_prompt_alone():
     terms = {ModelName("m0"): Terms(Tier.INTERACTIVE), ModelName("m1"): Terms(Tier.BATCH)}
     w = Watched([Role.UNIFIED], SHORT_PARTS, slabs=450, terms=terms)

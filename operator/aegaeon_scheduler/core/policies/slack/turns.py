@@ -8,6 +8,7 @@ its KV stays.
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import accumulate
 from math import inf
 from operator import itemgetter
 
@@ -55,7 +56,9 @@ class Turns:
                 prompt = None
                 if key >= limit:
                     continue
-            if prompt is not None and not (self._yields(prompt, now) and self._decodes_first(group, prompt, now)):
+            if prompt is not None and not (
+                self._yields(group, prompt, now) and self._decodes_first(group, prompt, now)
+            ):
                 return prompt
             batch = None if id(group) in batches else self._quantum(inst, group, key - now)
             if batch is not None or prompt is not None:
@@ -212,10 +215,23 @@ class Turns:
         others = (key for key, other in order if other is not group and other.ready())
         return limit if min(others, default=inf) < limit else None
 
-    def _yields(self, prompt: Proposal, now: float) -> bool:
-        """Whether it may come behind decode steps of its own group: a part, what is deferred, and what is late."""
+    def _yields(self, group: Group, prompt: Proposal, now: float) -> bool:
+        """Whether it may come behind decode steps of its own group: a part, what is deferred, what is late, and one of
+        many that together take as long as several parts."""
         first = prompt.prefill[0]
-        return bool(prompt.tokens) or first.deferred or _stands_back(first, now)
+        return bool(prompt.tokens) or first.deferred or _stands_back(first, now) or self._queue_is_long(group)
+
+    def _queue_is_long(self, group: Group) -> bool:
+        """Whether its prompts take longer than one part: in a row they would hold up what it decodes.
+
+        Not of a model that is late before others, nor where weights share out the time: short turns cost others time.
+        """
+        inst, model = group.inst, group.model
+        if inst is None or len(group.prompts) < 2 or model.greed or model.weighed:
+            return False
+        estimate = self._pool.estimates.of(model.name, inst.device)
+        seconds = accumulate(estimate.part_s(s.projected_kv, s.unissued_tokens) for s in group.prompts.values())
+        return any(taken > self._settings.part_s for taken in seconds)
 
     def _decodes_first(self, group: Group, prompt: Proposal, now: float) -> bool:
         """Whether it would make late what its own group decodes, and that is due before. One that is late itself comes

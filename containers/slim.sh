@@ -5,7 +5,7 @@
 # Python need not do it at every start; hashes instead of times make the files the same in every build.
 set -e
 site=/opt/aegaeon/lib/python3.11/site-packages
-rm -rf $site/pip $site/pip-* /opt/aegaeon/bin/pip* /opt/aegaeon/include $site/numpy/f2py $site/numpy/_core/include
+rm -rf $site/pip $site/pip-* /opt/aegaeon/bin/pip* /opt/aegaeon/bin/__pycache__ /opt/aegaeon/include $site/numpy/f2py $site/numpy/_core/include
 find $site -type d \( -name tests -o -name __pycache__ \) -not -path '*/torch/*' -prune -exec rm -rf {} +
 find $site -name '*.pyi' -delete
 for data in $site/botocore/data/*/; do [ "${data%/s3/}" != "$data" ] || rm -rf "$data"; done  # of AWS, S3 alone

@@ -28,14 +28,14 @@ def defined(kubeconfig: Path, kinds: tuple[tuple[str, str], ...], namespace: str
     define(kubeconfig, files)
     own = namespace != "default"
     try:
-        kubectl(kubeconfig, "wait", "--for=condition=Established", "--timeout=30s", *filenames(files))
+        kubectl(kubeconfig, "wait", "--for=condition=Established", "--timeout=60s", *filenames(files))
         if own:
             kubectl(kubeconfig, "create", "namespace", namespace)
         yield
     finally:
         if own:
-            kubectl(kubeconfig, "delete", "namespace", namespace, "--ignore-not-found", "--timeout=60s")
-        kubectl(kubeconfig, "delete", *filenames(files), "--ignore-not-found", "--timeout=60s")
+            kubectl(kubeconfig, "delete", "namespace", namespace, "--ignore-not-found", "--timeout=120s")
+        kubectl(kubeconfig, "delete", *filenames(files), "--ignore-not-found", "--timeout=120s")
 
 
 @pytest.mark.parametrize("example", CASES)

@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import socket
 import ssl
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +28,8 @@ from aegaeon_operator.pki import issue, make_authority
 from aegaeon_proto.roles import Role
 from e2e.envoy import free_ports
 from e2e.fake_nodes import fake_nodes
+from e2e.kubectl import REPOSITORY
+from e2e.polling import poll
 
 _PROTOCOL = "v4.channel.k8s.io"
 _EVERY_S = 0.1
@@ -86,30 +92,31 @@ def _bind(core: client.CoreV1Api, namespace: str, pod: str, node: str) -> None:
 
 @contextmanager
 def _serving(address: str, port: int, machine: Machine) -> Iterator[None]:
-    """In a thread with a loop of its own."""
-    loop, ready = asyncio.new_event_loop(), threading.Event()
-    stop = asyncio.Event()
+    """A process of its own, whose connections end with it."""
+    ports = [[name, at, to] for (name, at), to in machine.ports.items()]
+    command = [sys.executable, "-m", "e2e.kubelet", address, str(port), str(machine.logs), json.dumps(ports)]
+    with subprocess.Popen(command, cwd=REPOSITORY) as process:
+        try:
+            poll("the kubelet listens", lambda: _listens(address, port), 30)
+            yield
+        finally:
+            process.kill()
 
-    async def serve() -> None:
-        app = web.Application()
-        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", partial(_log, machine))
-        app.router.add_get("/portForward/{namespace}/{pod}", partial(_forward, machine))
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
-        await runner.setup()
-        await web.TCPSite(runner, address, port, ssl_context=_context(machine.logs)).start()
-        ready.set()
-        await stop.wait()
-        await runner.cleanup()
 
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    assert ready.wait(30)
-    try:
-        yield
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join()
-        loop.close()
+def _listens(address: str, port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((address, port), 1):
+        return True
+    return False
+
+
+def main() -> None:
+    """The process."""
+    address, port, logs, ports = sys.argv[1:]
+    machine = Machine(Path(logs), {(name, at): to for name, at, to in json.loads(ports)})
+    app = web.Application()
+    app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", partial(_log, machine))
+    app.router.add_get("/portForward/{namespace}/{pod}", partial(_forward, machine))
+    web.run_app(app, host=address, port=int(port), ssl_context=_context(machine.logs), print=None, access_log=None)
 
 
 def _context(folder: Path) -> ssl.SSLContext:
@@ -145,27 +152,31 @@ def _content(file: Path) -> bytes:
 
 async def _forward(machine: Machine, request: web.Request) -> web.StreamResponse:
     """Two channels for each port, data and errors; the first frame of each says which port it is."""
-    socket = web.WebSocketResponse(protocols=[_PROTOCOL])
-    await socket.prepare(request)
+    tunnel = web.WebSocketResponse(protocols=[_PROTOCOL])
+    await tunnel.prepare(request)
     port = int(request.query["port"])
     for channel in (0, 1):
-        await socket.send_bytes(bytes([channel]) + struct.pack("<H", port))
+        await tunnel.send_bytes(bytes([channel]) + struct.pack("<H", port))
     to = machine.port_of(request.match_info["pod"], port)
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", to or 1)
     except OSError as error:
-        await socket.send_bytes(b"\x01" + str(error).encode())
-        return socket
-    back = asyncio.create_task(_back(reader, socket))
-    async for message in socket:
+        await tunnel.send_bytes(b"\x01" + str(error).encode())
+        return tunnel
+    back = asyncio.create_task(_back(reader, tunnel))
+    async for message in tunnel:
         if message.type is WSMsgType.BINARY and message.data[0] == 0:
             writer.write(message.data[1:])
     writer.close()
     back.cancel()
-    return socket
+    return tunnel
 
 
-async def _back(reader: asyncio.StreamReader, socket: web.WebSocketResponse) -> None:
+async def _back(reader: asyncio.StreamReader, tunnel: web.WebSocketResponse) -> None:
     while data := await reader.read(_CHUNK):
-        await socket.send_bytes(b"\x00" + data)
-    await socket.close()
+        await tunnel.send_bytes(b"\x00" + data)
+    await tunnel.close()
+
+
+if __name__ == "__main__":
+    main()

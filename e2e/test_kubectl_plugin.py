@@ -70,9 +70,9 @@ class Plugin:
         return process.returncode, said, complaint
 
     def said(self, *words: str) -> str:
-        """Of a command that succeeds."""
+        """Of a command that succeeds, and complains of nothing."""
         status, said, complaint = self.run(*words)
-        assert status == 0, said + complaint
+        assert (status, complaint) == (0, ""), said
         return said
 
     def log(self, pod: str, *lines: str) -> None:

@@ -19,8 +19,6 @@ from e2e.kubectl import REPOSITORY
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, func_only=True)]
 NAME = f"localhost/aegaeon-control:{VERSION}"
-# Of the lock, and taken out of the image by containers/slim.sh.
-TAKEN_OUT = {"hf-xet"}
 INSTALLED = """
 import json, re
 from importlib.metadata import distributions
@@ -80,7 +78,7 @@ def test_labels_say_what_it_is_and_of_which_commit(twice: list[Built]) -> None:
 
 def test_the_sbom_lists_what_is_installed_with_versions_and_hashes(twice: list[Built]) -> None:
     listed = components(REPOSITORY / "build" / "release" / "aegaeon-control.cdx.json")
-    assert {name: one["version"] for name, one in listed.items() if name not in TAKEN_OUT} == twice[0].packages
+    assert {name: one["version"] for name, one in listed.items()} == twice[0].packages
     assert all(one["externalReferences"][0]["hashes"] for one in listed.values())
 
 

@@ -11,10 +11,27 @@ from typing import Any
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
+from e2e.cluster.control_plane import start_scheduler
+from e2e.cluster.layout import Layout
+from e2e.cluster.processes import find, stop
 from e2e.polling import poll
 
 LABEL = {"aegaeon.example/fake": "yes"}
 _EVERY_S = 0.2
+
+
+@contextmanager
+def scheduling(layout: Layout) -> Iterator[None]:
+    """With a scheduler of pods: the cluster's own, else one for the time of a `with`."""
+    if find(layout, "kube-scheduler"):
+        yield
+        return
+    start_scheduler(layout)
+    try:
+        yield
+    finally:
+        if scheduler := find(layout, "kube-scheduler"):
+            stop(layout, scheduler)
 
 
 @contextmanager

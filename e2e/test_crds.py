@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 from pydantic import ValidationError
 from tests.operator.test_named_things import HOSTILE, NODES_OWN, Rule
+from tests.operator.test_pod_templates import REFUSED as TAKEN
 
 from aegaeon_operator.spec.explain import explain
 from aegaeon_operator.spec.resources import GROUP, VERSION, GpuPool, ModelPool
@@ -179,7 +181,9 @@ def test_changing_an_immutable_field_is_refused_with_the_remedy(api: client.ApiC
         (0, ("scheduling", "hold"), "10", "must be a duration such as 100ms, 10s or 1m30s"),
         (1, ("models", 0, "name"), "a b", "must be letters, digits, '.', '_', '/' and '-', beginning and ending"),
         (1, ("models", 3, "source", "http", "url"), "ftp://a", "must be an http:// or https:// address"),
-        (0, ("accelerator",), {"device": "cuda:0"}, "device cuda:N needs resourceName on Kubernetes"),
+        (0, ("podTemplate", "topologySpreadConstraints", 0, "topologyKey"), "a b", "must be a name such as"),
+        (0, ("podTemplate", "env", 0, "name"), "A=B", "must be letters, digits, '_', '-' and '.'"),
+        (0, ("podTemplate", "env", 2, "valueFrom", "resourceFieldRef", "divisor"), "x", "must be an amount such as 2"),
     ],
 )
 def test_errors_are_one_sentence_and_show_no_pattern(
@@ -190,9 +194,57 @@ def test_errors_are_one_sentence_and_show_no_pattern(
     assert "should match" not in sentence
 
 
-def test_an_accelerator_that_pods_ask_for_may_be_a_gpu(api: client.ApiClient) -> None:
+def test_a_gpu_is_one_that_pods_ask_for_by_a_resource_or_a_claim(api: client.ApiClient) -> None:
     gpu = {"device": "cuda:0", "resourceName": "nvidia.com/gpu"}
     assert remotely(api, changed(0, ("spec", "accelerator"), gpu)) == []
+    by_claim = changed(0, ("spec", "accelerator"), {"device": "cuda:0"})
+    assert remotely(api, by_claim) == []
+    by_claim["spec"]["podTemplate"]["resources"].pop("claims")
+    (sentence,) = remotely(api, by_claim)
+    assert "accelerator.device cuda:N needs resourceName on Kubernetes" in sentence
+
+
+@pytest.mark.parametrize(("template", "said"), TAKEN)
+@pytest.mark.parametrize("of", ["podTemplate", "controlPodTemplate"])
+def test_what_of_pods_is_the_operators_own_is_refused_by_both(
+    api: client.ApiClient, of: str, template: dict[str, Any], said: str
+) -> None:
+    document = copy.deepcopy(DOCUMENTS[0])
+    document["spec"] |= {"podTemplate": {}, "controlPodTemplate": {}, of: template}
+    document["spec"]["volumes"]["models"]["path"] = "/srv/models"
+    (here,), (there,) = locally(document), remotely(api, document)
+    assert said in here
+    servers_own = {"is set by the operator": "unknown field", "is given twice": "Duplicate value"}
+    assert next((its for ours, its in servers_own.items() if ours in said), said) in there
+
+
+def test_fields_that_do_not_fit_each_other_are_reported_at_once_by_both(api: client.ApiClient) -> None:
+    document = changed(0, ("spec", "adapters"), {"memory": "63Mi"})
+    document["spec"]["memory"]["hostKv"] = "256Ki"
+    document["spec"]["accelerator"]["count"] = 2
+    document["spec"].pop("prefill")
+    for found in ("\n".join(locally(document)), "\n".join(remotely(api, document))):
+        for said in ("need", "adapters need backend vllm", "holds no slab", "raise hostKv"):
+            assert said in found
+
+
+def test_adapters_must_leave_room_for_a_slab(api: client.ApiClient) -> None:
+    document = changed(0, ("spec", "backend"), "vllm")
+    for memory, fits in (("64513Ki", False), ("65Mi", False), ("63Mi", True)):
+        document["spec"]["adapters"] = {"memory": memory}
+        document["spec"]["memory"]["slabSize"] = "1Mi"
+        assert [not found for found in (locally(document), remotely(api, document))] == [fits, fits], memory
+
+
+def test_a_model_pool_has_512_models_and_adapters_at_most(api: client.ApiClient) -> None:
+    document = copy.deepcopy(DOCUMENTS[1])
+    document["spec"]["tenants"] = []
+    hub = {"huggingFace": {"repository": "org/model"}}
+    for adapters, fits in ((1, True), (2, False)):
+        models: list[dict[str, Any]] = [{"name": f"model-{number}", "source": hub} for number in range(511)]
+        document["spec"]["models"] = models
+        models[0]["adapters"] = [{"name": f"adapter-{number}", "source": hub} for number in range(adapters)]
+        assert [not found for found in (locally(document), remotely(api, document))] == [fits, fits]
 
 
 def test_names_of_secrets_and_claims_may_have_dots(api: client.ApiClient) -> None:

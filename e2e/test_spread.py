@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ from kubernetes import client
 from operator_objects import gpu_pool, model_pool, observed
 
 from aegaeon_operator.reconcile.cluster.desired import desired
-from e2e.cluster.control_plane import start_scheduler
-from e2e.cluster.layout import Layout, default_layout
-from e2e.cluster.processes import find, stop
-from e2e.fake_nodes import LABEL, fake_nodes
+from e2e.cluster.layout import default_layout
+from e2e.fake_nodes import LABEL, fake_nodes, scheduling
 from e2e.kubectl import CHART, helm, kubectl
 from e2e.polling import poll
 
@@ -38,20 +35,6 @@ def server(kubeconfig: Path, api: client.ApiClient) -> Iterator[Path]:
         kubectl(kubeconfig, "create", "namespace", NAMESPACE)
         yield kubeconfig
         kubectl(kubeconfig, "delete", "namespace", NAMESPACE, "--timeout=60s")
-
-
-@contextmanager
-def scheduling(layout: Layout) -> Iterator[None]:
-    """With a scheduler of pods: the cluster's own, else one for the time of a `with`."""
-    if find(layout, "kube-scheduler"):
-        yield
-        return
-    start_scheduler(layout)
-    try:
-        yield
-    finally:
-        if scheduler := find(layout, "kube-scheduler"):
-            stop(layout, scheduler)
 
 
 def of_pool(component: str) -> dict[str, Any]:

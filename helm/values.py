@@ -88,6 +88,25 @@ class DeletionProtection(Values):
     )
 
 
+class Admission(Values):
+    """A ValidatingAdmissionPolicy: a ModelPool that does not fit its GpuPool is refused, with all that is wrong."""
+
+    enabled: bool = Field(
+        default=True,
+        description="Install it, as objects of the cluster. Without it the same stands in the status of the ModelPool.",
+    )
+    action: Literal["Deny", "Warn"] = Field(
+        default="Deny",
+        description="Warn: it is taken, and kubectl prints what is wrong; for tools that create a ModelPool under "
+        "another name before they delete the first.",
+    )
+    gpu_pool_namespaces: list[DnsLabel] = Field(
+        default=[],
+        description="Namespaces whose GpuPools are used from others (allowedNamespaces); those of a ModelPool's own "
+        "namespace are looked at in any case.",
+    )
+
+
 class Redis(Values):
     """Where the gateways of a pool count quotas together. Without one, each gateway counts for itself."""
 
@@ -191,6 +210,7 @@ class Chart(Values):
     deletion_protection: DeletionProtection = Field(
         default=DeletionProtection(), description=str(DeletionProtection.__doc__)
     )
+    admission: Admission = Field(default=Admission(), description=str(Admission.__doc__))
     redis: Redis = Field(default=Redis(), description=str(Redis.__doc__))
     gateway: Gateway = Field(default=Gateway(), description=str(Gateway.__doc__))
     metrics: Metrics = Field(default=Metrics(), description=str(Metrics.__doc__))

@@ -76,7 +76,7 @@ test-images: $(STAMP) cluster-packages ## the control image, built twice without
 # What the locks bring, with hashes; scanners find the base's Debian packages in the image.
 sbom: release-tools ## build/release/IMAGE.cdx.json: the packages of each image, in CycloneDX
 	@mkdir -p build/release
-	@set -e; $(foreach image,$(IMAGES_OF),SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(RELEASE)/bin/cyclonedx-py requirements \
+	@set -e; $(foreach image,$(IMAGES_OF),SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) PYTHONWARNINGS=ignore $(RELEASE)/bin/cyclonedx-py requirements \
 	  --output-reproducible --pyproject pyproject.toml -o build/release/aegaeon-$(image).cdx.json $(LOCK);)
 release: ## what would publish images, SBOMs, chart and wheels in REGISTRY, signed; PUBLISH=1 does
 	@VERSION=$(VERSION) IMAGES='$(IMAGES_OF)' bash release/publish $(or $(REGISTRY),registry.example/aegaeon)

@@ -112,6 +112,15 @@ def unplaced(name: str, component: str, message: str) -> Json:
     return found
 
 
+def suspended(name: str, component: str, queue: str = "") -> Json:
+    """A pod that a scheduling gate holds: Kueue's where it is of a queue, else another controller's."""
+    gate = "kueue.x-k8s.io/admission" if queue else "example.com/quota"
+    found = unplaced(name, component, "Scheduling is blocked due to non-empty scheduling gates")
+    found["spec"] = {"schedulingGates": [{"name": gate}]}
+    found["metadata"]["labels"] |= {"kueue.x-k8s.io/queue-name": queue} if queue else {}
+    return found
+
+
 def _is_ready(body: Json) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in body["status"].get("conditions", ()))
 

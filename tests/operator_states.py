@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from operator_objects import KEY, Json, gpu_pool, model_pool
-from operator_state import CACHED, PODS, SERVED, State, broken, pod, unplaced
+from operator_state import CACHED, PODS, SERVED, State, broken, pod, suspended, unplaced
 
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, ModelFacts
 
@@ -45,6 +45,11 @@ def of_starting_engines() -> Iterator[State]:
         models={},
     )
     yield State(
+        "One of two engines starts",
+        BOTH,
+        {ENGINES[1]: broken(ENGINES[1], "engine", {"running": {}}, started=False)},
+    )
+    yield State(
         "The image of the engines cannot be pulled",
         BOTH,
         {name: broken(name, "engine", PULL) for name in ENGINES},
@@ -71,6 +76,18 @@ def of_starting_engines() -> Iterator[State]:
         },
         models={},
     )
+
+
+def of_suspended_engines() -> Iterator[State]:
+    """Engines that wait for quota."""
+    yield State("Kueue has admitted one of two engines", BOTH, {ENGINES[1]: suspended(ENGINES[1], "engine", "gpus")})
+    yield State(
+        "Kueue has admitted no engine yet",
+        BOTH,
+        {name: suspended(name, "engine", "gpus") for name in ENGINES},
+        models={},
+    )
+    yield State("A scheduling gate holds an engine", BOTH, {ENGINES[1]: suspended(ENGINES[1], "engine")})
 
 
 def of_unmade_engines() -> Iterator[State]:
@@ -338,7 +355,7 @@ STATES: dict[str, tuple[State, ...]] = {
         State("All is well", BOTH),
         State("All is well with prefill and decode engines", (SPLIT, RED), components=SPLIT_PODS),
     ),
-    "Engines": (*of_starting_engines(), *of_unmade_engines(), *of_missing_engines()),
+    "Engines": (*of_starting_engines(), *of_suspended_engines(), *of_unmade_engines(), *of_missing_engines()),
     "Scheduler, gateways, picker": tuple(of_control()),
     "What becomes of a change": tuple(of_changes()),
     "Models": tuple(of_models()),

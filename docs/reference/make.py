@@ -14,12 +14,15 @@ import api
 import click
 import measured
 
+from aegaeon_cli.kubectl.main import main as plugin
 from aegaeon_cli.main import main as aegaeon
 from aegaeon_operator.spec.quantity import format_duration, format_quantity
 from aegaeon_operator.spec.resources import GpuPool, ModelPool
 
 HERE = Path(__file__).parent
 COLUMNS = 100
+LONG = 4
+"""rows of a type that are listed once for each kind, where it is used first"""
 SAID = "<!-- made by `make generate`; do not edit -->\n"
 Schema = dict[str, Any]
 
@@ -51,19 +54,23 @@ def manifests() -> Iterator[str]:
         yield from rows(schema, schema["$defs"], "")
 
 
-def rows(schema: Schema, defs: Schema, path: str) -> Iterator[str]:
-    """A row for every field, those of objects inside after their own."""
+def rows(schema: Schema, defs: Schema, path: str, listed: dict[str, str] | None = None) -> Iterator[str]:
+    """A row for every field, those of objects inside after their own. `listed`: where long types were listed before."""
+    listed = {} if listed is None else listed
     for name, field in schema["properties"].items():
         inner = resolve(field, defs)
         here = f"{path}{name}"
         meaning = max(field.get("description", ""), inner.get("description", ""), key=len).replace("|", "\\|")
         default = "required" if name in schema.get("required", ()) else default_of(field, type_of(inner))
-        yield f"| `{here}` | {type_of(inner)} | {default} | {' '.join(meaning.split())} |"
         items = resolve(inner.get("items", {}), defs)
-        if "properties" in inner:
-            yield from rows(inner, defs, f"{here}.")
-        elif "properties" in items:
-            yield from rows(items, defs, f"{here}[].")
+        whole, there = (inner, f"{here}.") if "properties" in inner else (items, f"{here}[].")
+        before = listed.get(whole.get("title", ""))
+        below = [] if before or "properties" not in whole else list(rows(whole, defs, there, listed))
+        if len(below) > LONG:
+            listed[whole["title"]] = there.rstrip(".")
+        said = f"{meaning} Fields as those of `{before}`." if before else meaning
+        yield f"| `{here}` | {type_of(inner)} | {default} | {' '.join(said.split())} |"
+        yield from below
 
 
 def resolve(field: Schema, defs: Schema) -> Schema:
@@ -108,6 +115,7 @@ def commands() -> Iterator[str]:
     """The help of every command, as it prints it."""
     yield f"{SAID}\n# Commands"
     yield from helps(aegaeon, "aegaeon")
+    yield from helps(plugin, "kubectl aegaeon")
 
 
 def helps(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[str]:

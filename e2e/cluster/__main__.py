@@ -48,7 +48,7 @@ _nodes = click.option(
 @main.command()
 @_nodes
 def prepare(nodes: int) -> None:
-    """Build what it needs, or say why this machine cannot make one."""
+    """Build what it and the tests need, or say why this machine cannot make one."""
     layout = default_layout(nodes)
     _check(layout)
     Machine().claim(layout.number, [NAMESPACES])
@@ -58,6 +58,7 @@ def prepare(nodes: int) -> None:
         network.remove(layout)
         Machine().release(layout.number)
     _build(layout)
+    binaries.build(binaries.MONITORING)
 
 
 @main.command()

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -18,17 +19,18 @@ from e2e.cluster.layout import cache_folder
 from e2e.cluster.processes import run
 
 MODULES = Path(__file__).parents[1] / "binaries"
-# Name of a binary: the module that pins it, and the package.
+# Name of a binary: the module that pins it, and the package. Binaries of a module are compiled together, and what they
+# have in common once: Kubernetes, Helm and CoreDNS share the client of Kubernetes and its kinds.
 _BINARIES = {
-    "etcd": ("etcd", "go.etcd.io/etcd/server/v3"),
+    "etcd": ("kubernetes", "go.etcd.io/etcd/server/v3"),
     "kube-apiserver": ("kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
     "kube-controller-manager": ("kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
     "kubectl": ("kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
     "kube-scheduler": ("kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
     "kube-proxy": ("kubernetes", "k8s.io/kubernetes/cmd/kube-proxy"),
     "kubelet": ("kubernetes", "k8s.io/kubernetes/cmd/kubelet"),
-    "coredns": ("coredns", "github.com/coredns/coredns"),
-    "helm": ("helm", "helm.sh/helm/v4/cmd/helm"),
+    "coredns": ("kubernetes", "./coredns"),
+    "helm": ("kubernetes", "helm.sh/helm/v4/cmd/helm"),
     "envoy-gateway": ("envoy-gateway", "github.com/envoyproxy/gateway/cmd/envoy-gateway"),
     "pilot-discovery": ("istio", "istio.io/istio/pilot/cmd/pilot-discovery"),
     "pilot-agent": ("istio", "istio.io/istio/pilot/cmd/pilot-agent"),
@@ -46,12 +48,14 @@ ISTIO = ("pilot-discovery", "pilot-agent")
 CONFORMANCE = ("inference-conformance", "echo-basic")
 REFERENCE_PICKER = "reference-picker"
 MONITORING = ("promtool", "prometheus")
-# What runs in an image of its own, without the machine's libraries; and what shares Go's cache with it.
-_STATIC = ("coredns", "envoy-gateway", *ISTIO, *CONFORMANCE, REFERENCE_PICKER)
 # What a cluster without nodes needs; the scheduler runs there for e2e/test_spread.py alone.
 API = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "helm")
 # And one with nodes; the rest is built for the tests that need it.
 ALL = (*API, "kube-proxy", "kubelet", "coredns")
+# No debugger is used on them: the compiler writes no tables for one, the linker neither those nor symbols. All are
+# static, since some run in images without libraries, and packages are compiled once for all.
+_COMPILE = ("-trimpath", "-gcflags=all=-dwarf=false")
+_ENVIRONMENT = {"GOFLAGS": "-mod=readonly -buildvcs=false", "CGO_ENABLED": "0"}
 
 
 def build(names: tuple[str, ...] = ALL) -> Path:
@@ -60,15 +64,25 @@ def build(names: tuple[str, ...] = ALL) -> Path:
         raise ClusterError("Go is needed to build Kubernetes and was not found; install Go 1.25 or newer")
     folder = cache_folder() / "bin"
     folder.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        module, package = _BINARIES[name]
-        stamp = _stamp(name)
-        if not stamp.exists():
-            _build(MODULES / module, package, folder / name)
+    missing = [name for name in names if not _stamp(name).exists()]
+    for together in _commands(missing):
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            _build(together, Path(scratch))
+            for name in together:
+                (Path(scratch) / _executable(name)).rename(folder / name)
+        for name in together:
             for old in folder.glob(f".{name}-*"):
                 old.unlink()
-            stamp.touch()
+            _stamp(name).touch()
     return folder
+
+
+def _commands(names: list[str]) -> list[list[str]]:
+    """Which binaries one call of Go makes: those of a module with the same tags."""
+    groups: dict[tuple[str, str, bool], list[str]] = {}
+    for name in names:
+        groups.setdefault((_BINARIES[name][0], _TAGS.get(name, ""), name in _SUITES), []).append(name)
+    return list(groups.values())
 
 
 def find(name: str) -> Path | None:
@@ -86,23 +100,31 @@ def _stamp(name: str) -> Path:
     return cache_folder() / "bin" / f".{name}-{_fingerprint(MODULES / _BINARIES[name][0])}"
 
 
-def _build(module: Path, package: str, binary: Path) -> None:
+def _build(names: list[str], folder: Path) -> None:
+    """Binaries of one module, under the names that Go gives them."""
     began = time.monotonic()
-    click.echo(f"building {binary.name} (once; minutes when Go's cache is cold)", err=True)
-    verb = ["test", "-c"] if binary.name in _SUITES else ["build"]
-    flags = ["-trimpath", f"-tags={_TAGS.get(binary.name, '')}", "-ldflags", f"-s -w {_version_flags(module)}".strip()]
-    environment = {**os.environ, "GOFLAGS": "-mod=readonly -buildvcs=false"}
+    module = MODULES / _BINARIES[names[0]][0]
+    click.echo(f"building {', '.join(names)} (once; minutes when Go's cache is cold)", err=True)
+    verb = ["test", "-c"] if names[0] in _SUITES else ["build"]
+    linker = f"-ldflags=-s -w {_version_flags(module)}".strip()
     done = subprocess.run(
-        ["go", *verb, *flags, "-o", str(binary), package],
+        ["go", *verb, *_COMPILE, f"-tags={_TAGS.get(names[0], '')}", linker, "-o", f"{folder}/"]
+        + [_BINARIES[name][1] for name in names],
         cwd=module,
         capture_output=True,
         text=True,
         check=False,
-        env={**environment, "CGO_ENABLED": "0"} if binary.name in _STATIC else environment,
+        env={**os.environ, **_ENVIRONMENT},
     )
     if done.returncode:
-        raise ClusterError(f"{binary.name} does not build:\n{done.stderr[-3000:]}")
-    click.echo(f"  {binary.name}: {time.monotonic() - began:.0f} s", err=True)
+        raise ClusterError(f"{', '.join(names)}: Go says\n{done.stderr[-3000:]}")
+    click.echo(f"  {time.monotonic() - began:.0f} s", err=True)
+
+
+def _executable(name: str) -> str:
+    """What Go calls it: the last part of the package that is no version; a suite has a suffix."""
+    *_, before, last = _BINARIES[name][1].split("/")
+    return (before if re.fullmatch(r"v\d+", last) else last) + (".test" if name in _SUITES else "")
 
 
 def _version_flags(module: Path) -> str:
@@ -116,5 +138,5 @@ def _version_flags(module: Path) -> str:
 
 
 def _fingerprint(module: Path) -> str:
-    digest = hashlib.sha256((module / "go.mod").read_bytes() + (module / "go.sum").read_bytes())
-    return digest.hexdigest()[:16]
+    files = [module / "go.mod", module / "go.sum", *sorted(module.rglob("*.go"))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]

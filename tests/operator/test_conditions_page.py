@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 REASON = re.compile(
     r"(?:\b(?:yes|no|unknown)\(\s*[^,()]+,\s*|\b(?:Refusal|Trouble)\(\s*|\bProblem\(claim, "
-    r'|\b(?:FETCHING|SOME|SOME_START|STARTING) = |"Evicted" if \w+ else )"([A-Za-z]+)"'
+    r'|\b(?:FETCHING|SOME|SOME_START|SOME_HELD|STARTING|SUSPENDED) = |"Evicted" if \w+ else )"([A-Za-z]+)"'
 )
 OPERATOR = ROOT / "operator/aegaeon_operator"
 CODE = [*sorted((OPERATOR / "reconcile/cluster").glob("*.py")), OPERATOR / "spec/tenancy.py"]

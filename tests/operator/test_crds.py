@@ -67,11 +67,28 @@ def test_patterns_of_a_spec_are_shown_as_sentences() -> None:
     assert said == ["must be a quantity of bytes such as 4096, 512Mi or 2G"]
 
 
-def test_models_and_conditions_are_merged_by_their_keys() -> None:
+_CONTAINER = {"env": "name", "volumeMounts": "mountPath", "resources.claims": "name"}
+_TEMPLATE = {
+    **_CONTAINER,
+    **dict.fromkeys(("containers", "initContainers", "volumes", "resourceClaims"), "name"),
+    **{
+        f"{of}[].{name}": key
+        for of in ("containers", "initContainers")
+        for name, key in {**_CONTAINER, "ports": "containerPort"}.items()
+    },
+}
+
+
+def test_lists_of_named_things_are_merged_by_their_keys() -> None:
     keys = {
         path: field["x-kubernetes-list-map-keys"] for _, path, field in ALL if "x-kubernetes-list-map-keys" in field
     }
     assert keys == {
+        **{
+            f"gpupools.spec.{of}.{name}": [key]
+            for of in ("podTemplate", "controlPodTemplate")
+            for name, key in _TEMPLATE.items()
+        },
         "gpupools.status.conditions": ["type"],
         "modelpools.spec.models": ["name"],
         "modelpools.spec.models[].adapters": ["name"],

@@ -34,6 +34,63 @@ class Rule(Enum):
     WORD = "nothing outside the object"
 
 
+_SELECTOR = {"matchLabels{}": Rule.WORD, "matchExpressions[].key": Rule.WORD, "matchExpressions[].values[]": Rule.WORD}
+
+
+def below(path: str, rules: dict[str, Rule]) -> dict[str, Rule]:
+    return {f"{path}.{name}": rule for name, rule in rules.items()}
+
+
+_NODES = {f"{of}[].{name}": Rule.WORD for of in ("matchExpressions", "matchFields") for name in ("key", "values[]")}
+_PODS = {
+    "topologyKey": Rule.WORD,
+    **below("labelSelector", _SELECTOR),
+    "namespaces[]": Rule.OBJECT,
+    **below("namespaceSelector", _SELECTOR),
+    "matchLabelKeys[]": Rule.WORD,
+    "mismatchLabelKeys[]": Rule.WORD,
+}
+_WHEN = ("requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution")
+_AFFINITY = {
+    **below(f"nodeAffinity.{_WHEN[0]}.nodeSelectorTerms[]", _NODES),
+    **below(f"nodeAffinity.{_WHEN[1]}[].preference", _NODES),
+    **{
+        name: rule
+        for kind in ("podAffinity", "podAntiAffinity")
+        for name, rule in (
+            below(f"{kind}.{_WHEN[0]}[]", _PODS) | below(f"{kind}.{_WHEN[1]}[].podAffinityTerm", _PODS)
+        ).items()
+    },
+}
+_ENV = {
+    "name": Rule.WORD,
+    "value": Rule.WORD,
+    "valueFrom.fieldRef.fieldPath": Rule.WORD,
+    "valueFrom.resourceFieldRef.resource": Rule.WORD,
+    "valueFrom.resourceFieldRef.containerName": Rule.WORD,
+    **{f"valueFrom.{of}.{part}": Rule.SECRET for of in ("secretKeyRef", "configMapKeyRef") for part in ("name", "key")},
+}
+_MOUNT = {"name": Rule.WORD, "mountPath": Rule.PLATFORM, "subPath": Rule.WORD}
+_PROBE = {"httpGet.path": Rule.WORD, "grpc.service": Rule.WORD, "exec.command[]": Rule.WORD}
+_CONTAINER = {
+    **dict.fromkeys(("name", "image", "command[]", "args[]", "workingDir", "ports[].name"), Rule.WORD),
+    **below("env[]", _ENV),
+    **below("volumeMounts[]", _MOUNT),
+    **below("resources.claims[]", {"name": Rule.WORD, "request": Rule.WORD}),
+    **{f"{of}Probe.{name}": rule for of in ("startup", "readiness", "liveness") for name, rule in _PROBE.items()},
+}
+_VOLUME = {
+    "name": Rule.WORD,
+    "hostPath.path": Rule.PLATFORM,
+    "configMap.name": Rule.OBJECT,
+    "secret.secretName": Rule.SECRET,
+    **{f"{of}.items[].key": Rule.SECRET for of in ("configMap", "secret")},
+    **{f"{of}.items[].path": Rule.WORD for of in ("configMap", "secret")},
+    "persistentVolumeClaim.claimName": Rule.OBJECT,
+    "csi.driver": Rule.OBJECT,
+    "csi.fsType": Rule.WORD,
+    "csi.volumeAttributes{}": Rule.WORD,
+}
 _POD = {
     "labels{}": Rule.WORD,
     "annotations{}": Rule.WORD,
@@ -42,6 +99,19 @@ _POD = {
     "tolerations[].value": Rule.WORD,
     "priorityClassName": Rule.OBJECT,
     "runtimeClassName": Rule.OBJECT,
+    **below("affinity", _AFFINITY),
+    "topologySpreadConstraints[].topologyKey": Rule.WORD,
+    "topologySpreadConstraints[].matchLabelKeys[]": Rule.WORD,
+    **below("topologySpreadConstraints[].labelSelector", _SELECTOR),
+    **below("env[]", _ENV),
+    **below("volumeMounts[]", _MOUNT),
+    **below("volumes[]", _VOLUME),
+    **below("containers[]", _CONTAINER),
+    **below("initContainers[]", _CONTAINER),
+    **below("resources.claims[]", {"name": Rule.WORD, "request": Rule.WORD}),
+    "resourceClaims[].name": Rule.WORD,
+    "resourceClaims[].resourceClaimName": Rule.OBJECT,
+    "resourceClaims[].resourceClaimTemplateName": Rule.OBJECT,
 }
 _SOURCE = "modelpools.models[].source"
 _SOURCES = (_SOURCE, "modelpools.models[].adapters[].source")
@@ -185,6 +255,19 @@ SIBLINGS: dict[str, Json] = {
     "disk": {"path": "/cache"},
     "service": {"name": "picker"},
     "parentRefs": {"name": "public"},
+    **{of: {"name": "beside", "image": "beside"} for of in ("containers", "initContainers")},
+    "env": {"name": "A"},
+    **{of: {"name": "hub", "key": "token"} for of in ("secretKeyRef", "configMapKeyRef")},
+    "volumes": {"name": "a"},
+    "volumeMounts": {"name": "a", "mountPath": "/a"},
+    "configMap": {"name": "hub"},
+    "secret": {"secretName": "hub"},
+    "items": {"key": "a", "path": "a"},
+    "csi": {"driver": "csi.example"},
+    "resourceClaims": {"name": "gpu"},
+    _WHEN[0]: {"topologyKey": "rack", "labelSelector": {}},
+    _WHEN[1]: {"weight": 1},
+    "podAffinityTerm": {"topologyKey": "rack", "labelSelector": {}},
 }
 
 
@@ -224,6 +307,8 @@ def objects(path: str, value: str) -> tuple[Json, Json]:
         "modelpools": model_pool("red", "one", tenants=[tenant], gateway={"parentRefs": [{"name": "public"}]}),
     }
     inner = pools[plural]["spec"]
+    if "volumeMounts[]" in names:
+        inner[names[0]] = {"volumes": [{"name": "a", "emptyDir": {}}]}
     for name in names[:-1]:
         inner = _into(inner, name)
     last = names[-1]
@@ -331,5 +416,17 @@ def test_default_values_serve() -> None:
         ("gpupools.gateway.corsOrigins[]", "https://chat.example.com:8443"),
         ("gpupools.tracing.endpoint", "http://collector.observability:4317"),
         ("modelpools.gateway.hostnames[]", "models.example"),
+        ("gpupools.podTemplate.volumes[].secret.secretName", "hub"),
+        ("gpupools.podTemplate.volumes[].configMap.items[].key", "a.b"),
+        ("gpupools.podTemplate.volumes[].persistentVolumeClaim.claimName", "claim"),
+        ("gpupools.podTemplate.volumes[].csi.driver", "csi.example"),
+        ("gpupools.podTemplate.volumes[].hostPath.path", "/dev/infiniband"),
+        ("gpupools.podTemplate.volumeMounts[].mountPath", "/dev/infiniband"),
+        ("gpupools.podTemplate.containers[].volumeMounts[].mountPath", "/etc/exporter"),
+        ("gpupools.podTemplate.initContainers[].env[].valueFrom.secretKeyRef.name", "hub"),
+        ("gpupools.controlPodTemplate.env[].valueFrom.configMapKeyRef.key", "a.b"),
+        ("gpupools.podTemplate.resourceClaims[].resourceClaimTemplateName", "one-gpu"),
+        (f"gpupools.podTemplate.affinity.podAffinity.{_WHEN[0]}[].namespaces[]", "stores"),
+        (f"gpupools.podTemplate.affinity.podAntiAffinity.{_WHEN[1]}[].podAffinityTerm.namespaces[]", "stores"),
     ):
         assert accepted(*objects(path, value))[0], path

@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 from operator_api import api_server, refusal
 from operator_objects import KEY, PLATFORM, Json, gpu_pool, model_pool, observed
-from operator_state import broken, pod
+from operator_state import SERVED, State, broken, pod, suspended
 from tests.operator.test_writing import Server
 from tests.operator.test_zero import Kept
 
@@ -58,6 +58,24 @@ def test_pods_of_another_namespace_are_not_the_pools_whatever_their_labels_say()
     crashing = broken("pool-engine-0", "engine", {"waiting": {"reason": "CrashLoopBackOff"}})
     crashing["metadata"]["namespace"] = "team"
     assert observed(gpu_pool(), crashing).pods == ()
+
+
+def test_a_suspended_engine_is_neither_ready_nor_replaced_nor_a_degradation() -> None:
+    """Of two engines Kueue has admitted one: the other is as wanted as before, and the pool serves."""
+    objects = (gpu_pool(engines={"replicas": 2, "min": 1, "max": 4}), model_pool("red", "llama"))
+    held = {"pool-engine-1": suspended("pool-engine-1", "engine", "gpus")}
+    whole, some = (State("", objects, pods=pods, models={"llama": SERVED}) for pods in ({}, held))
+    (status,) = (one.status for one in some.reports() if one.about.kind == "GpuPool")
+    conditions = {one["type"]: (one["status"], one["reason"]) for one in status["conditions"]}
+    assert (status["engines"], status["readyEngines"]) == ({"unified": "1/2"}, 1)
+    assert conditions["EnginesReady"] == ("True", "SomeSuspended")
+    assert conditions["Ready"] == ("True", "Serving")
+    assert conditions["Progressing"] == ("True", "SomeSuspended")
+    assert conditions["Degraded"] == ("False", "NothingMissing")
+    assert "Kueue has not admitted it from LocalQueue gpus yet" in status["message"]
+    seen, without = (observed(*objects, *pods) for pods in (held.values(), ()))
+    assert desired(seen).manifests == desired(without).manifests
+    assert whole.reports() != some.reports()
 
 
 async def test_pods_with_our_label_are_listed_and_belong_to_their_pool() -> None:

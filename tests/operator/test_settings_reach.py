@@ -36,6 +36,8 @@ BUCKET: Json = {"batches": {"s3": {"bucket": "night", "credentialsSecretRef": {"
 PAPER: Json = {"scheduling": {"policy": "paper"}}
 # On one machine alone (`aegaeon up`): a cluster has a port of its own for metrics.
 LOCAL = {"scheduling.metricsPort", "batches.folder", "batches.s3.credentialsFile"}
+GPU_NODE = {"key": "gpu", "operator": "Exists"}
+STORES = {"topologyKey": "rack", "labelSelector": {"matchLabels": {"app": "store"}}}
 TOLERATION = {"key": "gpu", "operator": "Exists"}
 POD_TEMPLATE: dict[str, Any] = {
     "labels": {"team": "red"},
@@ -46,7 +48,38 @@ POD_TEMPLATE: dict[str, Any] = {
     "runtimeClassName": "nvidia",
     "resources.requests": {"cpu": "3"},
     "resources.limits": {"cpu": "3"},
+    "resources.claims": [{"name": "gpu"}],
+    "env": [{"name": "NCCL_DEBUG", "value": "WARN"}],
+    "volumeMounts": [{"name": "logs", "mountPath": "/logs"}],
+    "volumes": [{"name": "more", "emptyDir": {}}],
+    "containers": [{"name": "exporter", "image": "exporter:1"}],
+    "initContainers": [{"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}],
+    "resourceClaims": [{"name": "more", "resourceClaimName": "more"}],
+    "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "ScheduleAnyway"}],
+    "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms": [
+        {"matchExpressions": [GPU_NODE]}
+    ],
+    **{
+        f"affinity.{kind}.{when}DuringSchedulingIgnoredDuringExecution": value
+        for kind, when, value in (
+            ("nodeAffinity", "preferred", [{"weight": 1, "preference": {"matchExpressions": [GPU_NODE]}}]),
+            *(
+                (kind, when, value)
+                for kind in ("podAffinity", "podAntiAffinity")
+                for when, value in (
+                    ("preferred", [{"weight": 1, "podAffinityTerm": STORES}]),
+                    ("required", [STORES]),
+                )
+            ),
+        )
+    },
 }
+# What mounts and claims name.
+NAMED: Json = {
+    "volumes": [{"name": "logs", "emptyDir": {}}],
+    "resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}],
+}
+AROUND: dict[str, Json] = {"resources.claims": NAMED, "volumeMounts": NAMED}
 PICKER_LIMITS = ("connections", "connectionsPerAddress", "streams", "streamsPerConnection", "bufferedMib")
 
 # By setting: another value, where it makes a difference, and what it needs around it.
@@ -119,7 +152,7 @@ SETTINGS: dict[str, tuple[Any, set[str], Json]] = {
     "images.pullPolicy": ("Always", {"manifests"}, {}),
     "images.pullSecrets": (["registry"], {"manifests"}, {}),
     **{
-        f"{template}.{name}": (value, {"manifests"}, {})
+        f"{template}.{name}": (value, {"manifests"}, {template: AROUND.get(name, {})})
         for template in ("podTemplate", "controlPodTemplate")
         for name, value in POD_TEMPLATE.items()
     },

@@ -47,7 +47,7 @@ def live(body: Json) -> Live[Any]:
     problems: tuple[str, ...] = ()
     value = None
     try:
-        known = {"name": metadata["name"], "namespace": metadata["namespace"]}
+        known = {name: metadata[name] for name in ("name", "namespace", "labels") if name in metadata}
         fields = {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": known, "spec": body["spec"]}
         value = kind.model_validate_json(json.dumps(fields))
     except ValidationError as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -48,6 +49,12 @@ class Strict(BaseModel):
         validate_by_name=True,
         validate_by_alias=True,
     )
+
+    def _refused(self, problems: Iterable[str]) -> Self:
+        """Itself, for a validator: all that does not fit together is reported at once. Raises ValueError."""
+        if found := "; ".join(problems):
+            raise ValueError(found)
+        return self
 
 
 class Metadata(Strict):

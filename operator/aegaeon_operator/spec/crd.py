@@ -99,7 +99,13 @@ def definition(
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {"name": f"{singular}s.{GROUP}"},
-        "spec": {"group": GROUP, "names": names, "scope": "Namespaced", "versions": [version]},
+        "spec": {
+            "group": GROUP,
+            "names": names,
+            "scope": "Namespaced",
+            "versions": [version],
+            "conversion": {"strategy": "None"},  # one version; docs/kubernetes.md says what a second one brings
+        },
     }
 
 
@@ -144,7 +150,7 @@ def _structural(field: Json, defs: Json, lists: int = 0) -> Json:
         out.pop("type", None)
     if "const" in field:
         out["enum"] = [field["const"]]
-    own = out.get("pattern") == AMOUNT  # its own rule tells what it should be
+    own = out.get("pattern") == AMOUNT and VALIDATIONS in out  # it tells what it should be
     if out.get("pattern") in ALLOWED and not own and lists <= _MOST_LISTS:
         out[VALIDATIONS] = [_sentence(out.pop("pattern"), "type" in out), *out.get(VALIDATIONS, [])]
     if out.get("type") in ("integer", "number"):

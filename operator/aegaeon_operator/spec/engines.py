@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -19,13 +20,6 @@ PASS_ROWS = 64
 class Accelerator(Strict):
     """What an engine runs on."""
 
-    model_config = rules(
-        (
-            "!has(self.device) || !self.device.startsWith('cuda') || has(self.resourceName)",
-            "device cuda:N needs resourceName on Kubernetes, for example nvidia.com/gpu: without it pods get no GPU",
-        ),
-    )
-
     device: Annotated[str, Field(max_length=16, pattern=r"^(cpu|cuda:[0-9]+)$")] = Field(
         default="cpu",
         description="`cpu`, or `cuda:N`: the first engine takes GPU N and those after it, as many as `count`, the next "
@@ -39,7 +33,7 @@ class Accelerator(Strict):
     resource_name: QualifiedName | None = Field(
         default=None,
         description="Extended resource of which every engine's pod asks for `count`, for example nvidia.com/gpu; "
-        "needed there with device cuda:N; left out: none.",
+        "needed there with device cuda:N, or podTemplate.resources.claims; left out: none.",
     )
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         default="float32", description="Number format of weights and KV cache."
@@ -137,18 +131,20 @@ class PoolMemory(Strict):
     )
 
     @model_validator(mode="after")
-    def _slabs_divide(self) -> Self:
+    def _consistent(self) -> Self:
+        return self._refused(self._slabs())
+
+    def _slabs(self) -> Iterator[str]:
         if self.slab_size == 0 or self.slab_size % 4096:
-            raise ValueError(f"slabSize {format_quantity(self.slab_size)} is not a multiple of 4Ki")
+            yield f"slabSize {format_quantity(self.slab_size)} is not a multiple of 4Ki"
         for name, size in (("deviceBytes", self.device_bytes), ("hostKv", self.host_kv)):
             if size is not None and size < self.slab_size:
-                raise ValueError(
+                yield (
                     f"{name} {format_quantity(size)} holds no slab of {format_quantity(self.slab_size)}; "
                     f"raise {name} or lower slabSize"
                 )
         if self.host_model_cache == 0:
-            raise ValueError("hostModelCache 0 holds no model; give it the size of the largest model at least")
-        return self
+            yield "hostModelCache 0 holds no model; give it the size of the largest model at least"
 
 
 class Scheduling(Strict):

@@ -10,6 +10,8 @@ from pydantic_core import ErrorDetails
 
 from aegaeon_operator.spec.base import DNS_LABEL, DNS_SUBDOMAIN, SECRET_KEY, SERVED_NAME
 from aegaeon_operator.spec.kubernetes import AMOUNT, QUALIFIED
+from aegaeon_operator.spec.pods import owned
+from aegaeon_operator.spec.pods.containers import VARIABLE
 from aegaeon_operator.spec.quantity import DURATION, QUANTITY
 from aegaeon_proto.outbound.policy import ENTRY_PATTERN
 from aegaeon_proto.outbound.urls import OPTIONAL_SOURCE_PATTERN, SOURCE_PATTERN
@@ -36,6 +38,7 @@ ALLOWED = {
     "or *.example.com, in lower case",
     SERVED_NAME: "letters, digits, '.', '_', '/' and '-', beginning and ending with a letter or digit",
     SECRET_KEY: "letters, digits, '.', '_' and '-'",
+    VARIABLE: "letters, digits, '_', '-' and '.', without a digit first",
     QUALIFIED: "a name such as nvidia.com/gpu",
     r"^[A-Za-z0-9][-A-Za-z0-9._:/@]*$": "an image such as registry.example/name:tag or name@sha256:...",
     r"^[!-~]+$": "ASCII without spaces",
@@ -89,7 +92,7 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
         case "missing":
             sentence = "is required"
         case "extra_forbidden":
-            sentence = f"unknown field; allowed here: {', '.join(_fields_at(model, detail['loc'][:-1]))}"
+            sentence = f"{_unknown(detail['loc'])}; allowed here: {', '.join(_fields_at(model, detail['loc'][:-1]))}"
         case "literal_error":
             sentence = f"{given!r} is not known; allowed: {context['expected']}"
         case "value_error":
@@ -102,6 +105,12 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
         case _ if kind in _EXPECTED:
             sentence = f"{_shown(given)} is not allowed; expected {_EXPECTED[kind]}"
     return sentence
+
+
+def _unknown(location: tuple[int | str, ...]) -> str:
+    """What a pod has is known, and not for a person to say."""
+    of_pods = {"podTemplate", "controlPodTemplate"}.intersection(location)
+    return "is set by the operator" if of_pods and location[-1] in owned.FIELDS else "unknown field"
 
 
 def _bound(kind: str, context: dict[str, Any]) -> str:

@@ -9,9 +9,10 @@ from ipaddress import ip_network
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic.config import JsonDict
 
 from aegaeon_operator.spec.base import PATH, DottedName, ObjectName, PositiveDuration, Strict
-from aegaeon_operator.spec.cel import VALIDATIONS, field_rules, rules
+from aegaeon_operator.spec.cel import field_rules, rules
 
 QUALIFIED = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 AMOUNT = r"^[0-9]{1,15}(\.[0-9]{1,9})?(m|[EPTGMK]i|[kMGTPE])?$"
@@ -25,7 +26,7 @@ _CIDR_SAID = "must be a network such as 10.0.0.0/8 or fd00::/8, without bits bey
 
 QualifiedName = Annotated[str, Field(min_length=1, max_length=253, pattern=QUALIFIED)]
 NamespaceOrAll = Annotated[str, Field(min_length=1, max_length=63, pattern=_NAMESPACE)]
-_Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:/@]*$")]
+Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:/@]*$")]
 _Origin = Annotated[str, Field(min_length=1, max_length=253, pattern=_ORIGIN)]
 _Text = Annotated[str, Field(max_length=1024)]
 
@@ -35,25 +36,20 @@ def _amount(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Amount = Annotated[
-    str,
-    Field(max_length=32, pattern=AMOUNT),
-    BeforeValidator(_amount),
-    WithJsonSchema(
-        {
-            "anyOf": [{"type": "integer"}, {"type": "string"}],
-            "x-kubernetes-int-or-string": True,
-            "maxLength": 32,
-            "pattern": AMOUNT,
-            VALIDATIONS: [
-                {
-                    "rule": "isQuantity(string(self)) && !quantity(string(self)).isLessThan(quantity('0'))",
-                    "message": "must be an amount such as 2, 500m or 4Gi",
-                }
-            ],
-        }
-    ),
-]
+_AMOUNT_SCHEMA: JsonDict = {
+    "anyOf": [{"type": "integer"}, {"type": "string"}],
+    "x-kubernetes-int-or-string": True,
+    "maxLength": 32,
+    "pattern": AMOUNT,
+}
+_AMOUNT_RULE = field_rules(
+    (
+        "isQuantity(string(self)) && !quantity(string(self)).isLessThan(quantity('0'))",
+        "must be an amount such as 2, 500m or 4Gi",
+    )
+)
+_Amount = Annotated[str, Field(max_length=32, pattern=AMOUNT), BeforeValidator(_amount)]
+Amount = Annotated[_Amount, WithJsonSchema(_AMOUNT_SCHEMA)]
 
 
 def _network(value: str) -> str:
@@ -74,47 +70,8 @@ Cidr = Annotated[
     ),
     AfterValidator(_network),
 ]
-_Amounts = Annotated[dict[str, Amount], Field(max_length=16)]
-_Labels = Annotated[dict[str, _Text], Field(max_length=64)]
-
-
-class Toleration(Strict):
-    """A taint of nodes that pods may run in spite of, as Kubernetes writes it."""
-
-    key: Annotated[str, Field(max_length=316)] | None = Field(
-        default=None, description="Key of the taint; left out, with operator Exists: every taint."
-    )
-    operator: Literal["Exists", "Equal"] | None = Field(default=None, description="How the value is compared.")
-    value: Annotated[str, Field(max_length=63)] | None = Field(default=None, description="Value of the taint.")
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        default=None, description="Effect of the taint; left out: all effects."
-    )
-    toleration_seconds: Annotated[int, Field(ge=0, le=86400)] | None = Field(
-        default=None, description="How long a pod stays after such a taint came (NoExecute)."
-    )
-
-
-class ResourceAmounts(Strict):
-    """What a container is promised, and what it may use."""
-
-    requests: _Amounts = Field(default={}, description="What the scheduler of Kubernetes reserves, for example cpu: 2.")
-    limits: _Amounts = Field(default={}, description="The most that it may use.")
-
-
-class PodTemplate(Strict):
-    """Laid over pods; what the operator sets itself (labels of its own, the accelerator) stays."""
-
-    labels: _Labels = Field(default={}, description="Further labels.")
-    annotations: _Labels = Field(default={}, description="Further annotations.")
-    node_selector: _Labels = Field(default={}, description="Labels that a node must have.")
-    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = Field(
-        default=(), description="Taints of nodes that pods may run in spite of."
-    )
-    priority_class_name: DottedName | None = Field(default=None, description="Priority class of the pods.")
-    runtime_class_name: DottedName | None = Field(default=None, description="Runtime class, for example nvidia.")
-    resources: ResourceAmounts = Field(
-        default=ResourceAmounts(), description="CPU and memory; an engine's accelerator comes by itself."
-    )
+Amounts = Annotated[dict[str, Annotated[_Amount, WithJsonSchema(_AMOUNT_SCHEMA | _AMOUNT_RULE)]], Field(max_length=16)]
+Labels = Annotated[dict[str, _Text], Field(max_length=64)]
 
 
 class Autoscaling(Strict):
@@ -152,7 +109,7 @@ class PickerPeer(Strict):
     )
 
     namespace: ObjectName | None = Field(default=None, description="Namespace of the pods; left out: any.")
-    pod_labels: _Labels = Field(default={}, description="Labels of the pods; left out: all of the namespace.")
+    pod_labels: Labels = Field(default={}, description="Labels of the pods; left out: all of the namespace.")
     cidr: Cidr | None = Field(
         default=None, description="Addresses, for a gateway that does not run in the cluster, for example 10.0.0.0/8."
     )
@@ -204,8 +161,8 @@ class EndpointPicker(Strict):
 class PoolImages(Strict):
     """Images of a pool's pods; what is left out is the operator's."""
 
-    control: _Image | None = Field(default=None, description="Image of scheduler, gateways and endpoint picker.")
-    engine: _Image | None = Field(default=None, description="Image of the engines, with the pool's backend.")
+    control: Image | None = Field(default=None, description="Image of scheduler, gateways and endpoint picker.")
+    engine: Image | None = Field(default=None, description="Image of the engines, with the pool's backend.")
     pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
         default=None, description="When nodes pull them."
     )

@@ -146,6 +146,13 @@ class PoolRef(Strict):
 class ModelPoolSpec(Strict):
     """Models, their objectives, and how they are reached."""
 
+    model_config = rules(
+        (
+            f"size(self.models) + self.models.map(m, size(m.adapters)).sum() <= {_MOST_NAMES}",
+            f"models and adapters together must be {_MOST_NAMES} at most; make a second ModelPool of the rest",
+        ),
+    )
+
     gpu_pool_ref: PoolRef = Field(description="The GpuPool that serves these models.", json_schema_extra=UNCHANGED)
     models: Annotated[tuple[ServedModel, ...], Field(min_length=1, max_length=512)] = Field(
         description="The models.", json_schema_extra=list_map("name")

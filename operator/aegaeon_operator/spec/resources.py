@@ -7,11 +7,13 @@ Descriptions are what `kubectl explain` prints; units live in the types (Quantit
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from aegaeon_operator.spec import pool_rules
 from aegaeon_operator.spec.base import (
     API_VERSION,
     GROUP,
@@ -26,10 +28,10 @@ from aegaeon_operator.spec.kubernetes import (
     Autoscaling,
     GatewayPods,
     NamespaceOrAll,
-    PodTemplate,
     PoolImages,
 )
 from aegaeon_operator.spec.model_pool import ModelPool, Quota, ServedModel, Tenant
+from aegaeon_operator.spec.pods import PodTemplate
 from aegaeon_operator.spec.quantity import format_quantity
 from aegaeon_operator.spec.replicas import Replicas
 from aegaeon_operator.spec.sources import Source
@@ -86,52 +88,12 @@ AllowedSource = Annotated[
 
 # Pulling an image of some GB and fetching a model of some more.
 _START_S = 600.0
-_OVERLAP = (
-    "memory.disk.path must be neither inside nor around volumes.models.path, whose folders any ModelPool may name"
-)
-
-
-_ONE_DEVICE = "accelerator.count must be 1 with backend vllm; backend torch shares a model among several accelerators"
-_ON_CPU = "accelerator.device must be cpu with backend vllm; backend torch computes on GPUs"
-
-
-_DEVICE_BYTES = "memory.deviceBytes is needed with accelerator.device cpu; only a GPU's memory is an engine's own"
-_NO_ADAPTERS = "adapters need backend vllm; backend torch computes models without them"
 
 
 class GpuPoolSpec(Strict):
     """Engines, their memory, and how they are shared."""
 
-    model_config = rules(
-        ("has(self.prefill) == has(self.decode)", "prefill and decode need each other; or use engines, which do both"),
-        (
-            "has(self.engines) || has(self.prefill)",
-            "no engines asked for; give engines.replicas, or prefill.replicas and decode.replicas",
-        ),
-        (
-            "!has(oldSelf.prefill) || !has(self.prefill) || has(oldSelf.engines) || !has(self.engines)",
-            "the pool has prefill and decode engines, beside which no others are added; kubectl scale changes engines: "
-            "change prefill.replicas or decode.replicas with kubectl patch, or make a pool with all three",
-        ),
-        (
-            "!isQuantity(string(self.memory.hostKv)) || !isQuantity(string(self.memory.slabSize)) || "
-            "quantity(string(self.memory.hostKv)).asApproximateFloat() >= "
-            "quantity(string(self.memory.slabSize)).asApproximateFloat() * double(self.accelerator.count)",
-            "memory.hostKv, which the accelerators of an engine share, holds no slab for each of them; raise hostKv or "
-            "lower slabSize",
-        ),
-        (
-            "!has(self.memory.disk) || !has(self.volumes) || !has(self.volumes.models) || "
-            "!((self.memory.disk.path + '/').startsWith(self.volumes.models.path + '/') || "
-            "(self.volumes.models.path + '/').startsWith("
-            "self.memory.disk.path.endsWith('/') ? self.memory.disk.path : self.memory.disk.path + '/'))",
-            _OVERLAP,
-        ),
-        ("self.backend != 'vllm' || self.accelerator.count == 1", _ONE_DEVICE),
-        ("self.backend != 'vllm' || self.accelerator.device == 'cpu'", _ON_CPU),
-        ("self.backend == 'vllm' || !has(self.adapters)", _NO_ADAPTERS),
-        ("has(self.memory.deviceBytes) || self.accelerator.device != 'cpu'", _DEVICE_BYTES),
-    )
+    model_config = pool_rules.RULES
 
     backend: Literal["torch", "vllm"] = Field(
         default="torch",
@@ -202,55 +164,61 @@ class GpuPoolSpec(Strict):
         from_zero = any(one.min == 0 for one in self.roles.values())
         return self.scheduling.hold_start or (_START_S if from_zero else 0.0)
 
-    @model_validator(mode="after")
-    def _roles(self) -> Self:
-        if (self.prefill is None) != (self.decode is None):
-            given, lacking = ("decode", "prefill") if self.prefill is None else ("prefill", "decode")
-            raise ValueError(f"{given} needs {lacking} beside it; or use engines, which do both")
-        if self.engines is None and self.prefill is None:
-            raise ValueError("no engines asked for; give engines.replicas, or prefill.replicas and decode.replicas")
-        return self
+    @property
+    def has_accelerators(self) -> bool:
+        """Whether the pods of engines ask a cluster for any."""
+        return self.accelerator.resource_name is not None or bool(self.pod_template.resources.claims)
 
     @model_validator(mode="after")
-    def _host_kv_for_each_accelerator(self) -> Self:
-        count, memory = self.accelerator.count, self.memory
+    def _consistent(self) -> Self:
+        return self._refused((*self._roles(), *self._backend(), *self._memory(), *self._folders()))
+
+    def _roles(self) -> Iterator[str]:
+        if (self.prefill is None) != (self.decode is None):
+            given, lacking = ("decode", "prefill") if self.prefill is None else ("prefill", "decode")
+            yield f"{given} needs {lacking} beside it; or use engines, which do both"
+        elif self.engines is None and self.prefill is None:
+            yield "no engines asked for; give engines.replicas, or prefill.replicas and decode.replicas"
+
+    def _backend(self) -> Iterator[str]:
+        if self.backend == "vllm" and self.accelerator.count > 1:
+            yield pool_rules.ONE_DEVICE
+        if self.backend == "vllm" and self.accelerator.device != "cpu":
+            yield pool_rules.ON_CPU
+        if self.backend != "vllm" and self.adapters is not None:
+            yield pool_rules.NO_ADAPTERS
+        if self.memory.device_bytes is None and self.accelerator.device == "cpu":
+            yield pool_rules.DEVICE_BYTES
+
+    def _memory(self) -> Iterator[str]:
+        count, memory, room = self.accelerator.count, self.memory, self.adapters
         if memory.host_kv < memory.slab_size * count:
-            raise ValueError(
+            yield (
                 f"memory.hostKv {format_quantity(memory.host_kv)} holds no slab of {format_quantity(memory.slab_size)} "
                 f"for each of {count} accelerators; raise hostKv or lower slabSize"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _accelerator_of_backend(self) -> Self:
-        if self.backend == "vllm" and self.accelerator.count > 1:
-            raise ValueError(_ONE_DEVICE)
-        if self.backend == "vllm" and self.accelerator.device != "cpu":
-            raise ValueError(_ON_CPU)
-        if self.backend != "vllm" and self.adapters is not None:
-            raise ValueError(_NO_ADAPTERS)
-        if self.memory.device_bytes is None and self.accelerator.device == "cpu":
-            raise ValueError(_DEVICE_BYTES)
-        return self
-
-    @model_validator(mode="after")
-    def _adapters_leave_slabs(self) -> Self:
-        memory, room = self.memory, self.adapters
         whole = memory.device_bytes
         if room is not None and whole is not None and whole - room.memory < memory.slab_size:
-            raise ValueError(
+            yield (
                 f"adapters.memory {format_quantity(room.memory)} leaves no slab of memory.deviceBytes "
                 f"{format_quantity(whole)}; raise deviceBytes"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _disk_apart_from_models(self) -> Self:
-        if self.memory.disk is not None and self.volumes.models is not None:
-            disk, models = PurePosixPath(self.memory.disk.path), PurePosixPath(self.volumes.models.path)
-            if disk.is_relative_to(models) or models.is_relative_to(disk):
-                raise ValueError(_OVERLAP)
-        return self
+    def _folders(self) -> Iterator[str]:
+        """Of nodes that are mounted into pods."""
+        models, disk = self.volumes.models, self.memory.disk
+        if disk is not None and models is not None and _meet(disk.path, models.path):
+            yield pool_rules.OVERLAP
+        owned = [one.path for one in (models, disk) if one is not None]
+        mounts = (*self.pod_template.volume_mounts, *self.control_pod_template.volume_mounts)
+        if any(_meet(one.mount_path, path) for one in mounts for path in owned):
+            yield pool_rules.MOUNTS_OVERLAP
+
+
+def _meet(one: str, other: str) -> bool:
+    """Whether one folder is the other one, or inside it."""
+    first, second = PurePosixPath(one), PurePosixPath(other)
+    return first.is_relative_to(second) or second.is_relative_to(first)
 
 
 _POOL_NAME = r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"  # Services, pods and labels add to it, up to 63

@@ -76,6 +76,13 @@ class OutsideSlabs(Strict):
     peak: Annotated[str, Field(max_length=32)] = Field(description="The most that it took since it started.")
 
 
+MOST_NAMES = 4096
+Names = Annotated[
+    dict[str, Annotated[str, Field(max_length=127)]],
+    Field(max_length=MOST_NAMES, json_schema_extra={"x-kubernetes-map-type": "atomic"}),
+]
+
+
 class GpuPoolStatus(Strict):
     """What runs."""
 
@@ -89,6 +96,11 @@ class GpuPoolStatus(Strict):
         default=0, description="Engines of all roles that are attached to the scheduler."
     )
     models: Annotated[int, Field(ge=0)] = Field(default=0, description="Models that are served.")
+    names: Names = Field(
+        default={},
+        description="Names of models and adapters that are served, each with the namespace and name of its ModelPool; "
+        "the chart's admission policy reads them.",
+    )
     summary: Annotated[str, Field(max_length=64)] = Field(
         default="", description="How many models of its ModelPools can be served at once, for example 3/4."
     )

@@ -14,7 +14,7 @@ from aegaeon_operator.spec.base import PATH, DottedName, Strict
 from aegaeon_operator.spec.cel import field_rules
 
 
-def _apart(taken: tuple[str, ...]) -> tuple[JsonDict, Callable[[str], str]]:
+def apart(taken: tuple[str, ...]) -> tuple[JsonDict, Callable[[str], str]]:
     """For a folder that is mounted into pods: the API server's rule and ours, that it meets none of `taken`."""
     said = f"must have no `.`, `..` or `//` in it, and be neither inside nor around {', '.join(taken)}"
 
@@ -33,9 +33,9 @@ def _apart(taken: tuple[str, ...]) -> tuple[JsonDict, Callable[[str], str]]:
 
 
 # Folders of pods that are not models': ModelPools name folders inside the path, and must not reach these by it.
-_MODELS_PATH, _free_for_models = _apart(("/etc/aegaeon", "/var/cache/aegaeon", "/dev", "/proc", "/sys", "/tmp"))
+_MODELS_PATH, _free_for_models = apart(("/etc/aegaeon", "/var/cache/aegaeon", "/dev", "/proc", "/sys", "/tmp"))
 # Engines write there, and on nodes it is handed to their group: it must be no folder that others need.
-_DISK_PATH, _free_for_disk = _apart(("/etc", "/usr", "/opt/aegaeon", "/var/cache/aegaeon", "/dev", "/proc", "/sys"))
+_DISK_PATH, _free_for_disk = apart(("/etc", "/usr", "/opt/aegaeon", "/var/cache/aegaeon", "/dev", "/proc", "/sys"))
 DiskPath = Annotated[
     str,
     Field(min_length=1, max_length=4096, pattern=r"^/[^:\x00-\x1f\x7f]*$", json_schema_extra=_DISK_PATH),

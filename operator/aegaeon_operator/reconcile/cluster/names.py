@@ -26,6 +26,10 @@ BATCHES, BATCH_KEYS = "/var/lib/aegaeon/batches", "/etc/aegaeon/batches"
 SEGMENTS = "/dev/shm/aegaeon"
 CACHE = "/var/cache/aegaeon"
 UID = 65532
+# Labels of a GpuPool by which Kueue takes its engines into a queue, and the scheduling gate of a pod that it holds.
+KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
+KUEUE_LABELS = (KUEUE_QUEUE, "kueue.x-k8s.io/priority-class")
+KUEUE_GATES = "kueue.x-k8s.io/"
 # Component of the pods of each role.
 COMPONENTS = {"unified": "engine", "prefill": "prefill", "decode": "decode"}
 # Of which one leads. Each has its own Service: the address of one leads nowhere else. Engines and gateways know both,

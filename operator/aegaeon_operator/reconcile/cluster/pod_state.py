@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Subject
+from aegaeon_operator.reconcile.cluster.names import KUEUE_GATES, KUEUE_QUEUE
 
 _PULLS = (
     "ErrImagePull",
@@ -20,6 +21,8 @@ _PULLS = (
 )
 # Nothing is wrong with what starts.
 STARTING = "PodsStarting"
+# Nothing is wrong, either: a queue or another controller holds it until there is quota.
+SUSPENDED = "Suspended"
 _STARTS = ("ContainerCreating", "PodInitializing")
 _OUT_OF_MEMORY = "OOMKilled"
 # What needs a person first. What is not in it is on its way.
@@ -31,6 +34,7 @@ _GRAVEST = (
     "CannotStart",
     "Unschedulable",
     "NodeLost",
+    SUSPENDED,
 )
 
 
@@ -88,12 +92,26 @@ def _of_pod(pod: Json, warnings: Warnings) -> Trouble | None:
         said = status.get("message") or status.get("reason") or "its containers ended"
         return Trouble("Evicted" if evicted else "Crashing", f"failed: {_line(said)}")
     if not _is_scheduled(pod):
-        placed = _condition(pod, "PodScheduled").get("message", "")
-        if placed:
-            return Trouble("Unschedulable", f"finds no node: {_line(placed)}")
-        return Trouble(STARTING, "is not placed on a node yet")
+        return _of_unscheduled(pod)
     found = next((one for one in map(_of_container, _containers(pod)) if one), None)
     return found or _of_node(pod, warnings.get(ChildKey.of(pod), ""))
+
+
+def _of_unscheduled(pod: Json) -> Trouble:
+    if gates := [one["name"] for one in pod.get("spec", {}).get("schedulingGates", ())]:
+        return Trouble(SUSPENDED, _held(pod, gates))
+    placed = _condition(pod, "PodScheduled").get("message", "")
+    if placed:
+        return Trouble("Unschedulable", f"finds no node: {_line(placed)}")
+    return Trouble(STARTING, "is not placed on a node yet")
+
+
+def _held(pod: Json, gates: list[str]) -> str:
+    """Why the scheduler of Kubernetes does not look at it yet."""
+    queue = pod["metadata"].get("labels", {}).get(KUEUE_QUEUE)
+    if queue and any(one.startswith(KUEUE_GATES) for one in gates):
+        return f"is suspended: Kueue has not admitted it from LocalQueue {queue} yet"
+    return f"is suspended by scheduling gate {', '.join(gates)}"
 
 
 def _of_container(container: Json) -> Trouble | None:

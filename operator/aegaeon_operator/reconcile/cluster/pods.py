@@ -27,6 +27,7 @@ from aegaeon_operator.reconcile.cluster.names import (
     child,
     selector,
 )
+from aegaeon_operator.reconcile.cluster.overlay import lay_over
 from aegaeon_operator.reconcile.cluster.template import (
     CONFINED,
     HOST,
@@ -77,7 +78,7 @@ def scheduler_pod(key: Key, component: str, spec: GpuPoolSpec, platform: Platfor
     other = {"scheduler": "standby", "standby": "scheduler"}[component]
     apart = {"weight": 100, "podAffinityTerm": _beside(key, other)}
     found["spec"]["affinity"] = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [apart]}}
-    return found
+    return lay_over(found, spec.control_pod_template, selector(key, component))
 
 
 def gateway_pod(key: Key, spec: GpuPoolSpec, platform: Platform, config: Json) -> Json:
@@ -97,7 +98,7 @@ def gateway_pod(key: Key, spec: GpuPoolSpec, platform: Platform, config: Json) -
     ]
     found = template(key, "gateway", spec, made, volumes, config, GATEWAY_DRAIN_S + WITHDRAW_S + 10)
     found["spec"]["topologySpreadConstraints"] = [spread(key, "gateway")]
-    return found
+    return lay_over(found, spec.control_pod_template, selector(key, "gateway"))
 
 
 def picker_pod(key: Key, spec: GpuPoolSpec, limits: PickerLimits, platform: Platform) -> Json:
@@ -115,7 +116,7 @@ def picker_pod(key: Key, spec: GpuPoolSpec, limits: PickerLimits, platform: Plat
     found = template(key, "picker", spec, made, scratch(tmp="/tmp"), {}, grace_s)
     found["spec"] |= {"serviceAccountName": child(key, "picker"), "automountServiceAccountToken": True}
     found["spec"]["topologySpreadConstraints"] = [spread(key, "picker")]
-    return found
+    return lay_over(found, spec.control_pod_template, selector(key, "picker"))
 
 
 def engine_pod(key: Key, role: str, spec: GpuPoolSpec, platform: Platform, config: Json) -> Json:
@@ -144,7 +145,7 @@ def engine_pod(key: Key, role: str, spec: GpuPoolSpec, platform: Platform, confi
     if owned := [volume for volume in shared if "hostPath" in volume.source]:
         found["spec"]["initContainers"] = [_hand_over(image, owned)]
     found["spec"] |= _together(key, role)
-    return found
+    return lay_over(found, spec.pod_template, selector(key, component))
 
 
 def _image(spec: GpuPoolSpec, platform: Platform, which: Literal["control", "engine"]) -> Image:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from aegaeon_operator.reconcile.cluster.conditions import Condition, first_of, no, yes
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Observed
-from aegaeon_operator.reconcile.cluster.readiness import SOME, SOME_START
+from aegaeon_operator.reconcile.cluster.readiness import SOME, SOME_HELD, SOME_START
 
 _PROGRESSING = "Progressing"
+_INCOMPLETE = (SOME, SOME_HELD, SOME_START)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def _waits_for_a_person(about: Progress) -> Condition | None:
 
 
 def _waits(about: Progress) -> Condition | None:
-    found = next((one for one in about.conditions if one.status != "True" or one.reason in (SOME, SOME_START)), None)
+    found = next((one for one in about.conditions if one.status != "True" or one.reason in _INCOMPLETE), None)
     return yes(_PROGRESSING, found.reason, found.message) if found else None
 
 

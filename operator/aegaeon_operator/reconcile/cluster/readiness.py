@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from aegaeon_operator.reconcile.cluster.conditions import Condition, no, yes
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Observed, Subject, Workload
 from aegaeon_operator.reconcile.cluster.names import COMPONENTS, child
-from aegaeon_operator.reconcile.cluster.pod_state import STARTING, Trouble, is_ready, trouble, unexplained
+from aegaeon_operator.reconcile.cluster.pod_state import STARTING, SUSPENDED, Trouble, is_ready, trouble, unexplained
 from aegaeon_operator.reconcile.cluster.workloads import running_schedulers
 from aegaeon_operator.spec.resources import GpuPoolSpec
 
-# Something is missing, and what starts is no degradation: it is progress.
-SOME, SOME_START = "SomeReady", "SomeStarting"
+# Something is missing; what starts, or waits for quota, is no degradation: it is progress.
+SOME = "SomeReady"
+SOME_START = "SomeStarting"
+SOME_HELD = "SomeSuspended"
+_ON_THEIR_WAY = {STARTING: SOME_START, SUSPENDED: SOME_HELD}
 _COMPONENT = "app.kubernetes.io/component"
 
 
@@ -61,7 +64,7 @@ def scheduler_ready(observed: Observed, spec: GpuPoolSpec) -> Condition:
         text = f"{len(found) - len(short)} of {len(found)} scheduler pods are ready, but {observed.unreachable}"
         return no(kind, "SchedulerNotAnswering", text)
     if short:
-        return yes(kind, SOME_START if short[0].reason == STARTING else SOME, short[0].message)
+        return yes(kind, _ON_THEIR_WAY.get(short[0].reason, SOME), short[0].message)
     return yes(kind, "PodsReady", "; ".join(one.message for one in found))
 
 
@@ -141,7 +144,7 @@ def _raise(found: Mapping[str, Engines]) -> str:
 def _short(kind: str, text: str, why: Trouble, serves: bool) -> Condition:
     if not serves:
         return no(kind, why.reason, text)
-    return yes(kind, SOME_START if why.reason == STARTING else SOME, text)
+    return yes(kind, _ON_THEIR_WAY.get(why.reason, SOME), text)
 
 
 def _trouble(observed: Observed, kind: str, component: str) -> Trouble:

@@ -24,6 +24,7 @@ from aegaeon_operator.reconcile.cluster.readiness import (
     workload_of,
 )
 from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ModelPool
+from aegaeon_operator.spec.status import MOST_NAMES
 
 Failures = Mapping[ChildKey, str]
 
@@ -60,6 +61,7 @@ def _gpu_pool(observed: Observed, wanted: Desired, pool: Live[GpuPool], failures
             "engines": {role: str(one) for role, one in found.items()},
             "readyEngines": sum(one.attached for one in found.values()),
             "models": len(wanted.attached.models),
+            "names": _names(wanted),
             "summary": able(states),
             "gpus": {"used": _used(spec, found), "dedicated": _dedicated(observed, wanted, spec)},
             **({"outsideSlabs": outside} if outside else {}),
@@ -102,8 +104,14 @@ def _pool_conditions(
     return conditions
 
 
+def _names(wanted: Desired) -> dict[str, str]:
+    """Who serves what, for the admission of other ModelPools."""
+    held = sorted(wanted.attached.names.items())[:MOST_NAMES]
+    return {name: f"{owner.namespace}/{owner.name}" for name, owner in held}
+
+
 def _used(spec: GpuPoolSpec, found: Mapping[str, Engines]) -> int:
-    return sum(one.wanted for one in found.values()) * spec.accelerator.count if spec.accelerator.resource_name else 0
+    return sum(one.wanted for one in found.values()) * spec.accelerator.count if spec.has_accelerators else 0
 
 
 def _dedicated(observed: Observed, wanted: Desired, spec: GpuPoolSpec) -> int:

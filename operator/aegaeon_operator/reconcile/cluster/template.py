@@ -19,7 +19,7 @@ from aegaeon_operator.reconcile.cluster.names import (
     labels,
     selector,
 )
-from aegaeon_operator.spec.kubernetes import PodTemplate
+from aegaeon_operator.spec.pods import PodTemplate
 from aegaeon_operator.spec.resources import GpuPoolSpec
 
 CONFINED: Json = {
@@ -170,6 +170,7 @@ def amounts(overlay: PodTemplate, requests: Json, accelerator: Json) -> Json:
     found = {
         "requests": {**silent, **given.requests, **accelerator},
         "limits": {**given.limits, **accelerator},
+        "claims": [one.model_dump(by_alias=True) for one in given.claims],
     }
     return {name: values for name, values in found.items() if values}
 

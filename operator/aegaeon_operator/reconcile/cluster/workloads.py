@@ -9,6 +9,7 @@ from aegaeon_operator.reconcile.cluster.names import (
     COMPONENTS,
     ENGINE_METRICS,
     GATEWAY_PORT,
+    KUEUE_LABELS,
     SCHEDULER_ADMIN,
     SCHEDULER_METRICS,
     SCHEDULER_PORT,
@@ -37,7 +38,8 @@ def workloads(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec, config
     yield budget(key, pool, "gateway")
     for role, replicas in roles(observed, spec).items():
         component = COMPONENTS[role]
-        yield _stateful_set(key, pool, component, replicas, engine_pod(key, role, spec, platform, configs[component]))
+        engines = engine_pod(key, role, spec, platform, configs[component])
+        yield _queued(pool, _stateful_set(key, pool, component, replicas, engines))
         yield service(key, pool, component, headless=True, metrics=ENGINE_METRICS)
         yield budget(key, pool, component)
 
@@ -93,6 +95,15 @@ def _stateful_set(key: Key, pool: Live[GpuPool], component: str, replicas: int, 
         "revisionHistoryLimit": 2,
     }
     return found
+
+
+def _queued(pool: Live[GpuPool], stateful_set: Json) -> Json:
+    """With the labels by which Kueue queues engines: each pod for itself, or where it takes StatefulSets all of one."""
+    given = pool.value.metadata.labels if pool.value else {}
+    labels = {name: given[name] for name in KUEUE_LABELS if name in given}
+    for one in (stateful_set, stateful_set["spec"]["template"]):
+        one["metadata"]["labels"] = {**labels, **one["metadata"]["labels"]}
+    return stateful_set
 
 
 def account(key: Key, pool: Live[GpuPool], component: str, role: str) -> Iterator[Json]:

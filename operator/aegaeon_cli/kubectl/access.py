@@ -1,0 +1,125 @@
+"""A cluster as the user of a kubeconfig may see it. Errors of the client become sentences here, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import click
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from aegaeon_cli.errors import CliError, NoAnswerError, RefusedError
+
+Json = dict[str, Any]
+Command = TypeVar("Command", bound=Callable[..., Any])
+_GROUP, _VERSION = "serving.aegaeon.io", "v1alpha1"
+_NOT_FOUND, _FORBIDDEN = 404, 403
+_TIMEOUT = (5, 30)  # seconds to connect, and until the next byte
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A cluster, and the namespace that is meant; None: all of them."""
+
+    api: client.ApiClient
+    namespace: str | None
+
+    @property
+    def core(self) -> client.CoreV1Api:
+        """Pods, their logs and ports."""
+        return client.CoreV1Api(self.api)
+
+    def pools(self, plural: str) -> list[Json]:
+        """GpuPools or ModelPools. Raises CliError."""
+        custom, what = client.CustomObjectsApi(self.api), f"{plural} of {self.namespace or 'all namespaces'}"
+        if self.namespace is None:
+            found = self.json(what, custom.list_cluster_custom_object, _GROUP, _VERSION, plural)
+        else:
+            found = self.json(what, custom.list_namespaced_custom_object, _GROUP, _VERSION, self.namespace, plural)
+        items: list[Json] = found["items"]
+        return items
+
+    def pods(self, namespace: str, labels: str) -> list[Json]:
+        """As JSON has them. Raises CliError."""
+        found = self.json(f"pods of {namespace}", self.core.list_namespaced_pod, namespace, label_selector=labels)
+        items: list[Json] = found["items"]
+        return items
+
+    def json(self, what: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Json:
+        """What a call of the client answers, as JSON has it. Raises CliError, naming `what`."""
+        with said(what):
+            found = call(*arguments, **options, _request_timeout=_TIMEOUT)
+        answer: Json = self.api.sanitize_for_serialization(found)
+        return answer
+
+
+class NotThereError(CliError):
+    """The API server knows no such object."""
+
+
+def cluster_options(command: Command) -> Command:
+    """The options by which kubectl chooses a cluster and a namespace. The command gets `where` instead of them."""
+
+    @wraps(command)
+    def with_cluster(
+        *, kubeconfig: str | None, context: str | None, namespace: str | None, everywhere: bool, **rest: Any
+    ) -> Any:
+        return command(where=_where(kubeconfig, context, None if everywhere else namespace, everywhere), **rest)
+
+    found = with_cluster
+    for decorate in (
+        click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="In all namespaces."),
+        click.option("-n", "--namespace", metavar="NAME", help="Instead of the context's."),
+        click.option("--context", metavar="NAME", help="Of the kubeconfig, instead of its current one."),
+        click.option("--kubeconfig", metavar="FILE", help="Instead of KUBECONFIG and ~/.kube/config."),
+    ):
+        found = decorate(found)
+    return cast(Command, found)
+
+
+def output_option(command: Command) -> Command:
+    """`-o json`."""
+    given = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+    found: Command = given(command)
+    return found
+
+
+def _where(kubeconfig: str | None, context: str | None, namespace: str | None, everywhere: bool) -> Where:
+    try:
+        known, current = config.list_kube_config_contexts(kubeconfig)
+        chosen = next((one for one in known if one["name"] == context), None) if context else current
+        if chosen is None:
+            names = ", ".join(one["name"] for one in known) or "none"
+            raise CliError(f"--context {context}: the kubeconfig has no such context; it has {names}")
+        api = config.new_client_from_config(kubeconfig, context=context)
+    except (config.ConfigException, OSError) as error:
+        raise CliError(f"the kubeconfig cannot be used: {error}") from error
+    own = chosen["context"].get("namespace") or "default"
+    return Where(api, None if everywhere else namespace or own)
+
+
+@contextmanager
+def said(what: str) -> Iterator[None]:
+    """Raises NotThereError, RefusedError or NoAnswerError for errors of the client."""
+    try:
+        yield
+    except ApiException as error:
+        if error.status == _NOT_FOUND:
+            raise NotThereError(f"{what}: not found; is Aegaeon installed in this cluster?") from error
+        kind = RefusedError if error.status == _FORBIDDEN else CliError
+        raise kind(f"{what}: {_message(error)}") from error
+    except (HTTPError, OSError) as error:
+        raise NoAnswerError(f"{what}: the API server does not answer: {error}") from error
+
+
+def _message(error: ApiException) -> str:
+    try:
+        return str(json.loads(error.body or "")["message"])
+    except (TypeError, ValueError, KeyError):
+        return str(error.reason or error.status)

@@ -1,0 +1,178 @@
+"""What `kubectl aegaeon doctor` looks at. Every check yields findings, or raises CliError where it may not look."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+from kubernetes import client
+
+from aegaeon_cli.doctor import Finding, Verdict
+from aegaeon_cli.errors import CliError, NoAnswerError
+from aegaeon_cli.kubectl.access import Json, NotThereError, Where
+from aegaeon_cli.kubectl.operator_metrics import Scraped, scrape
+from aegaeon_cli.kubectl.pools import pods, pools
+from aegaeon_cli.kubectl.top import watch
+from aegaeon_operator.reconcile.cluster.facts import Key
+from aegaeon_proto.v1.gateway_pb2 import PoolStatus
+
+_OLDEST = (1, 30)
+_LEASE = "aegaeon-operator"
+_SELECTOR = "app.kubernetes.io/name=aegaeon-operator"
+_RENEWED_WITHIN_S = 30.0  # a leader renews every 2 s
+_EXPIRES_SOON = timedelta(days=21)
+_LOOKED_WITHIN_S = 900.0
+
+
+def api_server(where: Where) -> Iterator[Finding]:
+    """Its version, and whether it knows our kinds."""
+    found = where.json("the API server", client.VersionApi(where.api).get_code)
+    version = (int(found["major"]), int(found["minor"].rstrip("+")))
+    verdict, remedy = Verdict.GOOD, ""
+    if version < _OLDEST:
+        verdict, remedy = Verdict.MISSING, "Aegaeon needs Kubernetes 1.30 or newer"
+    yield Finding("API server", found["gitVersion"], verdict, remedy)
+    try:
+        for plural in ("gpupools", "modelpools"):
+            where.pools(plural)
+    except NotThereError:
+        remedy = "helm install aegaeon, or kubectl apply --server-side -f crds/"
+        yield Finding("definitions", "are not installed", Verdict.MISSING, remedy)
+    else:
+        yield Finding("definitions", "serving.aegaeon.io/v1alpha1", Verdict.GOOD)
+
+
+def operator(where: Where, system: str) -> Iterator[Finding]:
+    """Its Deployment, who leads, and what it says of itself."""
+    apps = client.AppsV1Api(where.api)
+    found = where.json(f"Deployments of {system}", apps.list_namespaced_deployment, system, label_selector=_SELECTOR)
+    if not found["items"]:
+        remedy = "helm install aegaeon, or say its namespace: --system NAME"
+        yield Finding("operator", f"is not in namespace {system}", Verdict.MISSING, remedy)
+        return
+    for one in found["items"]:
+        yield _deployment(one)
+    yield _leader(where, system)
+    yield from _metrics(where, system)
+
+
+def _deployment(body: Json) -> Finding:
+    wanted, ready = body["spec"].get("replicas", 1), body.get("status", {}).get("readyReplicas", 0)
+    image = body["spec"]["template"]["spec"]["containers"][0]["image"]
+    verdict = Verdict.GOOD if ready == wanted else Verdict.NOTE if ready else Verdict.MISSING
+    name = f"{body['metadata']['namespace']}/{body['metadata']['name']}"
+    remedy = "" if ready == wanted else f"kubectl describe deployment {body['metadata']['name']} says why"
+    return Finding("operator", f"{name}: {ready}/{wanted} ready, {image}", verdict, remedy)
+
+
+def _leader(where: Where, system: str) -> Finding:
+    read = client.CoordinationV1Api(where.api).read_namespaced_lease
+    try:
+        spec = where.json(f"Lease {system}/{_LEASE}", read, _LEASE, system)["spec"]
+    except NotThereError:
+        return Finding("leader", "no operator has led", Verdict.MISSING, "kubectl logs of its pods say why")
+    except CliError as error:
+        return Finding("leader", f"not looked at: {error}", Verdict.NOTE)
+    age = datetime.now(UTC) - datetime.fromisoformat(spec["renewTime"])
+    holder, age_s = spec.get("holderIdentity") or "", age.total_seconds()
+    if not holder or age_s > _RENEWED_WITHIN_S:
+        remedy = "pools go on serving; kubectl logs of the operator's pods say why none leads"
+        return Finding("leader", f"none: {holder or 'no pod'} renewed {age_s:.0f} s ago", Verdict.MISSING, remedy)
+    return Finding("leader", holder, Verdict.GOOD)
+
+
+def _metrics(where: Where, system: str) -> Iterator[Finding]:
+    """Of the leader, through a port-forward."""
+    try:
+        scraped = scrape(where, system, _SELECTOR)
+    except CliError as error:
+        yield Finding("operator's metrics", f"not looked at: {error}", Verdict.NOTE)
+        return
+    yield from metric_findings(scraped, datetime.now(UTC), where.namespace)
+
+
+def metric_findings(scraped: Scraped, now: datetime, namespace: str | None) -> Iterator[Finding]:
+    """What the operator counts of the pools of a namespace, None: of all."""
+    expiries = scraped.of("certificate_expiry_timestamp_seconds", namespace, "role")
+    soon = {one: at for one, at in expiries.items() if datetime.fromtimestamp(at, UTC) - now < _EXPIRES_SOON}
+    for (place, pool, role), at in sorted(soon.items()):
+        when = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
+        remedy = "the operator renews it 30 days before; its log says why it did not"
+        yield Finding("certificate", f"{place}/{pool}: that of {role} expires {when}", Verdict.MISSING, remedy)
+    for (place, pool, kind), count in sorted(scraped.of("refused_objects", namespace, "kind").items()):
+        remedy = f"kubectl -n {place} describe gpool {pool}"
+        found = f"{place}/{pool}: the API server refuses {count:.0f} of kind {kind}"
+        yield Finding("refused objects", found, Verdict.MISSING, remedy)
+    for (place, pool), at in sorted(scraped.of("last_reconcile_timestamp_seconds", namespace).items()):
+        age_s = now.timestamp() - at
+        if age_s > _LOOKED_WITHIN_S:
+            found = f"{place}/{pool} was last reconciled {age_s / 60:.0f} min ago"
+            yield Finding("reconciles", found, Verdict.MISSING, "kubectl logs of the operator that leads")
+    if expiries and not soon:
+        first = datetime.fromtimestamp(min(expiries.values()), UTC).strftime("%Y-%m-%d")
+        yield Finding("certificates", f"{len(expiries)}, the first expires {first}", Verdict.GOOD)
+
+
+def objects(where: Where) -> Iterator[Finding]:
+    """Conditions of GpuPools and ModelPools."""
+    found = [*where.pools("gpupools"), *where.pools("modelpools")]
+    if not found:
+        yield Finding("pools", "there are none", Verdict.NOTE, "kubectl apply -f examples/kubernetes/")
+    for one in found:
+        yield condition_finding(one)
+
+
+def condition_finding(body: Json) -> Finding:
+    """Ready and Degraded say it, with the message that `kubectl get` has."""
+    metadata, status = body["metadata"], body.get("status", {})
+    name = f"{metadata['namespace']}/{metadata['name']}"
+    said = {one["type"]: one for one in status.get("conditions", ())}
+    ready, degraded = said.get("Ready"), said.get("Degraded", {})
+    if ready is None:
+        return Finding(body["kind"], f"{name}: has no status", Verdict.MISSING, "does an operator watch its namespace?")
+    if ready["status"] != "True":
+        return Finding(body["kind"], f"{name}: {ready['reason']}: {ready['message']}", Verdict.MISSING)
+    if degraded.get("status") == "True":
+        return Finding(body["kind"], f"{name}: Degraded: {degraded['reason']}: {degraded['message']}", Verdict.NOTE)
+    return Finding(body["kind"], f"{name}: Ready, {status.get('summary') or 'no models'}", Verdict.GOOD)
+
+
+def schedulers(where: Where) -> Iterator[Finding]:
+    """Whether each pool's scheduler answers, and with how many engines."""
+    keys = pools(where)
+    for key, answer in zip(keys, asyncio.run(_statuses(where, keys)), strict=True):
+        name = "/".join(key)
+        if isinstance(answer, CliError):
+            yield Finding("scheduler", f"{name}: {answer}", Verdict.MISSING)
+            continue
+        alive = sum(one.alive for one in answer.instances)
+        found = f"{name}: answers, {alive} engines, {len(answer.models)} models, policy {answer.policy}"
+        yield Finding("scheduler", found, Verdict.GOOD if alive else Verdict.NOTE)
+
+
+async def _statuses(where: Where, keys: list[Key]) -> list[PoolStatus | CliError]:
+    return list(await asyncio.gather(*(_status(where, key) for key in keys)))
+
+
+async def _status(where: Where, key: Key) -> PoolStatus | CliError:
+    try:
+        async for status in watch(where, key, 0.0):
+            return status
+    except CliError as error:
+        return error
+    return NoAnswerError("the scheduler ended the stream")
+
+
+def pods_of(where: Where) -> Iterator[Finding]:
+    """Pods that were started again, or are not ready."""
+    for key in pools(where):
+        there = pods(where, key)
+        wrong = [one for one in there if one.restarts or not one.ready]
+        for one in wrong:
+            state = one.phase if one.ready else f"{one.phase}, not ready"
+            found = f"{key.namespace}/{one.name}: {state}, {one.restarts} restarts"
+            remedy = f"kubectl -n {key.namespace} logs --previous {one.name}" if one.restarts else ""
+            yield Finding("pod", found, Verdict.NOTE, remedy)
+        if there and not wrong:
+            yield Finding("pods", f"{'/'.join(key)}: {len(there)}, all ready, none was restarted", Verdict.GOOD)

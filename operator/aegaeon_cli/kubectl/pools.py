@@ -1,0 +1,96 @@
+"""A pool of a cluster: its pods, which of its schedulers leads, and what that one says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from kubernetes import client
+
+from aegaeon_cli.errors import CliError, NoAnswerError
+from aegaeon_cli.kubectl.access import Json, Where
+from aegaeon_cli.kubectl.forward import forwarded
+from aegaeon_operator.reconcile.cluster.facts import Key
+from aegaeon_operator.reconcile.cluster.names import SCHEDULER_STATUS, SCHEDULERS, child, selector
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod of a pool; `container` is ours, beside which a pod template may put others; `restarts` are its own."""
+
+    name: str
+    component: str
+    ready: bool
+    phase: str
+    container: str
+    restarts: int
+
+
+def pools(where: Where) -> list[Key]:
+    """Those of the namespace. Raises CliError."""
+    found = (one["metadata"] for one in where.pools("gpupools"))
+    return sorted(Key(one["namespace"], one["name"]) for one in found)
+
+
+def the_pool(where: Where, name: str | None) -> Key:
+    """The one of that name, or the only one. Raises CliError."""
+    known = pools(where)
+    fitting = [one for one in known if name in (None, one.name)]
+    place = f"namespace {where.namespace}" if where.namespace else "the cluster"
+    if len(fitting) == 1:
+        return fitting[0]
+    names = ", ".join("/".join(one) for one in fitting or known)
+    if not fitting:
+        raise CliError(f"{place} has no GpuPool{f' {name}; it has {names}' if name and known else ''}")
+    raise CliError(f"{place} has several GpuPools: {names}; name one, and its namespace with -n")
+
+
+def pods(where: Where, key: Key, component: str | None = None) -> list[Pod]:
+    """Of a pool, or of a component of it. Raises CliError."""
+    labels = ",".join(f"{name}={value}" for name, value in selector(key, component).items())
+    return sorted((_pod(one) for one in where.pods(key.namespace, labels)), key=lambda one: one.name)
+
+
+def _pod(body: Json) -> Pod:
+    status = body.get("status", {})
+    component = body["metadata"]["labels"].get("app.kubernetes.io/component", "")
+    conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+    container = next((one["name"] for one in body["spec"]["containers"] if one["name"] == component), "")
+    statuses = {one["name"]: one for one in status.get("containerStatuses") or ()}
+    return Pod(
+        name=body["metadata"]["name"],
+        component=component,
+        ready=conditions.get("Ready") == "True",
+        phase=status.get("phase", "Unknown"),
+        container=container,
+        restarts=statuses.get(container, {}).get("restartCount", 0),
+    )
+
+
+@contextmanager
+def scheduler(where: Where, key: Key) -> Iterator[str]:
+    """The gRPC target of the scheduler that leads, for as long as a `with` lasts. Raises CliError."""
+    with forwarded(where.core, key.namespace, leading(where, key), SCHEDULER_STATUS) as path:
+        yield f"unix:{path}"
+
+
+def leading(where: Where, key: Key) -> str:
+    """The pod that holds the pool's Lease; where that may not be read, a scheduler's that is ready. Raises CliError."""
+    there = [one for name in SCHEDULERS for one in pods(where, key, name)]
+    if not there:
+        raise NoAnswerError(f"GpuPool {'/'.join(key)} has no pod of a scheduler: kubectl describe gpool says why")
+    holder = _holder(where, key)
+    ready = [one.name for one in there if one.ready]
+    if holder in {one.name for one in there}:
+        return holder
+    return ready[0] if ready else there[0].name
+
+
+def _holder(where: Where, key: Key) -> str:
+    read = client.CoordinationV1Api(where.api).read_namespaced_lease
+    try:
+        lease = where.json("Lease", read, child(key, SCHEDULERS[0]), key.namespace)
+    except CliError:  # a user may see pods and no Leases
+        return ""
+    return str(lease["spec"].get("holderIdentity") or "")

@@ -1,0 +1,121 @@
+"""`kubectl aegaeon ps`: a line for each model of each pool, as its scheduler has it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+
+import click
+
+from aegaeon_cli.errors import NoAnswerError
+from aegaeon_cli.kubectl.access import Where, cluster_options, output_option
+from aegaeon_cli.kubectl.pools import pools, the_pool
+from aegaeon_cli.kubectl.tables import aligned
+from aegaeon_cli.kubectl.top import watch
+from aegaeon_cli.welcome import phase_text
+from aegaeon_operator.reconcile.cluster.facts import Key
+from aegaeon_proto.v1.gateway_pb2 import ModelTraffic, PoolStatus
+
+_COLUMNS = ("namespace", "pool", "model", "state", "engines", "queued", "running", "tokens", "on-time")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A model. `engines` have its weights; `turn_of`: that of these which computes for it."""
+
+    namespace: str
+    pool: str
+    model: str
+    state: str
+    engines: tuple[str, ...]
+    turn_of: tuple[str, ...]
+    queued: int
+    running: int
+    output_tokens: int
+    on_time: float | None
+
+
+@click.command()
+@click.argument("pool", required=False)
+@cluster_options
+@output_option
+def ps(*, where: Where, pool: str | None, output: str) -> None:
+    """List the models of a POOL, or of all pools of the namespace: where each is, what waits, what runs.
+
+    An engine with a star computes for the model.
+
+    \b
+    Example:
+      kubectl aegaeon ps --all-namespaces
+      kubectl aegaeon ps demo -o json
+    """
+    keys = [the_pool(where, pool)] if pool else pools(where)
+    found, silent = asyncio.run(_all(where, keys))
+    if output == "json":
+        click.echo(json.dumps([asdict(one) for one in found], indent=1))
+    else:
+        for line in aligned([_COLUMNS, *map(_row, found)]):
+            click.echo(line)
+    for why in silent:
+        click.echo(why, err=True)
+    if silent:
+        raise SystemExit(1)
+
+
+async def _all(where: Where, keys: Iterable[Key]) -> tuple[list[Line], list[str]]:
+    """The lines of all pools, and why some did not answer: asked side by side."""
+    found: list[Line] = []
+    silent: list[str] = []
+    answers = await asyncio.gather(*(_one(where, key) for key in keys))
+    for answer in answers:
+        if isinstance(answer, NoAnswerError):
+            silent.append(str(answer))
+        else:
+            found += answer
+    return found, silent
+
+
+async def _one(where: Where, key: Key) -> list[Line] | NoAnswerError:
+    try:
+        async for status in watch(where, key, 0.0):
+            return list(lines(key, status))
+    except NoAnswerError as error:
+        return error
+    return []
+
+
+def lines(key: Key, status: PoolStatus) -> Iterator[Line]:
+    """Of one pool, in the order of its scheduler."""
+    alive = [one for one in status.instances if one.alive]
+    for model in status.models:
+        yield Line(
+            namespace=key.namespace,
+            pool=key.name,
+            model=model.model,
+            state=_state(model, status),
+            engines=tuple(one.instance for one in alive if model.model in one.resident),
+            turn_of=tuple(one.instance for one in alive if model.model == one.running),
+            queued=model.queued,
+            running=model.running,
+            output_tokens=model.output_tokens,
+            on_time=model.tokens_on_time / model.output_tokens if model.output_tokens else None,
+        )
+
+
+def _state(model: ModelTraffic, status: PoolStatus) -> str:
+    """As ModelPools have it, in small letters, with what goes on."""
+    alive = [one for one in status.instances if one.alive]
+    if any(model.model == one.loading for one in alive):
+        return "loading"
+    if any(model.model in one.resident for one in alive):
+        return "resident"
+    return phase_text(model)
+
+
+def _row(line: Line) -> tuple[str, ...]:
+    engines = " ".join(f"{one}*" if one in line.turn_of else one for one in line.engines)
+    on_time = "-" if line.on_time is None else f"{line.on_time:.1%}"
+    numbers = (line.queued, line.running, line.output_tokens)
+    return (line.namespace, line.pool, line.model, line.state, engines or "-", *map(str, numbers), on_time)

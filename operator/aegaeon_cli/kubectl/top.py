@@ -1,0 +1,86 @@
+"""`kubectl aegaeon top`: the live view of `aegaeon top`, of a pool of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+
+import click
+from google.protobuf.json_format import MessageToDict
+from rich.console import Console
+
+from aegaeon_cli.errors import NoAnswerError
+from aegaeon_cli.kubectl.access import Where, cluster_options, output_option
+from aegaeon_cli.kubectl.pools import scheduler, the_pool
+from aegaeon_cli.pool_view import PoolView
+from aegaeon_cli.status import watch_status
+from aegaeon_cli.top import PATIENCE_S, live
+from aegaeon_operator.reconcile.cluster.facts import Key
+from aegaeon_proto.v1.gateway_pb2 import PoolStatus
+
+
+@click.command()
+@click.argument("pool", required=False)
+@cluster_options
+@output_option
+@click.option("--once", is_flag=True, help="Print one picture and end.")
+@click.option("--interval", type=click.FloatRange(0.05, 60), default=1.0, show_default=True, help="Seconds.")
+def top(*, where: Where, pool: str | None, output: str, once: bool, interval: float) -> None:
+    """Watch a POOL: engines, models, sequences, decisions. Without a name, the only one of the namespace.
+
+    With -o json, a line for each status.
+
+    \b
+    Example:
+      kubectl aegaeon top demo -n default
+      kubectl aegaeon top demo --once -o json
+    """
+    statuses = watch(where, the_pool(where, pool), 0.0 if once else interval)
+    try:
+        asyncio.run(_print(statuses, output == "json", once))
+    except KeyboardInterrupt:
+        return
+
+
+async def _print(statuses: AsyncIterator[PoolStatus], machine: bool, once: bool) -> None:
+    if not machine and not once:
+        await live(statuses)
+        return
+    view, console = PoolView(), Console()
+    async for status in statuses:
+        if machine:
+            click.echo(json.dumps(as_json(status)))
+        else:
+            console.print(view.show(status))
+
+
+async def watch(where: Where, key: Key, interval_s: float) -> AsyncIterator[PoolStatus]:
+    """Statuses of the pool, from whichever scheduler leads; 0: one. Raises NoAnswerError when none has answered for
+    some seconds."""
+    clock = asyncio.get_running_loop().time
+    heard = clock()
+    while True:
+        try:
+            with ExitStack() as stack:
+                target = await asyncio.to_thread(stack.enter_context, scheduler(where, key))
+                async for status in watch_status(target, interval_s):
+                    heard = clock()
+                    yield status
+                    if interval_s == 0:
+                        return
+        except NoAnswerError:
+            if clock() - heard > PATIENCE_S:
+                raise NoAnswerError(
+                    f"the scheduler of GpuPool {'/'.join(key)} does not answer; `kubectl aegaeon doctor` looks for why"
+                ) from None
+        await asyncio.sleep(min(interval_s or 1.0, 1.0))
+
+
+def as_json(status: PoolStatus) -> dict[str, object]:
+    """With every field, also those that are zero."""
+    found: dict[str, object] = MessageToDict(
+        status, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return found

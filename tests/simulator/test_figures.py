@@ -204,6 +204,13 @@ def test_the_page_names_what_was_not_run() -> None:
     assert expected == [panel.name for panel in panels(300.0) if panel.name != "11a-artifact"]
 
 
+def test_the_page_names_panels_of_an_earlier_run() -> None:
+    book = book_with({OURS: 0.9})
+    assert "with the others as they were then:\n11a-artifact.\n" in page(book, "figures")
+    book.panels["11a-artifact"]["curves"] |= {policy: [] for policy in POLICIES if policy != OURS}
+    assert "as they were then" not in page(book, "figures")
+
+
 def test_figures_are_made_drawn_again_and_the_same(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the figures extra is not installed")
     given = ["figures", "--data", str(DATA), "--out", str(tmp_path / "figures"), "--page", str(tmp_path / "page.md")]

@@ -22,7 +22,7 @@ _MIX_72B = ("qwen2_5_72b_tp4",)
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One plot: `axis` is the field of `work` that `loads` are put into. `more`: loads for ours alone.
+    """One plot: `axis` is the field of `work` that `loads` are put into.
 
     `roles` is the split of policies that have roles. With `refine` the 90 % crossing is sought between the loads.
     """
@@ -33,16 +33,11 @@ class Panel:
     axis: str
     work: Work
     loads: tuple[float, ...]
-    more: tuple[float, ...] = ()
     slo: Slo = field(default_factory=lambda: Slo(10.0, 0.1))
     device: str = "h800-policy"
     roles: Split = _SIXTEEN
     policies: tuple[str, ...] = POLICIES
     refine: bool = True
-
-    def loads_of(self, policy: str) -> tuple[float, ...]:
-        """In order."""
-        return self.loads + (self.more if policy == OURS else ())
 
     def point(self, policy: str, load: float, seed: int) -> Point:
         """The run of a policy at a load."""
@@ -71,8 +66,8 @@ def panels(duration_s: float) -> list[Panel]:
 def _figure_11(seconds: float) -> list[Panel]:
     low, high, rates = Poisson(0, 0.1, seconds), Poisson(0, 0.5, seconds), Poisson(40, 0.0, seconds)
     return [
-        Panel("11a", "11", "0.1 req/s per model", "models", low, (16, 32, 48, 64, 96), (192,)),
-        Panel("11b", "11", "0.5 req/s per model", "models", high, (16, 24, 32, 48, 72), (116,)),
+        Panel("11a", "11", "0.1 req/s per model", "models", low, (16, 32, 48, 64, 96, 192)),
+        Panel("11b", "11", "0.5 req/s per model", "models", high, (16, 24, 32, 48, 72, 116)),
         Panel("11c", "11", "40 models", "rate", rates, (0.05, 0.2, 0.35, 0.55, 0.75)),
     ]
 
@@ -104,10 +99,10 @@ def _figure_12(seconds: float) -> list[Panel]:
 
 def _figure_13(seconds: float) -> list[Panel]:
     work = Poisson(0, 0.1, seconds)
-    loads, more = (16, 32, 48, 64, 80), {0.5: (120,), 0.3: (92,), 0.2: ()}
+    loads, most = (16, 32, 48, 64, 80), {0.5: (120,), 0.3: (92,), 0.2: ()}
     return [
-        Panel(f"13-{s}", "13", f"objectives x {s}", "models", work, loads, more[s], slo=Slo(10.0 * s, 0.1 * s))
-        for s in more
+        Panel(f"13-{s}", "13", f"objectives x {s}", "models", work, loads + most[s], slo=Slo(10.0 * s, 0.1 * s))
+        for s in most
     ]
 
 

@@ -29,7 +29,7 @@ class Curve:
 
     def wanted(self) -> float | None:
         """The next load to run, None when the curve is done."""
-        for load in self.panel.loads_of(self.policy):
+        for load in self.panel.loads:
             if load not in self.results:
                 return load
             if self.panel.refine and all(self.share(load, form) < self._end for form in FORMS):
@@ -55,7 +55,7 @@ class Curve:
 
     def _refinement(self) -> float | None:
         """Between two loads, where the tokens on time are estimated to be the target."""
-        added = [load for load in self.results if load not in self.panel.loads_of(self.policy)]
+        added = [load for load in self.results if load not in self.panel.loads]
         bracket = _bracket(self.line("token"))
         if bracket is None or len(added) >= _REFINEMENTS:
             return None

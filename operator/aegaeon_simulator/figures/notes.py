@@ -23,6 +23,11 @@ NOTES = (
     "The published headline (twice ServerlessLLM) is against a baseline that binds a request to a device on arrival. "
     "`serverlessllm-fair`, one queue for all, is much stronger; it is in every figure.",
     "`paper-artifact` and the ServerlessLLM baselines have no cost of control; nor has the simulated link any failure.",
+    "`prism` is the scheduler's own core with that policy (policy-prism.md); `prewarm` and `vllm-sleep` are "
+    "`serverlessllm-fair` that loads ahead, or changes models with their KV dropped (design/simulator.md).",
+    "The *time* form starts its clock anew at a token that is late and keeps the allowance gained until then: who is "
+    "late once and steady from there on counts as in time. Under overload `prism` and `vllm-sleep` make all requests "
+    "so, which is why they can be ahead in this form where they have half of the tokens on time.",
     "Figure 14: a gap between tokens up to the request's median gap counts as decoding, the rest as waiting; control "
     "and KV copies are part of waiting and are not distinguished, as the paper does.",
     "Figure 15: waits of switches are not distinguished by size of the model; the KV copies of single requests (the "

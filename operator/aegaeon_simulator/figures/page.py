@@ -9,6 +9,7 @@ from aegaeon_simulator.figures.book import Book
 from aegaeon_simulator.figures.catalog import BASELINES, FORMS, OURS, panels
 from aegaeon_simulator.figures.claims import Verdict, oracle, published, verdicts
 from aegaeon_simulator.figures.notes import NOTES, WHY
+from aegaeon_simulator.settings import POLICIES
 
 _HEADINGS = {
     "11": "Figure 11: rates and models",
@@ -55,6 +56,10 @@ def _how(book: Book) -> Iterator[str]:
     missing = [panel.name for panel in panels(run["duration_s"]) if panel.name not in book.panels]
     if missing:
         yield from (f"Not run yet, and missing below: {', '.join(missing)}.", "")
+    older = [name for name, panel in book.panels.items() if not panel["curves"].keys() >= set(POLICIES)]
+    if older:
+        yield "Of an earlier run (300 s), without the policies that came since and with the others as they were then:"
+        yield from (f"{', '.join(older)}.", "")
 
 
 def _image(alt: str, folder: str, name: str) -> str:

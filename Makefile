@@ -185,7 +185,7 @@ cluster-packages:
 	    apt-get install -qq -y --no-install-recommends $(CLUSTER_PACKAGES) >/dev/null; } || \
 	  { echo "a cluster needs, as root: apt-get install $(CLUSTER_PACKAGES)" >&2; exit 1; }
 
-include release/targets.mk
+include containers/release/targets.mk
 
 # ---- what targets need ---------------------------------------------------------------------------------------------
 
@@ -350,4 +350,4 @@ lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images an
 	$(COMPILE) tests/clients/guidellm.in -c constraints.in --overrides tests/clients/guidellm.overrides --universal \
 	  --python-version 3.11 -o tests/clients/guidellm.lock
 	$(COMPILE) native/cuda/requirements.in --universal --python-version 3.11 -o native/cuda/requirements.lock
-	$(COMPILE) release/requirements.in --universal --python-version 3.11 -c constraints.in -o release/requirements.lock
+	$(COMPILE) containers/release/requirements.in --universal --python-version 3.11 -c constraints.in -o containers/release/requirements.lock

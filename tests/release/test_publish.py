@@ -49,7 +49,7 @@ def publish(checkout: Path, **more: str) -> tuple[int, str, list[str]]:
         "CALLS": str(calls),
     }
     done = subprocess.run(
-        ["bash", "release/publish", "registry.example/a"],
+        ["bash", "containers/release/publish", "registry.example/a"],
         cwd=checkout, env={**env, **more}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr, calls.read_text().splitlines() if calls.exists() else []

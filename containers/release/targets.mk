@@ -6,13 +6,13 @@ SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
 # What builds and checks it has an environment of its own, made once for each lock and Python.
 RELEASE_PYTHON ?= $(PY)
 RELEASE_TAG = $(shell $(RELEASE_PYTHON) -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
-RELEASE = $(CACHE)/release-$(shell sha256sum < release/requirements.lock | cut -c1-16)-$(RELEASE_TAG)
+RELEASE = $(CACHE)/release-$(shell sha256sum < containers/release/requirements.lock | cut -c1-16)-$(RELEASE_TAG)
 
 .PHONY: wheel test-wheel release-tools
 release-tools: $(STAMP)
 	@test -e $(RELEASE)/.installed || { rm -rf $(RELEASE) && \
 	  $(BIN)/uv venv --quiet --python $(RELEASE_PYTHON) $(RELEASE) && \
-	  $(BIN)/uv pip install --quiet --python $(RELEASE)/bin/python --require-hashes -r release/requirements.lock && \
+	  $(BIN)/uv pip install --quiet --python $(RELEASE)/bin/python --require-hashes -r containers/release/requirements.lock && \
 	  touch $(RELEASE)/.installed; }
 
 # The C++ library is linked in, since older systems have an older one; of glibc, 2.34 is the first with threads in libc.
@@ -45,7 +45,7 @@ arm64-packages:
 	  { echo "as root: apt-get install $(ARM64_PACKAGES)" >&2; exit 1; }
 test-arm64: $(STAMP) arm64-packages lock-arm64 ## the images' locks have wheels for arm64; the native core is compiled for it, its tests run under QEMU
 	@$(BIN)/cmake -S native -B build/arm64 -G Ninja -DAEGAEON_TESTS=ON -DCMAKE_BUILD_TYPE=Release \
-	  -DCMAKE_TOOLCHAIN_FILE=$(abspath release/arm64.cmake) -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja >/dev/null
+	  -DCMAKE_TOOLCHAIN_FILE=$(abspath containers/release/arm64.cmake) -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja >/dev/null
 	@$(BIN)/cmake --build build/arm64
 	@$(BIN)/ctest --test-dir build/arm64 --output-on-failure
 # Of the base image's glibc.
@@ -79,4 +79,4 @@ sbom: release-tools ## build/release/IMAGE.cdx.json: the packages of each image,
 	@set -e; $(foreach image,$(IMAGES_OF),SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) PYTHONWARNINGS=ignore $(RELEASE)/bin/cyclonedx-py requirements \
 	  --output-reproducible --pyproject pyproject.toml -o build/release/aegaeon-$(image).cdx.json $(LOCK);)
 release: ## what would publish images, SBOMs, chart and wheels in REGISTRY, signed; PUBLISH=1 does
-	@VERSION=$(VERSION) IMAGES='$(IMAGES_OF)' bash release/publish $(or $(REGISTRY),registry.example/aegaeon)
+	@VERSION=$(VERSION) IMAGES='$(IMAGES_OF)' bash containers/release/publish $(or $(REGISTRY),registry.example/aegaeon)

@@ -71,8 +71,9 @@ demo: models $(if $(filter vllm,$(BACKEND)),$(VLLM_STAMP)) ## four models share 
 	@$(DEMO_$(BACKEND))
 # One more worker than cores: many tests wait for processes that they started.
 WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
-# Whole stacks that wait: for leases, for idle engines, for files that change while they serve.
-STACKS := $(addprefix tests/stack/test_,failover.py zero.py changed_models.py changed_files.py)
+# Whole stacks that wait: for leases, for idle engines, for drains, for files that change while they serve.
+STACKS := $(addprefix tests/stack/test_,failover.py zero.py changed_models.py changed_files.py pods.py poison.py structured.py \
+  twins.py sources.py hold.py)
 test: $(STAMP) redis-server ## the tests on WORKERS; random ones with the same examples each time
 	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" $(addprefix --ignore=,$(STACKS))
 # One worker: each would import all of vLLM.
@@ -85,7 +86,7 @@ $(VLLM_CUDA)/.installed: | $(BIN)/uv
 	@touch $@
 test-vllm-hooks: $(STAMP) $(VLLM_STAMP) $(VLLM_CUDA)/.installed ## whether vLLM for GPUs has the names that the backend uses
 	VLLM_CUDA=$(VLLM_CUDA) $(VLLM_PY) -m pytest -q tests/backend_vllm/test_hooks.py
-test-stack: $(STAMP) ## stacks that fail over, scale to zero, and serve models whose files or settings change
+test-stack: $(STAMP) ## stacks that fail over, drain, scale to zero, and serve models whose files or settings change
 	$(BIN)/pytest -q -n $(WORKERS) -m "not slow and not gpu" $(STACKS)
 # Clients have an environment of their own, made once for each lock.
 CLIENTS := $(CACHE)/clients-$(shell sha256sum < tests/clients/requirements.lock | cut -c1-16)

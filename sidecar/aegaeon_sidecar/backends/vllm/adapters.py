@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from aegaeon_sidecar.backends import AdapterLimits, AdapterWeights, StepInput
-from aegaeon_sidecar.backends.rows import low_rank_shapes, padded_linear, row_tile
+from aegaeon_sidecar.backends.rows import few_rows_product, low_rank_shapes, row_tile, steady_linear
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.domain.errors import BackendError, ConfigError, ModelError, WeightsError
 from aegaeon_sidecar.models.adapters import lay_out_adapter, read_adapter
@@ -53,8 +53,8 @@ class Rows:
         for slot, rows in self.groups:
             part, start = x[rows].float(), 0
             for a, b, width in zip(lora_a_stacked, lora_b_stacked, output_slices, strict=True):
-                low = padded_linear(part, a[slot, 0].float(), None, self.tile)
-                y[rows, start : start + width] += padded_linear(low, b[slot, 0].float(), None, self.tile).to(y.dtype)
+                low = steady_linear(part, a[slot, 0].float(), None, self.tile)
+                y[rows, start : start + width] += steady_linear(low, b[slot, 0].float(), None, self.tile).to(y.dtype)
                 start += width
 
 
@@ -200,7 +200,7 @@ def _indices(rows: list[int]) -> Tensor | slice:
 
 def adapter_tile(rank: int) -> int:
     """The tile of Rows for adapters of this rank. It is probed, for up to seconds."""
-    return row_tile(torch.float32, torch.get_num_threads(), shapes=low_rank_shapes(rank)) or 1
+    return row_tile(torch.float32, torch.get_num_threads(), few_rows_product(torch.float32), low_rank_shapes(rank)) or 1
 
 
 def _settings(directory: Path) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "release" / "publish"
+SCRIPT = Path(__file__).parents[2] / "containers" / "release" / "publish"
 DIGEST = "sha256:" + "ab" * 32
 # Programs that need a registry and an identity: each notes how it was called, and buildah which digest it pushed.
 NOTE = '#!/bin/sh\necho "$(basename "$0") $*" >> "$CALLS"\n'
@@ -20,8 +20,8 @@ PROGRAMS = dict.fromkeys(("cosign", "helm", "uv"), NOTE) | {"buildah": NOTE + f'
 def checkout(tmp_path: Path) -> Path:
     """A repository of one commit with a chart, a wheel and the programs."""
     folder = tmp_path / "checkout"
-    (folder / "release").mkdir(parents=True)
-    shutil.copy(SCRIPT, folder / "release")
+    (folder / "containers" / "release").mkdir(parents=True)
+    shutil.copy(SCRIPT, folder / "containers" / "release")
     (folder / ".gitignore").write_text("/build/\n/dist/\n")
     (folder / "dist").mkdir()
     (folder / "dist" / "aegaeon-1.2.3-cp311-cp311-manylinux_2_34_x86_64.whl").touch()

@@ -87,12 +87,22 @@ def namespaced(api: client.ApiClient, kubeconfig: Path, deleted: list[str], tmp_
 
 
 @pytest.fixture(scope="session")
-def nodes(kubeconfig: Path) -> Layout:
-    """The cluster of `make cluster-up` with nodes. Skips visibly where it is another one."""
+def control_plane(kubeconfig: Path) -> Layout:
+    """The cluster of `make cluster-up`, whose parts run on this machine. Skips visibly where it is another one: a test
+    starts further parts beside it (a scheduler of pods, an API service), with keys that another does not give.
+    """
     layout = default_layout()
-    if kubeconfig != layout.kubeconfig or not layout.nodes:
-        pytest.skip("needs a cluster of `make cluster-up` with nodes: models and images are put on them")
+    if kubeconfig != layout.kubeconfig:
+        pytest.skip("needs a cluster of `make cluster-up`: further parts of a control plane are started beside its own")
     return layout
+
+
+@pytest.fixture(scope="session")
+def nodes(control_plane: Layout) -> Layout:
+    """The same with nodes."""
+    if not control_plane.nodes:
+        pytest.skip("needs a cluster of `make cluster-up` with nodes: models and images are put on them")
+    return control_plane
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kubernetes import client
 
-from e2e.cluster.layout import default_layout
+from e2e.cluster.layout import Layout
 from e2e.external_metrics import Metric, serving
 from e2e.kubectl import REPOSITORY, kubectl
 from e2e.operating import accepted, apply, operator, pool
@@ -22,18 +22,15 @@ PERIOD_S = 60  # the controller looks every 15 s, and waits with scaling in for 
 
 
 @pytest.fixture
-def metric(kubeconfig: Path, api: client.ApiClient, tmp_path: Path) -> Iterator[Metric]:
+def metric(kubeconfig: Path, control_plane: Layout, api: client.ApiClient, tmp_path: Path) -> Iterator[Metric]:
     """What the autoscaler sees. GpuPool demo is where the example expects it, with an operator; no node takes a pod."""
     del api  # the definitions are there
-    layout = default_layout()
-    if kubeconfig != layout.kubeconfig:
-        pytest.skip("needs a cluster of `make cluster-up`: its API server reaches this machine")
     own = tmp_path / "kubeconfig"
     own.write_bytes(kubeconfig.read_bytes())
     kubectl(own, "config", "set-context", "--current", "--namespace=default")
     nowhere = {"nodeSelector": {"kubernetes.io/hostname": "node-that-is-not-there"}}
     shown = Metric(METRIC, SELECTOR)
-    with serving(own, layout, shown, tmp_path), operator(own):
+    with serving(own, control_plane, shown, tmp_path), operator(own):
         apply(own, pool("demo", engines={"replicas": 1}, podTemplate=nowhere, controlPodTemplate=nowhere))
         poll("the operator has seen it", lambda: accepted(own, "gpupools") == 1, 60)
         yield shown

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from e2e.cluster.layout import default_layout
+from e2e.cluster.layout import Layout
 from e2e.fake_nodes import LABEL, fake_nodes, scheduling
 from e2e.gating_webhook import GATE, QUEUE, gating
 from e2e.kubectl import kubectl
@@ -28,15 +28,12 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300, func_only=True)]
 
 
 @pytest.fixture
-def server(kubeconfig: Path, api: client.ApiClient, tmp_path: Path) -> Iterator[Path]:
+def server(kubeconfig: Path, control_plane: Layout, api: client.ApiClient, tmp_path: Path) -> Iterator[Path]:
     """A namespace on two nodes, with a scheduler of pods."""
-    layout = default_layout()
-    if kubeconfig != layout.kubeconfig:
-        pytest.skip("needs a cluster of `make cluster-up`: nodes are made up")
     own = tmp_path / "kubeconfig"
     shutil.copy(kubeconfig, own)
     kubectl(own, "config", "set-context", "--current", f"--namespace={NAMESPACE}")
-    with scheduling(layout), fake_nodes(api, NAMESPACE, CPUS):
+    with scheduling(control_plane), fake_nodes(api, NAMESPACE, CPUS):
         kubectl(own, "create", "namespace", NAMESPACE)
         try:
             yield own
@@ -126,11 +123,11 @@ def test_each_engine_gets_a_claim_of_its_own_and_waits_where_no_device_is_left(d
 
 
 def test_engines_of_a_queue_wait_for_their_admission_and_are_not_replaced(
-    server: Path, api: client.ApiClient, tmp_path: Path
+    server: Path, control_plane: Layout, api: client.ApiClient, tmp_path: Path
 ) -> None:
     whole = pool("demo", engines={"replicas": 2}, podTemplate=HERE, controlPodTemplate=HERE)
     whole["metadata"]["labels"] = {QUEUE: "gpus"}
-    with gating(api, default_layout().machine_ip, NAMESPACE, tmp_path), operator(server):
+    with gating(api, control_plane.machine_ip, NAMESPACE, tmp_path), operator(server):
         apply(server, whole, models("red", "demo", "llama"))
         held = "is suspended: Kueue has not admitted it from LocalQueue gpus yet"
         poll("both are held", lambda: held in condition(server, "EnginesReady")[2], 90)

@@ -39,7 +39,7 @@ class Built:
 def twice() -> list[Built]:
     """Without a cache, on the small base of the cluster's images: registries' bases are not reached from everywhere."""
     if os.geteuid() != 0 or shutil.which("buildah") is None or shutil.which("debootstrap") is None:
-        pytest.skip("needs root, buildah and debootstrap: `make cluster-packages`")
+        pytest.skip("needs root, to build an image without a daemon, and what `make cluster-packages` installs for it")
     for base in (BASE, BUILD):
         ensure_base(default_layout(), base)
     return [build(), build()]

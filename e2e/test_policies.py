@@ -86,7 +86,7 @@ ADMITTED: dict[str, Reached] = {
 def network() -> Iterator[None]:
     """A pool with all that it can dial, under its policies."""
     if os.geteuid() != 0 or shutil.which("nft") is None:
-        pytest.skip("needs root and nftables: each pod is a network namespace")
+        pytest.skip("needs root, to make a network namespace for each pod, and nftables, to enforce policies in them")
     redis = RedisAt("rediss://redis.shared.svc:6379")
     platform = replace(PLATFORM, egress=Egress((6443,), (53,)), redis=redis, namespace="system")
     pool = gpu_pool(

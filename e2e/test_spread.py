@@ -13,7 +13,7 @@ from kubernetes import client
 from operator_objects import gpu_pool, model_pool, observed
 
 from aegaeon_operator.reconcile.cluster.desired import desired
-from e2e.cluster.layout import default_layout
+from e2e.cluster.layout import Layout
 from e2e.fake_nodes import LABEL, fake_nodes, scheduling
 from e2e.kubectl import CHART, helm, kubectl
 from e2e.polling import poll
@@ -26,12 +26,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300, func_only=True)]
 
 
 @pytest.fixture(scope="module")
-def server(kubeconfig: Path, api: client.ApiClient) -> Iterator[Path]:
+def server(kubeconfig: Path, control_plane: Layout, api: client.ApiClient) -> Iterator[Path]:
     """With a scheduler of pods, which a cluster without nodes has none of."""
-    layout = default_layout()
-    if kubeconfig != layout.kubeconfig:
-        pytest.skip("needs a cluster of `make cluster-up`: nodes are made up")
-    with scheduling(layout), fake_nodes(api, NAMESPACE, CPUS):
+    with scheduling(control_plane), fake_nodes(api, NAMESPACE, CPUS):
         kubectl(kubeconfig, "create", "namespace", NAMESPACE)
         yield kubeconfig
         kubectl(kubeconfig, "delete", "namespace", NAMESPACE, "--timeout=60s")

@@ -26,6 +26,7 @@ from aegaeon_scheduler.service.sequences import Origin
 from aegaeon_scheduler.service.stream import converse
 from aegaeon_scheduler.service.texts import TextStates
 
+_SERVICE = gateway_pb2.DESCRIPTOR.services_by_name["Frontend"].full_name
 # Replies that may wait for one gateway: the loss of an engine answers all its open requests at once.
 _OUTBOX_LIMIT = 65536
 # Changes of the catalog are gathered for this long: at a start every sidecar speaks of every model.
@@ -260,4 +261,4 @@ def status_alone(frontend: FrontendService) -> grpc.GenericRpcHandler:
         request_deserializer=gateway_pb2.StatusRequest.FromString,
         response_serializer=gateway_pb2.PoolStatus.SerializeToString,
     )
-    return grpc.method_handlers_generic_handler("aegaeon.v1.Frontend", {"Status": handler})
+    return grpc.method_handlers_generic_handler(_SERVICE, {"Status": handler})

@@ -1,11 +1,14 @@
-"""The whole service put together: one driver, two gRPC servers, metrics; started, and drained at the end."""
+"""The whole service put together: one driver, its gRPC servers, metrics; started, and drained at the end."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
+import grpc
 from prometheus_client import CollectorRegistry, generate_latest
 
 from aegaeon_proto.certificates import TlsError
@@ -35,6 +38,15 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),  # a prompt of some million tokens
     ("grpc.max_send_message_length", 64 << 20),
 )
+
+
+class Listening(NamedTuple):
+    """A server, where it listens, by what key of the configuration, and its certificates."""
+
+    key: str
+    address: str
+    server: grpc.aio.Server
+    tls: Path | None
 
 
 class Service:
@@ -74,26 +86,34 @@ class Service:
         self._registry.register(
             PoolMetrics(lambda: self._scraped, self.driver.instances, config.start_s, lambda: not self.driver.waits)
         )
+        self._servers = [self._for_pool(), *self._for_status(), *self._for_operator(view)]
+        self._serving = False
+        listen = config.metrics_listen
+        self._pages = Pages(listen, lambda: self._serving, "not serving", self._render) if listen else None
+
+    def _for_pool(self) -> Listening:
+        """Sidecars, gateways, and the scheduler that stands by."""
         server = make_server(_OPTIONS)
         engine_pb2_grpc.add_EngineServicer_to_server(self.engine, server)
         gateway_pb2_grpc.add_FrontendServicer_to_server(self.frontend, server)
         leadership_pb2_grpc.add_LeadershipServicer_to_server(self.leadership, server)
-        self._servers = [("listen", config.listen, server, config.tls)]
-        if config.status_listen is not None:
+        return Listening("listen", self._config.listen, server, self._config.tls)
+
+    def _for_status(self) -> Iterator[Listening]:
+        """The pool's status without certificates, for who may forward a port of the pod."""
+        if self._config.status_listen is not None:
             server = make_server()
             server.add_generic_rpc_handlers((status_alone(self.frontend),))
-            self._servers.append(("status_listen", config.status_listen, server, None))
-        if config.admin_listen is not None:
-            incarnation = uuid.uuid4().hex[:12]
+            yield Listening("status_listen", self._config.status_listen, server, None)
+
+    def _for_operator(self, view: StatusView) -> Iterator[Listening]:
+        if self._config.admin_listen is not None:
+            server, incarnation = make_server(_OPTIONS), uuid.uuid4().hex[:12]
             admin = AdminService(
                 incarnation, self.catalog, self._changes, self.frontend, view.status, self.leadership.reply
             )
-            server = make_server(_OPTIONS)
             admin_pb2_grpc.add_AdminServicer_to_server(admin, server)
-            self._servers.append(("admin_listen", config.admin_listen, server, config.tls))
-        self._serving = False
-        listen = config.metrics_listen
-        self._pages = Pages(listen, lambda: self._serving, "not serving", self._render) if listen else None
+            yield Listening("admin_listen", self._config.admin_listen, server, self._config.tls)
 
     def _tell_engines(self, retry: bool) -> None:
         self.engine.send_catalog(retry)
@@ -101,18 +121,18 @@ class Service:
     async def start(self) -> None:
         """Tell the core of the models, then serve. Raises ListenError when an address cannot be bound."""
         self.driver.handle(self.catalog.event())
-        for key, target, server, tls in self._servers:
+        for one in self._servers:
             try:
-                add_port(server, target, tls)
+                add_port(one.server, one.address, one.tls)
             except (RuntimeError, TlsError) as error:
-                raise ListenError(f"{key}: cannot serve on {target}: {error}") from error
+                raise ListenError(f"{one.key}: cannot serve on {one.address}: {error}") from error
         if self._pages:
             try:
                 await self._pages.start()
             except OSError as error:
                 raise ListenError(str(error)) from error
-        for _, _, server, _ in self._servers:
-            await server.start()
+        for one in self._servers:
+            await one.server.start()
         self._serving = True
 
     async def stop(self) -> None:
@@ -122,7 +142,7 @@ class Service:
         self.engine.stop()
         self.frontend.stop()
         self.driver.stop()
-        await asyncio.gather(*(server.stop(_DRAIN_S) for _, _, server, _ in self._servers))
+        await asyncio.gather(*(one.server.stop(_DRAIN_S) for one in self._servers))
         if self._pages:
             await self._pages.stop()
         await self._tracing.close()

@@ -131,6 +131,6 @@ class Follower:
                 return
             except CliError:  # the container is being started, or the API server is unavailable
                 pass
-            time.sleep(_AGAIN_S)
+            time.sleep(_AGAIN_S)  # in a thread of this pod alone; at once would be a storm of calls
             if last is not None:
                 part = Part(since_s=int((datetime.now(UTC) - last[0]).total_seconds()) + 2)

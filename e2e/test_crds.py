@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
+from operator_hostile import HOSTILE, NODES_OWN
+from operator_text_rules import Rule
 from pydantic import ValidationError
-from tests.operator.test_named_things import HOSTILE, NODES_OWN, Rule
 from tests.operator.test_pod_templates import REFUSED as TAKEN
 
 from aegaeon_operator.spec.explain import explain

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import click
 
@@ -40,19 +41,22 @@ class UserError(click.ClickException):
 class LazyGroup(click.Group):
     """Lists commands without importing them; turns errors that a person can put right into sentences."""
 
+    known: ClassVar[Mapping[str, tuple[str, str, str]]] = _COMMANDS
+    """by name: module, attribute, one line for --help"""
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(self.known)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in self.known:
             return None
-        module, attribute, _ = _COMMANDS[cmd_name]
+        module, attribute, _ = self.known[cmd_name]
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, _, summary) in _COMMANDS.items()])
+            formatter.write_dl([(name, summary) for name, (_, _, summary) in self.known.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -13,8 +13,6 @@ from typing import Literal
 from aegaeon_operator.errors import SettingsError
 from aegaeon_operator.reconcile.cluster.facts import Egress, Platform, RedisAt
 
-_PORTS = {"HEALTH": 8080, "METRICS": 9090}
-
 
 @dataclass(frozen=True, slots=True)
 class OperatorConfig:
@@ -53,7 +51,7 @@ def from_environment(env: Mapping[str, str]) -> OperatorConfig:
     )
     namespaces = _names(env.get("AEGAEON_NAMESPACES", ""))
     holder = env.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}"
-    health, metrics = (_port(env, f"AEGAEON_{name}_PORT", default) for name, default in _PORTS.items())
+    health, metrics = _port(env, "AEGAEON_HEALTH_PORT", "8080"), _port(env, "AEGAEON_METRICS_PORT", "9090")
     return OperatorConfig(platform, namespaces, holder, health, metrics)
 
 
@@ -61,8 +59,8 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(one.strip() for one in text.split(",") if one.strip())
 
 
-def _port(env: Mapping[str, str], name: str, default: int) -> int:
-    text = env.get(name) or str(default)
+def _port(env: Mapping[str, str], name: str, default: str) -> int:
+    text = env.get(name) or default
     if not text.isdecimal() or int(text) > 65535:
         raise SettingsError(f"{name} is {text!r}; it must be a port, or 0 for none")
     return int(text)

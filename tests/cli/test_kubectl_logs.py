@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from aegaeon_cli.kubectl.log_lines import Line, Window, about, merged, names, parse
@@ -12,8 +14,8 @@ def log(pod: str, *lines: str) -> list[Line]:
     return [parse(pod, f"2026-01-01T00:00:{second:02}Z {text}") for second, text in enumerate(lines)]
 
 
-def texts(lines: object) -> list[str]:
-    return [line.text for line in lines]  # type: ignore[attr-defined]
+def texts(lines: Iterable[Line]) -> list[str]:
+    return [line.text for line in lines]
 
 
 @pytest.mark.parametrize("text", ["model llama: fetched", "llama", '{"model":"llama"}', "(llama, qwen)", "llama."])

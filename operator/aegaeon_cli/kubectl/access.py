@@ -53,7 +53,7 @@ class Where:
 
     def json(self, what: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Json:
         """What a call of the client answers, as JSON has it. Raises CliError, naming `what`."""
-        with said(what):
+        with client_errors(what):
             found = call(*arguments, **options, _request_timeout=_TIMEOUT)
         answer: Json = self.api.sanitize_for_serialization(found)
         return answer
@@ -105,7 +105,7 @@ def _where(kubeconfig: str | None, context: str | None, namespace: str | None, e
 
 
 @contextmanager
-def said(what: str) -> Iterator[None]:
+def client_errors(what: str) -> Iterator[None]:
     """Raises NotThereError, RefusedError or NoAnswerError for errors of the client."""
     try:
         yield

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from kubernetes import client
 
 from aegaeon_cli.doctor import Finding, Verdict
-from aegaeon_cli.errors import CliError, NoAnswerError
+from aegaeon_cli.errors import CliError
 from aegaeon_cli.kubectl.access import Json, NotThereError, Where
 from aegaeon_cli.kubectl.operator_metrics import Scraped, scrape
 from aegaeon_cli.kubectl.pools import pods, pools
-from aegaeon_cli.kubectl.top import watch
+from aegaeon_cli.kubectl.top import read
 from aegaeon_operator.reconcile.cluster.facts import Key
 from aegaeon_proto.v1.gateway_pb2 import PoolStatus
 
@@ -157,11 +157,9 @@ async def _statuses(where: Where, keys: list[Key]) -> list[PoolStatus | CliError
 
 async def _status(where: Where, key: Key) -> PoolStatus | CliError:
     try:
-        async for status in watch(where, key, 0.0):
-            return status
+        return await read(where, key)
     except CliError as error:
         return error
-    return NoAnswerError("the scheduler ended the stream")
 
 
 def pods_of(where: Where) -> Iterator[Finding]:

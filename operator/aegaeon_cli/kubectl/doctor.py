@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import click
 
@@ -11,6 +11,8 @@ from aegaeon_cli.doctor import Finding, Verdict
 from aegaeon_cli.errors import CliError
 from aegaeon_cli.kubectl.access import Where, cluster_options, output_option
 from aegaeon_cli.kubectl.checks import api_server, objects, operator, pods_of, schedulers
+
+_WORDS = {"missing": "wrong"}  # what `aegaeon doctor` says of a machine is another thing of a cluster
 
 
 @click.command()
@@ -54,17 +56,13 @@ def examine(where: Where, system: str) -> Iterator[Finding]:
             yield Finding(what, f"not looked at: {error}", Verdict.NOTE)
 
 
-def _lines(findings: Iterable[Finding]) -> Iterator[str]:
-    there = list(findings)
-    width = max(len(one.what) for one in there)
-    for one in there:
+def _lines(findings: list[Finding]) -> Iterator[str]:
+    width = max(len(one.what) for one in findings)
+    for one in findings:
         word, colour = one.verdict.value
         yield f"{click.style(f'{_WORDS.get(word, word):>8}', fg=colour)}  {one.what:<{width}}  {one.found}"
         if one.remedy:
             yield f"{'':>8}  {'':<{width}}  {one.remedy}"
-
-
-_WORDS = {"missing": "wrong"}
 
 
 def _as_json(finding: Finding) -> dict[str, str]:

@@ -14,7 +14,7 @@ from kubernetes import client
 from kubernetes.stream import portforward
 
 from aegaeon_cli.errors import CliError
-from aegaeon_cli.kubectl.access import said
+from aegaeon_cli.kubectl.access import client_errors
 
 _CHUNK = 64 << 10
 
@@ -41,7 +41,7 @@ def connection(core: client.CoreV1Api, namespace: str, pod: str, port: int) -> A
     """A socket to the port. Raises CliError when the API server refuses it."""
     # The client's port-forward changes the ApiClient that it is called with: threads need one each.
     own = client.CoreV1Api(client.ApiClient(core.api_client.configuration))
-    with said(f"port {port} of pod {namespace}/{pod}"):
+    with client_errors(f"port {port} of pod {namespace}/{pod}"):
         return portforward(own.connect_get_namespaced_pod_portforward, pod, namespace, ports=str(port)).socket(port)
 
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from aegaeon_cli.errors import CliError, NoAnswerError
-from aegaeon_cli.kubectl.access import NotThereError, Where, said
+from aegaeon_cli.kubectl.access import NotThereError, Where, client_errors
 from aegaeon_cli.kubectl.log_lines import At, Line, Window, parse
 from aegaeon_cli.kubectl.pools import Pod, pods
 from aegaeon_operator.reconcile.cluster.facts import Key
@@ -47,7 +47,7 @@ def whole(where: Where, key: Key, pod: Pod, part: Part) -> list[Line]:
 
 def read(where: Where, key: Key, pod: Pod, part: Part, follow: bool = False, previous: bool = False) -> Iterator[Line]:
     """Lines as they come. Raises CliError; NotThereError when the pod is gone."""
-    with said(f"log of pod {key.namespace}/{pod.name}"):
+    with client_errors(f"log of pod {key.namespace}/{pod.name}"):
         answer = where.core.read_namespaced_pod_log(
             *(pod.name, key.namespace),
             container=pod.container or None,
@@ -131,6 +131,6 @@ class Follower:
                 return
             except CliError:  # the container is being started, or the API server is unavailable
                 pass
-            time.sleep(_AGAIN_S)
+            time.sleep(_AGAIN_S)  # in a thread of this pod alone; at once would be a storm of calls
             if last is not None:
                 part = Part(since_s=int((datetime.now(UTC) - last[0]).total_seconds()) + 2)

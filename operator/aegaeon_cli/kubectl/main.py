@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from importlib.util import find_spec
-from typing import Any
+from typing import ClassVar
 
 import click
 
-from aegaeon_cli.errors import CliError
-from aegaeon_cli.main import UserError
+from aegaeon_cli.main import LazyGroup, UserError
 
 # name: one line for `kubectl aegaeon --help`; the module and its command have the same name
 _COMMANDS = {
@@ -20,29 +18,15 @@ _COMMANDS = {
 }
 
 
-class PluginGroup(click.Group):
-    """Lists commands without importing them; turns errors that a person can put right into sentences."""
+class PluginGroup(LazyGroup):
+    """The commands of the plugin, which need the client of Kubernetes."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+    known: ClassVar = {name: (f"aegaeon_cli.kubectl.{name}", name, summary) for name, summary in _COMMANDS.items()}
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        if find_spec("kubernetes") is None:
+        if cmd_name in self.known and find_spec("kubernetes") is None:
             raise UserError("this needs the client of Kubernetes: pip install 'aegaeon[kubectl]'")
-        command: click.Command = getattr(importlib.import_module(f"aegaeon_cli.kubectl.{cmd_name}"), cmd_name)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except CliError as error:
-            raise UserError(str(error)) from error
+        return super().get_command(ctx, cmd_name)
 
 
 @click.command(cls=PluginGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -13,7 +13,7 @@ from aegaeon_cli.errors import NoAnswerError
 from aegaeon_cli.kubectl.access import Where, cluster_options, output_option
 from aegaeon_cli.kubectl.pools import pools, the_pool
 from aegaeon_cli.kubectl.tables import aligned
-from aegaeon_cli.kubectl.top import watch
+from aegaeon_cli.kubectl.top import read
 from aegaeon_cli.welcome import phase_text
 from aegaeon_operator.reconcile.cluster.facts import Key
 from aegaeon_proto.v1.gateway_pb2 import ModelTraffic, PoolStatus
@@ -79,11 +79,9 @@ async def _all(where: Where, keys: Iterable[Key]) -> tuple[list[Line], list[str]
 
 async def _one(where: Where, key: Key) -> list[Line] | NoAnswerError:
     try:
-        async for status in watch(where, key, 0.0):
-            return list(lines(key, status))
+        return list(lines(key, await read(where, key)))
     except NoAnswerError as error:
         return error
-    return []
 
 
 def lines(key: Key, status: PoolStatus) -> Iterator[Line]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import ExitStack, aclosing
 
 import click
 from google.protobuf.json_format import MessageToDict
@@ -56,7 +56,7 @@ async def _print(statuses: AsyncIterator[PoolStatus], machine: bool, once: bool)
             console.print(view.show(status))
 
 
-async def watch(where: Where, key: Key, interval_s: float) -> AsyncIterator[PoolStatus]:
+async def watch(where: Where, key: Key, interval_s: float) -> AsyncGenerator[PoolStatus]:
     """Statuses of the pool, from whichever scheduler leads; 0: one. Raises NoAnswerError when none has answered for
     some seconds."""
     clock = asyncio.get_running_loop().time
@@ -76,6 +76,12 @@ async def watch(where: Where, key: Key, interval_s: float) -> AsyncIterator[Pool
                     f"the scheduler of GpuPool {'/'.join(key)} does not answer; `kubectl aegaeon doctor` looks for why"
                 ) from None
         await asyncio.sleep(min(interval_s or 1.0, 1.0))
+
+
+async def read(where: Where, key: Key) -> PoolStatus:
+    """One status of the pool. Raises CliError."""
+    async with aclosing(watch(where, key, 0.0)) as statuses:
+        return await anext(statuses)
 
 
 def as_json(status: PoolStatus) -> dict[str, object]:

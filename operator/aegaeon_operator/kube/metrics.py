@@ -71,7 +71,7 @@ class Metrics:
         began = time.monotonic()
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # whatever it is, it is counted; the queue answers it
             self._of(key).errors[type(error).__name__] += 1
             raise
         finally:

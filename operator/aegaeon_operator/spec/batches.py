@@ -8,9 +8,10 @@ from pydantic import Field, model_validator
 
 from aegaeon_operator.spec.base import DNS_LABEL, PATH, DottedName, PositiveDuration, PositiveQuantity, Strict
 from aegaeon_operator.spec.cel import field_rules, rules
+from aegaeon_operator.spec.one_of import OneOf
 from aegaeon_operator.spec.sources import Endpoint, Guarded, Name
 
-_ONE = "give exactly one of folder, claim, s3"
+_STORES = OneOf("folder", "claim", "s3")
 _LOCAL = field_rules(("self == ''", "is for `aegaeon up`; on Kubernetes give claim or s3"))
 
 
@@ -28,7 +29,7 @@ class BatchBucket(Guarded):
 class BatchStore(Strict):
     """Where files and batches are kept, and how much of them. Exactly one of folder, claim and s3."""
 
-    model_config = rules(("[has(self.folder), has(self.claim), has(self.s3)].exists_one(x, x)", _ONE))
+    model_config = rules(_STORES.rule)
 
     folder: Annotated[str, Field(min_length=1, max_length=4096, pattern=PATH)] | None = Field(
         default=None, json_schema_extra=_LOCAL, description="With `aegaeon up`: a folder of the machine."
@@ -50,6 +51,4 @@ class BatchStore(Strict):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        if sum(one is not None for one in (self.folder, self.claim, self.s3)) != 1:
-            raise ValueError(_ONE)
-        return self
+        return _STORES.check(self)

@@ -20,6 +20,7 @@ from aegaeon_operator.spec.base import (
 )
 from aegaeon_operator.spec.cel import field_rules, list_map, rules
 from aegaeon_operator.spec.kubernetes import Access
+from aegaeon_operator.spec.one_of import OneOf
 from aegaeon_operator.spec.sources import AdapterSource, Source
 
 # A path of a pod would name what others own there, so only `aegaeon up`, which does not ask an API server, takes one.
@@ -53,12 +54,13 @@ _MOST_NAMES = 512
 Granted = Annotated[str, Field(min_length=1, max_length=200)]  # checked against the models themselves
 
 
+_KEYS = OneOf("key_file", "key_secret_ref")
+
+
 class Tenant(Strict):
     """A client team: its keys, the models that it may use, how much it may ask for."""
 
-    model_config = rules(
-        ("has(self.keyFile) != has(self.keySecretRef)", "give exactly one of keyFile, keySecretRef"),
-    )
+    model_config = rules(_KEYS.rule)
 
     name: ObjectName = Field(description="Name of the tenant; in metrics and messages.")
     key_file: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
@@ -78,10 +80,8 @@ class Tenant(Strict):
     quota: Quota = Field(default=Quota(), description="How much it may ask for, over all its models.")
 
     @model_validator(mode="after")
-    def _one_place(self) -> Self:
-        if (self.key_file is None) == (self.key_secret_ref is None):
-            raise ValueError("give exactly one of keyFile, keySecretRef")
-        return self
+    def _exactly_one(self) -> Self:
+        return _KEYS.check(self)
 
 
 class ServedModel(Strict):

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from aegaeon_operator.spec.base import SecretRef, Strict
 from aegaeon_operator.spec.cel import field_rules, rules
+from aegaeon_operator.spec.one_of import OneOf
 from aegaeon_proto.outbound.errors import RefusedError
 from aegaeon_proto.outbound.urls import OPTIONAL_SOURCE_PATTERN, SOURCE_PATTERN, check_source
 
@@ -99,15 +100,13 @@ class Http(Guarded):
     )
 
 
+_KINDS = OneOf("host_path", "hugging_face", "s3", "http")
+
+
 class Source(Strict):
     """Where a model's config.json and safetensors files are. Exactly one of the fields."""
 
-    model_config = rules(
-        (
-            "[has(self.hostPath), has(self.huggingFace), has(self.s3), has(self.http)].exists_one(x, x)",
-            "give exactly one of hostPath, huggingFace, s3, http",
-        ),
-    )
+    model_config = rules(_KINDS.rule)
 
     host_path: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
         default=None,
@@ -132,10 +131,7 @@ class Source(Strict):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        given = [self.host_path, self.hugging_face, self.s3, self.http]
-        if sum(source is not None for source in given) != 1:
-            raise ValueError("give exactly one of hostPath, huggingFace, s3, http")
-        return self
+        return _KINDS.check(self)
 
 
 class AdapterSource(Source):

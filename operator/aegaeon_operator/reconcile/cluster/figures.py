@@ -53,7 +53,7 @@ def _readiness(report: Report) -> Readiness:
 
 
 def _pods(observed: Observed) -> tuple[PodCount, ...]:
-    """Of a component with both kinds of workloads there is none."""
+    """One for each workload: no component has both a Deployment and a StatefulSet."""
     components = {key: one["metadata"].get("labels", {}) for key, one in observed.children.items()}
     return tuple(
         PodCount(components[key].get("app.kubernetes.io/component", ""), one.asked, one.ready)

@@ -87,14 +87,16 @@ def scraped(platform: Platform, port: int) -> list[Json]:
 
 def reachable(peers: list[Json], port: int) -> Json:
     """A port, by these peers; no peers: by every client."""
-    ports = [{"port": port, "protocol": "TCP"}]
-    return {"ports": ports, "from": peers} if peers else {"ports": ports}
+    return _tcp(port) | ({"from": peers} if peers else {})
 
 
 def reaching(peers: list[Json], *ports: int) -> Json:
     """Ports of these peers; no peers: of all addresses; no ports: all of them."""
-    found: Json = {"ports": [{"port": port, "protocol": "TCP"} for port in ports]} if ports else {}
-    return found | ({"to": peers} if peers else {})
+    return (_tcp(*ports) if ports else {}) | ({"to": peers} if peers else {})
+
+
+def _tcp(*ports: int) -> Json:
+    return {"ports": [{"port": port, "protocol": "TCP"} for port in ports]}
 
 
 def out(platform: Platform, *rules: Json) -> list[Json] | None:

@@ -9,15 +9,16 @@ from pydantic import AfterValidator, Field, model_validator
 from aegaeon_operator.spec.base import PATH, DottedName, ObjectName, SecretRef, Strict
 from aegaeon_operator.spec.cel import field_rules, list_map, rules
 from aegaeon_operator.spec.kubernetes import Amount, Amounts, Image
+from aegaeon_operator.spec.one_of import OneOf
 from aegaeon_operator.spec.pods.lists import given_once
 from aegaeon_operator.spec.pods.owned import FOLDERS, PORTS
 from aegaeon_operator.spec.volumes import apart
 
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_.-]*$"
 _PORTS_SAID = f"must be none of {', '.join(map(str, PORTS))}, which the pool's own containers have"
-_ONE_VALUE = "give exactly one of value, valueFrom"
-_ONE_SOURCE = "give exactly one of fieldRef, resourceFieldRef, secretKeyRef, configMapKeyRef"
-_ONE_PROBE = "give exactly one of httpGet, tcpSocket, grpc, exec"
+_VALUES = OneOf("value", "value_from")
+_SOURCES = OneOf("field_ref", "resource_field_ref", "secret_key_ref", "config_map_key_ref")
+_PROBES = OneOf("http_get", "tcp_socket", "grpc", "exec")
 _Text = Annotated[str, Field(max_length=4096)]
 _Words = Annotated[tuple[_Text, ...], Field(max_length=64)]
 _Port = Annotated[int, Field(ge=1, le=65535)]
@@ -62,13 +63,7 @@ class OptionalKey(SecretRef):
 class ValueSource(Strict):
     """Where the value of a variable comes from. Exactly one of the fields."""
 
-    model_config = rules(
-        (
-            "[has(self.fieldRef), has(self.resourceFieldRef), has(self.secretKeyRef), has(self.configMapKeyRef)]"
-            ".exists_one(x, x)",
-            _ONE_SOURCE,
-        ),
-    )
+    model_config = rules(_SOURCES.rule)
 
     field_ref: FieldRef | None = Field(default=None, description="A field of the pod.")
     resource_field_ref: ResourceFieldRef | None = Field(default=None, description="A resource of a container.")
@@ -77,26 +72,21 @@ class ValueSource(Strict):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        given = [self.field_ref, self.resource_field_ref, self.secret_key_ref, self.config_map_key_ref]
-        if sum(one is not None for one in given) != 1:
-            raise ValueError(_ONE_SOURCE)
-        return self
+        return _SOURCES.check(self)
 
 
 class EnvVar(Strict):
     """An environment variable."""
 
-    model_config = rules(("has(self.value) != has(self.valueFrom)", _ONE_VALUE))
+    model_config = rules(_VALUES.rule)
 
     name: Annotated[str, Field(min_length=1, max_length=253, pattern=VARIABLE)] = Field(description="Its name.")
     value: _Text | None = Field(default=None, description="Its value; $(NAME) is another variable's.")
     value_from: ValueSource | None = Field(default=None, description="Or where its value comes from.")
 
     @model_validator(mode="after")
-    def _one_value(self) -> Self:
-        if (self.value is None) == (self.value_from is None):
-            raise ValueError(_ONE_VALUE)
-        return self
+    def _exactly_one(self) -> Self:
+        return _VALUES.check(self)
 
 
 class Mount(Strict):
@@ -179,9 +169,7 @@ class Exec(Strict):
 class Probe(Strict):
     """What kubelet asks a container. Exactly one of httpGet, tcpSocket, grpc, exec."""
 
-    model_config = rules(
-        ("[has(self.httpGet), has(self.tcpSocket), has(self.grpc), has(self.exec)].exists_one(x, x)", _ONE_PROBE),
-    )
+    model_config = rules(_PROBES.rule)
 
     http_get: HttpGet | None = Field(default=None, description="An HTTP request.")
     tcp_socket: TcpSocket | None = Field(default=None, description="A connection.")
@@ -194,9 +182,7 @@ class Probe(Strict):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        if sum(one is not None for one in (self.http_get, self.tcp_socket, self.grpc, self.exec)) != 1:
-            raise ValueError(_ONE_PROBE)
-        return self
+        return _PROBES.check(self)
 
 
 class ContainerPort(Strict):

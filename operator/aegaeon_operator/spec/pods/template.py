@@ -10,13 +10,14 @@ from pydantic import Field, model_validator
 from aegaeon_operator.spec.base import DottedName, ObjectName, Strict
 from aegaeon_operator.spec.cel import list_map, rules
 from aegaeon_operator.spec.kubernetes import Labels
+from aegaeon_operator.spec.one_of import OneOf
 from aegaeon_operator.spec.pods.containers import Container, Env, InitContainer, OwnMount, ResourceAmounts
 from aegaeon_operator.spec.pods.lists import given_once
 from aegaeon_operator.spec.pods.owned import CONTAINERS, VARIABLES, VOLUMES
 from aegaeon_operator.spec.pods.placement import Affinity, Spread, Toleration
 from aegaeon_operator.spec.pods.volumes import PodVolume
 
-_ONE_CLAIM = "give exactly one of resourceClaimName, resourceClaimTemplateName"
+_CLAIMS = OneOf("resource_claim_name", "resource_claim_template_name")
 _OWN = "are the pool's own: take other names"
 _OWN_CONTAINERS = f"containers and initContainers: {', '.join(CONTAINERS)} {_OWN}"
 _OWN_VOLUMES = f"volumes: {', '.join(VOLUMES)} {_OWN}"
@@ -44,7 +45,7 @@ def _taken(name: str, names: tuple[str, ...]) -> str:
 class PodClaim(Strict):
     """A resource claim of the pods (resource.k8s.io). Exactly one of the fields beside its name."""
 
-    model_config = rules(("has(self.resourceClaimName) != has(self.resourceClaimTemplateName)", _ONE_CLAIM))
+    model_config = rules(_CLAIMS.rule)
 
     name: ObjectName = Field(description="Name by which containers use it.")
     resource_claim_name: DottedName | None = Field(
@@ -56,9 +57,7 @@ class PodClaim(Strict):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        if (self.resource_claim_name is None) == (self.resource_claim_template_name is None):
-            raise ValueError(_ONE_CLAIM)
-        return self
+        return _CLAIMS.check(self)
 
 
 class PodTemplate(Strict):

@@ -9,9 +9,9 @@ from pydantic import Field, model_validator
 from aegaeon_operator.spec.base import PATH, SECRET_KEY, DottedName, ObjectName, Strict
 from aegaeon_operator.spec.cel import rules
 from aegaeon_operator.spec.kubernetes import Amount, Labels
+from aegaeon_operator.spec.one_of import OneOf
 
-_KINDS = ("emptyDir", "configMap", "secret", "persistentVolumeClaim", "hostPath", "csi")
-_ONE_KIND = f"give exactly one of {', '.join(_KINDS)}"
+_KINDS = OneOf("empty_dir", "config_map", "secret", "persistent_volume_claim", "host_path", "csi")
 _Mode = Annotated[int, Field(ge=0, le=0o777)]
 
 
@@ -79,7 +79,7 @@ class CsiVolume(Strict):
 class PodVolume(Strict):
     """A volume of the pods. Exactly one of the fields beside its name."""
 
-    model_config = rules((f"[{', '.join(f'has(self.{kind})' for kind in _KINDS)}].exists_one(x, x)", _ONE_KIND))
+    model_config = rules(_KINDS.rule)
 
     name: ObjectName = Field(description="Name that mounts have.")
     empty_dir: EmptyDir | None = Field(default=None, description="A folder that goes with the pod.")
@@ -93,14 +93,4 @@ class PodVolume(Strict):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        given = [
-            self.empty_dir,
-            self.config_map,
-            self.secret,
-            self.persistent_volume_claim,
-            self.host_path,
-            self.csi,
-        ]
-        if sum(one is not None for one in given) != 1:
-            raise ValueError(_ONE_KIND)
-        return self
+        return _KINDS.check(self)

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from aegaeon_operator.reconcile.cluster.desired import desired
 from aegaeon_operator.reconcile.cluster.facts import RedisAt
+from aegaeon_operator.reconcile.cluster.names import SCHEDULER_STATUS
 from aegaeon_operator.spec.explain import explain
 from aegaeon_operator.spec.pods import owned
 from aegaeon_operator.spec.resources import GpuPool
@@ -161,7 +162,8 @@ def test_the_lists_of_what_is_owned_are_those_of_the_pods() -> None:
     containers = [one for pod in made for one in (*pod["containers"], *pod.get("initContainers", ()))]
     assert {one["name"] for one in containers} == set(owned.CONTAINERS)
     assert {one["name"] for pod in made for one in pod["volumes"]} == set(owned.VOLUMES)
-    assert {port["containerPort"] for one in containers for port in one.get("ports", ())} == set(owned.PORTS)
+    declared = {port["containerPort"] for one in containers for port in one.get("ports", ())}
+    assert declared | {SCHEDULER_STATUS} == set(owned.PORTS)  # that one is reached by a port-forward alone
     assert {env["name"] for one in containers for env in one.get("env", ())} == set(owned.VARIABLES)
     folders = {PurePosixPath(one["mountPath"]) for of in containers for one in of["volumeMounts"]}
     of_the_pool = {PurePosixPath("/srv/models"), PurePosixPath("/cache")}

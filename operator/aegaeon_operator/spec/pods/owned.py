@@ -20,8 +20,8 @@ VOLUMES = (
     "cache",
 )
 VARIABLES = ("POD_NAME", "POD_IP", "NODE_NAME", "OMP_NUM_THREADS")
-# Containers of a pod share its network: a port of one is taken for all.
-PORTS = (7000, 7001, 7002, 7101, 7200, 8000, 9002, 9003, 9090)
+# Containers of a pod share its network: a port of one is taken for all, also on the loopback interface (7003).
+PORTS = (7000, 7001, 7002, 7003, 7101, 7200, 8000, 9002, 9003, 9090)
 # Of the pool's own containers: configuration, certificates, caches, code, and the token of the API server.
 FOLDERS = (
     "/etc/aegaeon",

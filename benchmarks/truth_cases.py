@@ -51,5 +51,7 @@ def pace(case: Case) -> Iterator[None]:
     before = os.environ.get("PYTHONPATH", "")
     if not case.own_pace:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(PACED), *filter(None, [before])])
-    yield
-    os.environ["PYTHONPATH"] = before
+    try:
+        yield
+    finally:
+        os.environ["PYTHONPATH"] = before

@@ -45,7 +45,8 @@ def write_manifests(folder: Path, policy: str, slo: Slo, engines: int = 1, copie
     spec = pool["spec"]
     for role in ("prefill", "decode", "engines"):
         spec.pop(role, None)
-    spec.update({r: {"replicas": 1} for r in ("prefill", "decode")} if policy == "paper" else _engines(engines))
+    counts = {"prefill": 1, "decode": 1} if policy == "paper" else {"engines": engines}
+    spec.update({role: {"replicas": count} for role, count in counts.items()})
     spec["scheduling"] = {"policy": policy, "hold": "120s"}
     spec["tuning"]["prefillChunkTokens"] = 512
     if copies > 1:
@@ -63,10 +64,6 @@ def write_manifests(folder: Path, policy: str, slo: Slo, engines: int = 1, copie
     ]
     (folder / "gpupool.yaml").write_text(yaml.safe_dump(pool))
     (folder / "modelpool.yaml").write_text(yaml.safe_dump(models))
-
-
-def _engines(count: int) -> dict[str, dict[str, int]]:
-    return {"engines": {"replicas": count}}
 
 
 def copy_of(name: str, number: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -14,7 +13,7 @@ from kubernetes import client, config
 from e2e.cluster import product
 from e2e.cluster.layout import Layout, default_layout
 from e2e.installation import SYSTEM, with_redis
-from e2e.kubectl import REPOSITORY, define, filenames, kubectl
+from e2e.kubectl import REPOSITORY, define, filenames, in_namespace, kubectl
 from e2e.manifests import BLUE, GREEN, RED, gpu_pool, keys, model_pool
 from e2e.pool import PodsOfPool, a_pool
 
@@ -74,9 +73,7 @@ def deleted(kubeconfig: Path) -> Iterator[list[str]]:
 def namespaced(api: client.ApiClient, kubeconfig: Path, deleted: list[str], tmp_path: Path) -> Iterator[Path]:
     """A kubeconfig whose namespace is new. An operator of `operating` works there; no pod runs."""
     name = f"operator-test-{uuid4().hex[:8]}"
-    own = tmp_path / "kubeconfig"
-    shutil.copy(kubeconfig, own)
-    kubectl(own, "config", "set-context", "--current", f"--namespace={name}")
+    own = in_namespace(kubeconfig, name, tmp_path)
     kubectl(own, "create", "namespace", name)
     try:
         kubectl(own, "create", "quota", "nothing-runs", "--hard=pods=0")

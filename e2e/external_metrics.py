@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from e2e.cluster.layout import Layout
-from e2e.cluster.pki import Authority
+from e2e.https import JsonHandler, https
 from e2e.kubectl import kubectl
 
 GROUP = "external.metrics.k8s.io"
@@ -47,23 +44,14 @@ class Metric:
 @contextmanager
 def serving(kubeconfig: Path, layout: Layout, metric: Metric, folder: Path) -> Iterator[None]:
     """On the machine's address in the cluster's network, and known to the API server."""
-    Authority(folder).issue("metrics", GROUP, addresses=(layout.machine_ip,))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "metrics.crt", folder / "metrics.key")
-    server = ThreadingHTTPServer((layout.machine_ip, 0), _handler(metric))
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = Thread(target=server.serve_forever, name="external-metrics")
-    thread.start()
-    manifests = "\n---\n".join(map(json.dumps, _registration(layout.machine_ip, server.server_port)))
-    try:
-        kubectl(kubeconfig, "apply", "-f", "-", stdin=manifests)
-        kubectl(kubeconfig, "wait", "--for=condition=Available", f"apiservice/v1beta1.{GROUP}", "--timeout=60s")
-        yield
-    finally:
-        kubectl(kubeconfig, "delete", "-f", "-", "--ignore-not-found", stdin=manifests)
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with https(_handler(metric), layout.machine_ip, folder) as port:
+        manifests = "\n---\n".join(map(json.dumps, _registration(layout.machine_ip, port)))
+        try:
+            kubectl(kubeconfig, "apply", "-f", "-", stdin=manifests)
+            kubectl(kubeconfig, "wait", "--for=condition=Available", f"apiservice/v1beta1.{GROUP}", "--timeout=60s")
+            yield
+        finally:
+            kubectl(kubeconfig, "delete", "-f", "-", "--ignore-not-found", stdin=manifests)
 
 
 def _registration(address: str, port: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -87,20 +75,11 @@ def _registration(address: str, port: int) -> tuple[dict[str, Any], dict[str, An
     return service, api
 
 
-def _handler(metric: Metric) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+def _handler(metric: Metric) -> type[JsonHandler]:
+    class Handler(JsonHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_GET(self) -> None:
-            status, body = metric.answer(self.path)
-            text = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """The API server asks every few seconds."""
+        def do_GET(self) -> None:  # noqa: N802  # http.server's name
+            self.answer(*metric.answer(self.path))
 
     return Handler

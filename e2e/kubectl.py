@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from e2e.cluster.layout import default_layout
@@ -30,6 +32,27 @@ def define(kubeconfig: Path, files: Iterable[Path]) -> None:
 def helm(kubeconfig: Path, *words: str) -> str:
     """Run helm. Raises ClusterError with what it said."""
     return run(binary("helm"), f"--kubeconfig={kubeconfig}", *words)
+
+
+@contextmanager
+def applied_template(kubeconfig: Path, name: str, *values: str) -> Iterator[None]:
+    """What the chart makes of one of its templates, for the time of a `with`. `values`: options of helm."""
+    rendered = helm(
+        kubeconfig, "template", "release", CHART, "--kube-version=1.35.4", "-s", f"templates/{name}", *values
+    )
+    kubectl(kubeconfig, "apply", "-f", "-", stdin=rendered)
+    try:
+        yield
+    finally:
+        kubectl(kubeconfig, "delete", "-f", "-", stdin=rendered)
+
+
+def in_namespace(kubeconfig: Path, namespace: str, folder: Path) -> Path:
+    """A copy in the folder whose context has this namespace."""
+    own = folder / "kubeconfig"
+    shutil.copy(kubeconfig, own)
+    kubectl(own, "config", "set-context", "--current", f"--namespace={namespace}")
+    return own
 
 
 def binary(name: str) -> str:

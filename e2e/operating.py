@@ -78,6 +78,16 @@ def operator(kubeconfig: Path, log: IO[bytes] | None = None, **variables: str) -
         kill(process)
 
 
+@contextmanager
+def killed_operator(kubeconfig: Path, name: str, metrics_port: int) -> Iterator[None]:
+    """One that serves its metrics, does not lead yet, and is killed in the end: it does not release its Lease."""
+    process = start(kubeconfig, name, metrics_port=metrics_port)
+    try:
+        yield
+    finally:
+        kill(process)
+
+
 def leader(kubeconfig: Path) -> str:
     """Who holds the lease."""
     leases = objects(kubeconfig, "leases")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import yaml
 from aegaeon_operator.errors import ManifestError
 from aegaeon_operator.spec.load import load_manifests
 from e2e.cluster.errors import ClusterError
-from e2e.kubectl import CHART, helm, kubectl
+from e2e.kubectl import applied_template, kubectl
 from e2e.operating import API, MEMORY, apply, models, namespace_of, objects, operator, pool
 from e2e.polling import poll
 
@@ -22,25 +21,14 @@ Json = dict[str, Any]
 HUB = {"huggingFace": {"repository": "org/model"}}
 BUCKET = {"s3": {"bucket": "models"}}
 PLATFORM = "admission-platform"
+POLICY = "admission.yaml"
 pytestmark = pytest.mark.cluster
-
-
-@contextmanager
-def policy(kubeconfig: Path, *values: str) -> Iterator[None]:
-    """What the chart makes of it."""
-    template = ("template", "release", CHART, "--kube-version=1.35.4", "-s", "templates/admission.yaml")
-    rendered = helm(kubeconfig, *template, *values)
-    kubectl(kubeconfig, "apply", "-f", "-", stdin=rendered)
-    try:
-        yield
-    finally:
-        kubectl(kubeconfig, "delete", "-f", "-", stdin=rendered)
 
 
 @pytest.fixture
 def guarded(namespaced: Path) -> Iterator[Path]:
     """With the policy in force, and a GpuPool without disk, adapters and folder of models."""
-    with policy(namespaced):
+    with applied_template(namespaced, POLICY):
         apply(namespaced, pool("demo", volumes={}))
         poll("the policy is in force", lambda: refusal(namespaced, model_pool(served("a", BUCKET))), 60)
         yield namespaced
@@ -170,7 +158,7 @@ def test_a_gpu_pool_of_another_namespace_is_looked_at_where_the_chart_names_it(n
     in_platform = (namespaced, "-n", PLATFORM, "apply", "--server-side", "-f", "-")
     try:
         kubectl(*in_platform, stdin=json.dumps(pool("demo")))
-        with policy(namespaced, "--set", f"admission.gpuPoolNamespaces={{{PLATFORM}}}"):
+        with applied_template(namespaced, POLICY, "--set", f"admission.gpuPoolNamespaces={{{PLATFORM}}}"):
             closed = f"GpuPool {PLATFORM}/demo does not allow namespace {namespace_of(namespaced)}; add it to its"
             poll("it is refused", lambda: closed in refusal(namespaced, shared), 60)
             assert "is kept on disk" in refusal(namespaced, shared), "with all else"
@@ -182,7 +170,7 @@ def test_a_gpu_pool_of_another_namespace_is_looked_at_where_the_chart_names_it(n
 
 
 def test_it_can_warn_instead(namespaced: Path) -> None:
-    with policy(namespaced, "--set", "admission.action=Warn"):
+    with applied_template(namespaced, POLICY, "--set", "admission.action=Warn"):
         apply(namespaced, pool("demo"))
         bad = model_pool(served("a", BUCKET))
 

@@ -4,41 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from e2e.cluster.errors import ClusterError
-from e2e.kubectl import CHART, helm, kubectl
+from e2e.kubectl import applied_template, kubectl
 from e2e.operating import apply, models, namespace_of, objects, operator, pool
 from e2e.polling import poll
 
 ALLOW = "serving.aegaeon.io/allow-deletion"
 WATCHED = "deletion-watched"
 DEMO = ("delete", "gpupool", "demo")
+POLICY = "protection.yaml"
 pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
 def protected(namespaced: Path) -> Iterator[Path]:
     """With the policy of the chart as it comes, in force."""
-    with policy(namespaced):
+    with applied_template(namespaced, POLICY):
         serving(namespaced, models=1)
         poll("the policy is in force", lambda: refusal(namespaced, *DEMO, "--dry-run=server"), 30)
         yield namespaced
-
-
-@contextmanager
-def policy(kubeconfig: Path, *values: str) -> Iterator[None]:
-    """What the chart makes of it."""
-    template = ("template", "release", CHART, "--kube-version=1.35.4", "-s", "templates/protection.yaml")
-    rendered = helm(kubeconfig, *template, *values)
-    kubectl(kubeconfig, "apply", "-f", "-", stdin=rendered)
-    try:
-        yield
-    finally:
-        kubectl(kubeconfig, "delete", "-f", "-", stdin=rendered)
 
 
 def serving(kubeconfig: Path, models: int, *words: str) -> None:
@@ -115,7 +103,7 @@ def test_deletion_is_not_refused_in_namespaces_that_the_operator_does_not_watch(
     try:
         serving(namespaced, 1, "-n", WATCHED)
         serving(namespaced, models=1)
-        with policy(namespaced, "--set", f"operator.watchNamespaces={{{WATCHED}}}"):
+        with applied_template(namespaced, POLICY, "--set", f"operator.watchNamespaces={{{WATCHED}}}"):
             asked = (*DEMO, "--dry-run=server")
 
             def refused() -> list[bool]:

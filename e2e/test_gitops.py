@@ -11,7 +11,7 @@ import pytest
 from kubernetes import client
 
 from e2e.cluster.errors import ClusterError
-from e2e.kubectl import REPOSITORY, kubectl
+from e2e.kubectl import REPOSITORY, in_namespace, kubectl
 from e2e.operating import operator
 from e2e.polling import poll
 
@@ -26,9 +26,7 @@ AS_CONTROLLER = ("--server-side", "--force-conflicts", f"--field-manager={MANAGE
 @pytest.fixture(scope="module")
 def teams(kubeconfig: Path, api: client.ApiClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The example applied, with an operator for its namespaces alone; both teams' models are accepted. No pod runs."""
-    own = tmp_path_factory.mktemp("gitops") / "kubeconfig"
-    own.write_bytes(kubeconfig.read_bytes())
-    kubectl(own, "config", "set-context", "--current", f"--namespace={NAMESPACES[0]}")
+    own = in_namespace(kubeconfig, NAMESPACES[0], tmp_path_factory.mktemp("gitops"))
     try:
         kubectl(own, "apply", *AS_CONTROLLER)
         kubectl(own, "create", "quota", "nothing-runs", "--hard=pods=0")

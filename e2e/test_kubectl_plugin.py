@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,9 +19,9 @@ from kubernetes import client
 
 from e2e.cluster.layout import default_layout
 from e2e.envoy import free_ports
-from e2e.kubectl import binary, kubectl
+from e2e.kubectl import binary, in_namespace, kubectl
 from e2e.kubelet import Machine, kubelet
-from e2e.operating import apply, kill, models, namespace_of, objects, pool, start
+from e2e.operating import apply, kill, killed_operator, models, namespace_of, objects, pool
 from e2e.polling import poll
 from e2e.pool import PodsOfPool
 
@@ -90,9 +89,8 @@ def pod_names(kubeconfig: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def own_namespace(api: object, kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A kubeconfig whose namespace is new, and pods may run there."""
-    name, own = f"kubectl-{uuid4().hex[:8]}", tmp_path_factory.mktemp("kubeconfig") / "kubeconfig"
-    shutil.copy(kubeconfig, own)
-    kubectl(own, "config", "set-context", "--current", f"--namespace={name}")
+    name = f"kubectl-{uuid4().hex[:8]}"
+    own = in_namespace(kubeconfig, name, tmp_path_factory.mktemp("kubeconfig"))
     kubectl(own, "create", "namespace", name)
     return own
 
@@ -113,7 +111,7 @@ def running(api: client.ApiClient, own_namespace: Path, tmp_path_factory: pytest
     with (
         a_scheduler(folder, status_port),
         kubelet(api, default_layout().machine_ip, namespace, machine),
-        an_operator(own_namespace, metrics_port),
+        killed_operator(own_namespace, "the-operator", metrics_port),
     ):
         poll("all pods run", lambda: len(pod_names(own_namespace)) == 6, 90, lambda: str(pod_names(own_namespace)))
         yield Plugin(own_namespace, machine)
@@ -136,15 +134,6 @@ def deployment() -> dict[str, Any]:
     spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
     metadata = {"name": DEPLOYMENT, "labels": labels}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
-
-
-@contextmanager
-def an_operator(kubeconfig: Path, metrics_port: int) -> Iterator[None]:
-    process = start(kubeconfig, "the-operator", metrics_port=metrics_port)
-    try:
-        yield
-    finally:
-        kill(process)
 
 
 @contextmanager

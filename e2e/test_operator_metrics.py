@@ -6,8 +6,7 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.envoy import free_ports
 from e2e.kubectl import kubectl
-from e2e.operating import accepted, apply, kill, models, namespace_of, objects, pool, start
+from e2e.operating import accepted, apply, killed_operator, models, namespace_of, objects, pool
 from e2e.polling import poll
 
 pytestmark = pytest.mark.cluster
@@ -34,16 +33,6 @@ def scrape(port: int, name: str) -> list[tuple[Labels, float]]:
     return [(one.labels, one.value) for one in samples if one.name == f"aegaeon_operator_{name}"]
 
 
-@contextmanager
-def scraped(kubeconfig: Path, name: str, port: int) -> Iterator[int]:
-    """An operator that serves its metrics; yields its process."""
-    process = start(kubeconfig, name, metrics_port=port)
-    try:
-        yield process.pid
-    finally:
-        kill(process)
-
-
 def leads(port: int) -> list[float]:
     return [value for _, value in scrape(port, "leads")]
 
@@ -55,9 +44,9 @@ def test_one_of_two_leads_and_it_alone_knows_the_pools(namespaced: Path) -> None
     with ExitStack() as stack:
         operators = ExitStack()
         stack.enter_context(operators)
-        operators.enter_context(scraped(namespaced, "first", first))
+        operators.enter_context(killed_operator(namespaced, "first", first))
         poll("it leads", lambda: leads(first) == [1.0], 30)
-        stack.enter_context(scraped(namespaced, "second", second))
+        stack.enter_context(killed_operator(namespaced, "second", second))
         poll("both are accepted", lambda: accepted(namespaced, "gpupools,modelpools") == 2, 60)
         poll("the other stands by", lambda: leads(second) == [0.0], 30)
 
@@ -88,7 +77,7 @@ def test_what_the_api_server_refuses_is_counted_by_kind_and_a_deleted_pool_leave
     kubectl(namespaced, "apply", "-f", "-", stdin=json.dumps(quota))
     poll("it is in force", lambda: all(one["status"].get("used") for one in objects(namespaced, "quota")), 30)
     apply(namespaced, pool("demo", engines={"replicas": 1}))
-    with scraped(namespaced, "one", port):
+    with killed_operator(namespaced, "one", port):
         ((labels, count),) = poll("a refusal", lambda: scrape(port, "refused_objects"), 60)
         assert (labels["pool"], labels["kind"], count) == ("demo", "StatefulSet", 1.0)
         codes = {one["code"] for one, _ in scrape(port, "api_requests_total") if one["resource"] == "statefulsets"}

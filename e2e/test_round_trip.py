@@ -22,8 +22,7 @@ Json = dict[str, Any]
 KINDS: dict[str, type[GpuPool] | type[ModelPool]] = {"GpuPool": GpuPool, "ModelPool": ModelPool}
 MAXIMAL = maximal()
 NAMES = [f"{one['kind']}-{one['metadata']['name']}" for one in MAXIMAL]
-AT_ONCE = 40
-"""the API server tells 100 at most"""
+AT_ONCE = 40  # the API server tells 100 at most
 pytestmark = pytest.mark.cluster
 
 

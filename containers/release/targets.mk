@@ -35,7 +35,6 @@ test-wheel: wheel models ## the wheel in a new environment runs the demo
 	  "$$(ls dist/aegaeon-$(VERSION)-$(RELEASE_TAG)-*.whl)[engine,demo]"
 	cd $(WHEEL_TEST)/empty && ../venv/bin/aegaeon demo --models $(MODELS)
 
-
 # ---- arm64, without a machine of that kind: Debian's cross compiler, and its tests under QEMU.
 .PHONY: test-arm64 arm64-packages lock-arm64
 ARM64_PACKAGES := g++-aarch64-linux-gnu qemu-user libgtest-dev
@@ -59,7 +58,7 @@ BUILDER ?= buildah bud
 IMAGES_OF := control engine engine-vllm
 # PLATFORM=linux/arm64: for such nodes. The locks are the same, but for packages that only Intel's processors have.
 PLATFORM ?=
-LOCK = containers/$(image)$(if $(findstring arm64,$(PLATFORM)$(filter aarch64,$(shell uname -m))),$(and $(filter engine-vllm,$(image)),-arm64)).lock
+LOCK = containers/$(image)$(and $(filter linux/arm64% aarch64,$(or $(PLATFORM),$(shell uname -m))),$(filter engine-vllm,$(image)),-arm64).lock
 # buildah makes every stage up to the image's own: gigabytes of packages that it does not have.
 WITHOUT_engine = --build-arg VLLM_LOCK=containers/none.lock
 WITHOUT_engine-vllm = --build-arg ENGINE_LOCK=containers/none.lock --build-arg VLLM_LOCK=$(LOCK)

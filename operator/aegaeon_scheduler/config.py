@@ -5,6 +5,7 @@ Its form is fixed here alone; an unknown key, a missing one or a wrong type is a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union
 
@@ -18,6 +19,7 @@ from aegaeon_scheduler.core.config import (
     PolicySettings,
     PrismSettings,
     SlackSettings,
+    policy_settings,
 )
 from aegaeon_scheduler.core.config import SchedulerConfig as CoreConfig
 from aegaeon_scheduler.core.domain import Tier
@@ -132,6 +134,14 @@ class SlackEntry(_Frozen):
     urgent_share: Share = _SLACK.urgent_share
     tier_share: Share = _SLACK.tier_share
     ease_share: Share = _SLACK.ease_share
+    ample_share: NotNegative = _SLACK.ample_share
+    behind_share: Share = _SLACK.behind_share
+    aside_share: Share = _SLACK.aside_share
+    greed_share: Share = _SLACK.greed_share
+    greed_free: NotNegative = _SLACK.greed_free
+    cheap_share: Share = _SLACK.cheap_share
+    prompt_price: NotNegative = _SLACK.prompt_price
+    price_ttfts: NotNegative = _SLACK.price_ttfts
     preempt_share: Share = _SLACK.preempt_share
     away_margin: NotNegative = _SLACK.away_margin
     idle_margin: NotNegative = _SLACK.idle_margin
@@ -141,6 +151,17 @@ class SlackEntry(_Frozen):
     shrink_share: Share = _SLACK.shrink_share
     split_share: Share = _SLACK.split_share
     unite_share: Share = _SLACK.unite_share
+    soon_ttfts: Positive = _SLACK.soon_ttfts
+    soon_share: Share = _SLACK.soon_share
+    soon_rise: NotNegative = _SLACK.soon_rise
+    soon_fall: NotNegative = _SLACK.soon_fall
+    soon_least: Share = _SLACK.soon_least
+    soon_most: Share = _SLACK.soon_most
+    group_price: NotNegative = _SLACK.group_price
+    later_ttfts: Positive = _SLACK.later_ttfts
+    later_share: Share = _SLACK.later_share
+    packed_ttfts: NotNegative = _SLACK.packed_ttfts
+    link_share: Share = _SLACK.link_share
     warm: bool = _SLACK.warm
     warm_gap_s: Seconds = _SLACK.warm_gap_s
     warm_reserve: Share = _SLACK.warm_reserve
@@ -296,10 +317,7 @@ def core_config(config: SchedulerConfig) -> CoreConfig:
 
 
 def _policy(entry: PaperEntry | SlackEntry | PrismEntry) -> PolicySettings:
-    if isinstance(entry, PaperEntry):
-        return PaperSettings(**entry.model_dump())
-    settings = PrismSettings if isinstance(entry, PrismEntry) else SlackSettings
-    return settings(**entry.model_dump())
+    return replace(policy_settings(entry.name), **entry.model_dump())
 
 
 def _constants(path: Path) -> tuple[ConstantsOf, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,7 +12,14 @@ import pytest
 from aegaeon_operator.reconcile.processes import policy_entry
 from aegaeon_operator.spec.engines import Scheduling
 from aegaeon_scheduler.config import core_config, load_config
-from aegaeon_scheduler.core.config import LatencyConstants, PaperSettings, PrismSettings, SlackSettings, policy_settings
+from aegaeon_scheduler.core.config import (
+    LatencyConstants,
+    PaperSettings,
+    PolicySettings,
+    PrismSettings,
+    SlackSettings,
+    policy_settings,
+)
 from aegaeon_scheduler.errors import ConfigError
 
 MODEL = {"name": "m", "source": {"directory": "/m"}, "max_model_len": 0, "ttft_s": 1, "tbt_s": 0.1}
@@ -58,6 +66,12 @@ def test_every_policy_of_a_gpupool_is_one_of_the_scheduler(tmp_path: Path, name:
     given = policy_entry(Scheduling.model_validate({"policy": name}))
     core = core_config(load_config(written(tmp_path, FULL | {"policy": given})))
     assert core.policy == policy_settings(name)
+
+
+@pytest.mark.parametrize("settings", [PaperSettings(), SlackSettings(), PrismSettings()])
+def test_a_file_may_give_every_setting_of_a_policy(tmp_path: Path, settings: PolicySettings) -> None:
+    core = core_config(load_config(written(tmp_path, FULL | {"policy": asdict(settings)})))
+    assert core.policy == settings
 
 
 def without(key: str) -> Any:

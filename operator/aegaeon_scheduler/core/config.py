@@ -203,19 +203,15 @@ class PrismSettings:
 
 PolicySettings = Union[PaperSettings, SlackSettings, PrismSettings]
 
-_SETTINGS: tuple[type[PaperSettings] | type[SlackSettings] | type[PrismSettings], ...] = (
-    PaperSettings,
-    SlackSettings,
-    PrismSettings,
-)
+_DEFAULTS: tuple[PolicySettings, ...] = (PaperSettings(), SlackSettings(), PrismSettings())
+_BY_NAME = {settings.name: settings for settings in _DEFAULTS}
 
 
 def policy_settings(name: str) -> PolicySettings:
     """A policy by name, with its defaults. Raises ConfigError for an unknown name."""
-    known = {settings().name: settings for settings in _SETTINGS}
-    if name not in known:
-        raise ConfigError(f"policy.name: {name!r} is unknown; known: {', '.join(known)}")
-    return known[name]()
+    if name not in _BY_NAME:
+        raise ConfigError(f"policy.name: {name!r} is unknown; known: {', '.join(_BY_NAME)}")
+    return _BY_NAME[name]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from aegaeon_scheduler.core.domain import InstanceId, Role
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.prism.pressure import Demand, Share, balance, least
 from aegaeon_scheduler.core.policies.prism.rates import Rates
-from aegaeon_scheduler.core.policies.prism.table import Batch, Table
+from aegaeon_scheduler.core.policies.prism.table import Batch, Table, has_weights
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.shared_weights import slabs_to_load
 from aegaeon_scheduler.core.state import Instance, Model, Sequence
@@ -62,9 +62,7 @@ class Placing:
 
     def _has(self, inst: Instance, model: Model) -> bool:
         """Whether its weights are there, or its requests."""
-        weights = inst.weights.get(model.name)
-        there = weights is not None and weights.ready and weights.unload is None
-        return there or model in self._table.engines[inst.id].batches
+        return has_weights(inst, model) or model in self._table.engines[inst.id].batches
 
     def _fits(self, inst: Instance, seq: Sequence) -> bool:
         """Whether there is room beside the models in use. An instance without requests accepts any."""
@@ -75,7 +73,7 @@ class Placing:
             return False
         models = self._pool.models
         ahead = sum(slabs_to_load(inst, models[name]) for name in inst.wanted if name in models)
-        free = inst.book.free() + sum(weights.slabs for weights in engine.unused()) - ahead
+        free = engine.room() - ahead
         blocks = blocks_for(model.fp, seq.prompt_tokens + seq.prefix_tokens + 1)
         need = slabs_to_load(inst, model) + inst.book.slabs_for(model.fp, blocks)
         return need + self._settings.headroom * inst.slabs <= free
@@ -136,8 +134,7 @@ class Placing:
 
     def _move(self, model: Model, inst: Instance, now: float) -> list[Move]:
         engine = self._table.engines[inst.id]
-        free = inst.book.free() + sum(w.slabs for w in engine.unused() if w.model is not model)
-        if slabs_to_load(inst, model) + self._settings.headroom * inst.slabs > free:
+        if slabs_to_load(inst, model) + self._settings.headroom * inst.slabs > engine.room(without=model):
             return []
         self._chosen[model] = inst
         engine.idle_since[model] = now

@@ -10,6 +10,12 @@ from aegaeon_scheduler.core.domain import InstanceId, SeqId
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, Weights
 
 
+def has_weights(inst: Instance, model: Model) -> bool:
+    """Whether they are there, loaded and not about to go."""
+    weights = inst.weights.get(model.name)
+    return weights is not None and weights.ready and weights.unload is None
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Batch:
     """The live sequences of one model on one instance. `prompts`: those not issued whole, first come first."""
@@ -21,8 +27,7 @@ class Batch:
 
     def ready(self) -> bool:
         """Whether its weights are there."""
-        weights = self.inst.weights.get(self.model.name)
-        return weights is not None and weights.ready and weights.unload is None
+        return has_weights(self.inst, self.model)
 
     def due(self) -> float:
         """When the first of its next tokens is due."""
@@ -46,6 +51,10 @@ class Engine:
         """Weights that no sequence here needs."""
         weights = self.inst.weights.values()
         return [w for w in weights if w.ready and w.unload is None and w.model not in self.batches]
+
+    def room(self, without: Model | None = None) -> int:
+        """Slabs that are free, or would be without the weights that no sequence here needs, but those of one model."""
+        return self.inst.book.free() + sum(weights.slabs for weights in self.unused() if weights.model is not without)
 
     def idle_shares(self, now: float) -> dict[Model, float]:
         """For how many times its TTFT each of these has been idle: what has been so for longest is evicted first."""

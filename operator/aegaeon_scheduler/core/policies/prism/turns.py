@@ -56,7 +56,7 @@ class Turns:
         if not jobs:
             return None
         kept, dropped = moore_hodgson(jobs, now)
-        room = self._room(engine)
+        room = engine.room()
         for job in (*kept, *dropped):
             batch, seq = job.what
             if self._need(batch, seq) <= (engine.inst.book.free() if seq.turns else room):
@@ -82,10 +82,6 @@ class Turns:
         fp, done = batch.model.fp, seq.projected_kv
         tokens = (done and self._part(seq)) or seq.unissued_tokens
         return batch.inst.book.slabs_for(fp, blocks_for(fp, done + tokens) - blocks_for(fp, done))
-
-    def _room(self, engine: Engine) -> int:
-        """Slabs that are free, or would be without models that nothing here needs."""
-        return engine.inst.book.free() + sum(weights.slabs for weights in engine.unused())
 
     # -- decode -----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from kubernetes import client
 
 from e2e.cluster.layout import Layout
 from e2e.external_metrics import Metric, serving
-from e2e.kubectl import REPOSITORY, kubectl
+from e2e.kubectl import REPOSITORY, in_namespace, kubectl
 from e2e.operating import accepted, apply, operator, pool
 from e2e.polling import poll
 
@@ -25,9 +25,7 @@ PERIOD_S = 60  # the controller looks every 15 s, and waits with scaling in for 
 def metric(kubeconfig: Path, control_plane: Layout, api: client.ApiClient, tmp_path: Path) -> Iterator[Metric]:
     """What the autoscaler sees. GpuPool demo is where the example expects it, with an operator; no node takes a pod."""
     del api  # the definitions are there
-    own = tmp_path / "kubeconfig"
-    own.write_bytes(kubeconfig.read_bytes())
-    kubectl(own, "config", "set-context", "--current", "--namespace=default")
+    own = in_namespace(kubeconfig, "default", tmp_path)
     nowhere = {"nodeSelector": {"kubernetes.io/hostname": "node-that-is-not-there"}}
     shown = Metric(METRIC, SELECTOR)
     with serving(own, control_plane, shown, tmp_path), operator(own):

@@ -4,7 +4,6 @@ scheduler; nodes have no kubelets, and a driver is what it publishes."""
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from kubernetes import client
 from e2e.cluster.layout import Layout
 from e2e.fake_nodes import LABEL, fake_nodes, scheduling
 from e2e.gating_webhook import GATE, QUEUE, gating
-from e2e.kubectl import kubectl
+from e2e.kubectl import in_namespace, kubectl
 from e2e.operating import apply, models, objects, operator, pool
 from e2e.polling import poll
 
@@ -30,9 +29,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300, func_only=True)]
 @pytest.fixture
 def server(kubeconfig: Path, control_plane: Layout, api: client.ApiClient, tmp_path: Path) -> Iterator[Path]:
     """A namespace on two nodes, with a scheduler of pods."""
-    own = tmp_path / "kubeconfig"
-    shutil.copy(kubeconfig, own)
-    kubectl(own, "config", "set-context", "--current", f"--namespace={NAMESPACE}")
+    own = in_namespace(kubeconfig, NAMESPACE, tmp_path)
     with scheduling(control_plane), fake_nodes(api, NAMESPACE, CPUS):
         kubectl(own, "create", "namespace", NAMESPACE)
         try:

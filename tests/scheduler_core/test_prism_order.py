@@ -60,11 +60,13 @@ demands = st.dictionaries(
 )
 
 
-def placed(models, moved) -> dict[str, Share]:
+def one_by_one(models, moved):
+    """Each model in the order in which they are placed, and the ratios of all instances with it just before."""
     shares = {place: Share(nbytes) for place, nbytes in MEMORY.items()}
-    for key, need in models.items():
+    for key in sorted(models, key=lambda key: -models[key].growth):
+        need = models[key]
+        yield key, need, {place: share.ratio(need.growth, need.weight_bytes) for place, share in shares.items()}
         shares[moved.get(key, need.at)].add(need.growth, need.weight_bytes)
-    return shares
 
 
 @given(demands)
@@ -73,11 +75,7 @@ def test_a_model_moves_only_where_it_may_and_where_memory_for_kv_is_left(models)
     for key, place in moved.items():
         assert place in models[key].able
         assert place != models[key].at
-    by_growth = sorted(models, key=lambda key: -models[key].growth)
-    shares = {place: Share(nbytes) for place, nbytes in MEMORY.items()}
-    for key in by_growth:
-        need = models[key]
-        before = {place: share.ratio(need.growth, need.weight_bytes) for place, share in shares.items()}
+    for key, need, before in one_by_one(models, moved):
         place = moved.get(key, need.at)
         best = min((before[able] for able in need.able), default=inf)
         if key in moved:
@@ -86,14 +84,13 @@ def test_a_model_moves_only_where_it_may_and_where_memory_for_kv_is_left(models)
             assert before[need.at] > 1.35 * best
         elif need.growth:
             assert before[place] <= 1.35 * best
-        shares[place].add(need.growth, need.weight_bytes)
 
 
 @given(demands)
 def test_without_a_threshold_that_can_be_met_nothing_moves_but_off_full_instances(models):
+    """Also off one that is full of what has moved there just before."""
     moved = balance(models, MEMORY, 1e18)
-    shares = placed(models, {})
-    assert all(shares[models[key].at].free_bytes <= 0 or not models[key].growth for key in moved)
+    assert all(before[need.at] == inf for key, need, before in one_by_one(models, moved) if key in moved)
 
 
 def test_two_busy_models_are_parted_and_idle_ones_stay():

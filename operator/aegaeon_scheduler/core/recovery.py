@@ -87,12 +87,18 @@ class Recovery:
         self._pool.fleet.model_changed(model)
         self._policy.reshaped(model)
         self._failures.cut_off_changed(model)
-        inst.without.pop(model.name, None)
-        if event.without:
-            inst.without[model.name] = dict(event.without)
-        self._failures.adapters_failed(model)
+        self._adapters(inst, model, event.without)
         if event.phase is Phase.CACHED and before is not Phase.CACHED and model.footprint is not None:
             self._cached(inst, model)
+
+    def _adapters(self, inst: Instance, model: Model, without: tuple[tuple[str, str], ...]) -> None:
+        """Which of the model's adapters the instance lacks. All instances are looked at only where one lacked, or
+        lacks, any: a thousand models on 256 instances that attach at once are a quarter of a million reports."""
+        lacked = inst.without.pop(model.name, None)
+        if without:
+            inst.without[model.name] = dict(without)
+        if without or lacked or model.without:
+            self._failures.adapters_failed(model)
 
     def _begun_anew(self, inst: Instance, model: Model) -> None:
         """The instance fetches it: whatever it had of it, weights and sequences, is gone."""

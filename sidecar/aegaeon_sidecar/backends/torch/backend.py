@@ -61,8 +61,8 @@ class TorchBackend:
 
     Not thread-safe for one model; different models may step from different threads. With the same batch composition
     (tokens, positions) a step gives bitwise the same logits, wherever the blocks lie. With `batch_invariant` (default)
-    also whatever the rest of the batch is, if the matrix library allows it on this machine (see `rows`); that costs
-    nothing from 4 sequences on and up to three times a matrix-vector product for one alone.
+    also whatever the rest of the batch is, if the products of this machine allow it (see `rows`): it costs nothing in
+    float32 with one thread, else up to three times a matrix-vector product for one sequence alone.
 
     `paged`: decodes run at one fixed shape over the blocks where they lie (see `decodes`), which is how a GPU's are
     batch-invariant, and may be launched before the tokens of the step before are known to the host; None: on a GPU.

@@ -396,8 +396,8 @@ def row_product_supported() -> bool:
 def row_product(x: int, weights: int, out: int, rows: int, outer: int, inner: int) -> None:
     """out [rows, outer] = x [rows, inner] @ weights [outer, inner].T, float32, contiguous, at these addresses.
 
-    The bits of a row are the same whatever the number of rows: each sum runs in order over 512 items at a time, and over
-    their sums. By one thread, without the GIL. Raises NativeError where it is not supported.
+    The bits of a row are the same whatever the number of rows: each sum runs in order over 512 items at a time, and
+    over their sums. By one thread, without the GIL. Raises NativeError where it is not supported.
     """
 
 def likeliest(logits: int, rows: int, columns: int, stride: int) -> list[int]:

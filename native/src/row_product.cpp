@@ -17,10 +17,10 @@ namespace {
 #define AEGAEON_VECTOR __attribute__((target("avx512f,avx512dq")))
 #define AEGAEON_INLINE AEGAEON_VECTOR __attribute__((always_inline)) inline
 
-constexpr std::size_t kLanes = 16;  // outputs at a time, one in each lane
-constexpr std::size_t kAhead = 64;  // items of each row; measured: 256 is slower
-constexpr std::size_t kFewRows = 8;  // as many sums as hide an instruction's latency: packing would take longer
-constexpr std::size_t kWide = 2;     // vectors of outputs in a panel of packed weights
+constexpr std::size_t kLanes = 16;    // outputs at a time, one in each lane
+constexpr std::size_t kAhead = 64;    // items of each row; measured: 256 is slower
+constexpr std::size_t kFewRows = 8;   // as many sums as hide an instruction's latency: packing would take longer
+constexpr std::size_t kWide = 2;      // vectors of outputs in a panel of packed weights
 constexpr std::size_t kTallest = 12;  // rows at a time then: their sums fill the registers
 constexpr std::size_t kPanel = kWide * kLanes;
 

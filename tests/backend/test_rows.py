@@ -99,7 +99,10 @@ def test_no_row_depends_on_the_number_of_rows_however_many_and_long_they_are(
     whole = product(x, weight, None)
     assert 0 < whole.float().abs().max() < 0.1
     for first, count in ((0, 1), (0, 5), (7, 16), (0, 17), (30, 48), (0, 64), (5, 100), (0, 129), (0, 256), (64, 333)):
-        assert torch.equal(product(x[first : first + count], weight, None), whole[first : first + count]), (first, count)
+        assert torch.equal(product(x[first : first + count], weight, None), whole[first : first + count]), (
+            first,
+            count,
+        )
 
 
 @kinds

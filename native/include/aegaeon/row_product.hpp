@@ -1,8 +1,8 @@
 // Products with weights as they lie: out [rows, outer] = x [rows, inner] times weights [outer, inner] transposed, all
 // float32. Of few rows the weights are read once, at the speed of memory; of many, parts of them are packed on the way.
 //
-// Each sum runs over `inner` in order, in pieces of kPiece items whose sums are added in order. So the bits of a row are
-// the same whatever the number of rows, and at whichever place it stands.
+// Each sum runs over `inner` in order, in pieces of kPiece items whose sums are added in order. So the bits of a row
+// are the same whatever the number of rows, and at whichever place it stands.
 #pragma once
 
 #include <cstddef>

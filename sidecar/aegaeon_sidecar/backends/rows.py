@@ -1,8 +1,9 @@
 """Matrix products that read weights as they lie, and whose rows do not depend on how many others there are.
 
 In float32, with one thread, the native core's (`row_product`), which adds up in one order whatever the number of rows.
-Elsewhere a matrix library picks its kernel by the number of rows, and another kernel adds up in another order. From some
-number of rows on, in multiples of it, the kernel is the same: that number is measured, and batches are padded to it.
+Elsewhere a matrix library picks its kernel by the number of rows, and another kernel adds up in another order. From
+some number of rows on, in multiples of it, the kernel is the same: that number is measured, and batches are padded to
+it.
 
 torch's own product of a decode's few rows rearranges the weights or misses the vector units, and takes up to twice as
 long as one of weights that were packed beforehand, which would be a copy beside the range. oneDNN with the weights in
@@ -64,8 +65,7 @@ def low_rank_shapes(rank: int) -> Shapes:
 
 
 def steady_linear(dtype: torch.dtype, threads: int, shapes: Shapes = PROBED_SHAPES) -> Product:
-    """`steady_product` with batches padded to its `row_tile` for weights of such shapes; as it is where none was found.
-    """
+    """`steady_product`, with batches padded to its `row_tile` for such weights; as it is where none was found."""
     product = steady_product(dtype, threads)
     tile = row_tile(dtype, threads, product, shapes)
     return partial(padded_linear, tile=tile, product=product) if tile > 1 else product

@@ -33,7 +33,8 @@ _OTHER_BASE = "it is an adapter of another base model"
 class Rows:
     """What vLLM's layers call for their low-rank products. `groups`: slots, and the rows of a step that each computes.
 
-    No row of a product depends on the rest of its batch (`linear`). Products are of float32, as vLLM's are: in 16 bits, narrow matrices have kernels that no number of rows makes the same.
+    No row of a product depends on the rest of its batch (`linear`). Products are of float32, as vLLM's are: in 16 bits,
+    narrow matrices have kernels that no number of rows makes the same.
     """
 
     linear: Product

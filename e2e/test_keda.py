@@ -61,8 +61,8 @@ def test_keda_starts_the_first_engine_for_a_request_adds_more_for_a_crowd_and_re
     assert wanted(scaled) == 0
     with Load(scaled.url, {"llama": RED}, models, people=1) as first:
         first.wait_for_answers(2, 240)
-    with Load(scaled.url, MODELS, models, people=9) as crowd:
-        scaled.wait_until("eighteen sequences, eight an engine: three", lambda: wanted(scaled) == 3, 180)
+    with Load(scaled.url, MODELS, models, people=11) as crowd:
+        scaled.wait_until("22 sequences, eight an engine: three", lambda: wanted(scaled) == 3, 180)
         crowd.wait_for_answers(6, 120)
     assert first.failures == crowd.failures == []
     assert first.verdict().differences == crowd.verdict().differences == ()

@@ -60,10 +60,12 @@ def claiming(release: str, own_cluster: Path, drivers: Drivers, models: Path) ->
 def test_engines_start_once_a_driver_has_prepared_their_claims(
     claiming: PodsOfPool, drivers: Drivers, models: Path
 ) -> None:
-    def refused() -> bool:
-        return REFUSAL in claiming.kubectl("get", "events", "--field-selector=reason=FailedPrepareDynamicResources")
+    message = "jsonpath={.status.conditions[?(@.type=='EnginesReady')].message}"
 
-    claiming.wait_until("kubelet says why an engine does not start", refused, 120)
+    def refused() -> bool:
+        return REFUSAL in claiming.kubectl("get", "gpupool", claiming.name, "-o", message)
+
+    claiming.wait_until("the status says why engines do not start", refused, 120)
     assert not any(pod.ready for pod in claiming.pods("engine"))
 
     for driver in drivers.values():

@@ -140,9 +140,7 @@ def test_a_standby_is_a_second_scheduler_whose_address_is_in_every_configuration
         spec = pod(found, f"pool-{name}")["spec"]
         assert spec["containers"][0]["command"][-3:] == [f"/etc/aegaeon/config/{name}.json", "--holder", "$(POD_NAME)"]
         (own,) = (one["secret"]["items"] for one in spec["volumes"] if one["name"] == "config")
-        assert own == [{"key": "scheduler.json", "path": f"{name}.json"}], (
-            "names in the Lease alone differ"
-        )
+        assert own == [{"key": "scheduler.json", "path": f"{name}.json"}], "names in the Lease alone differ"
         (apart,) = spec["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
         labels = apart["podAffinityTerm"]["labelSelector"]["matchLabels"]
         assert labels["app.kubernetes.io/component"] == other

@@ -26,6 +26,7 @@ from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.domain.catalog import HttpSource, HubSource, S3Source
 from aegaeon_sidecar.domain.errors import FillCancelledError, SourceError
+from aegaeon_sidecar.weights import hub as hub_module
 from aegaeon_sidecar.weights import sources as sources_module
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.remote import RemoteFile
@@ -203,7 +204,7 @@ async def test_an_engine_outlives_every_exception_of_every_source_and_serves_the
         number, place = name.rpartition("/")[2].split(".")
         return Throwing(errors[int(number)], place)
 
-    monkeypatch.setattr(sources_module, "HubRemote", lambda hub, *_: thrower(hub.repository))
+    monkeypatch.setattr(hub_module, "HubRemote", lambda hub, *_: thrower(hub.repository))
     monkeypatch.setattr(sources_module, "S3Remote", lambda s3, *_: thrower(s3.bucket))
     monkeypatch.setattr(sources_module, "HttpRemote", lambda http, *_: thrower(http.url))
     bad = {

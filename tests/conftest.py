@@ -132,6 +132,12 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> ModelFactory:
     return make
 
 
+@pytest.fixture
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes of a GPU's decodes have 4 rows instead of 16 or 64: Triton's interpreter computes one after the other."""
+    monkeypatch.setattr("aegaeon_sidecar.backends.torch.decodes.ROWS", (4,))
+
+
 NAN_TOKEN = 300
 """In a `nan_model`, what a sequence with this token computes from there on is not a number."""
 FATAL_TOKEN = 301

@@ -13,8 +13,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from aegaeon_kube.errors import KubeError
-from aegaeon_kube.lease import Leadership, LeaseSettings
-from aegaeon_kube.server import connect
 from aegaeon_scheduler.config import SchedulerConfig, core_config, load_config
 from aegaeon_scheduler.core.errors import CoreError
 from aegaeon_scheduler.core.scheduler import Scheduler
@@ -69,6 +67,9 @@ async def _lead(config: SchedulerConfig, service: Service, silent: asyncio.Event
         _log.info("serving %d models on %s", len(config.models), config.listen)
         await silent.wait()
         return False
+    from aegaeon_kube.lease import Leadership, LeaseSettings  # with a client for HTTP, a third of a scheduler's start
+    from aegaeon_kube.server import connect
+
     async with connect() as api:
         leadership = Leadership(api, LeaseSettings(**config.lease.model_dump()))
         if not await _before(silent, leadership.acquire()):

@@ -11,11 +11,11 @@ import signal
 import sys
 import uuid
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 
 from aegaeon_native import NativeError
-from aegaeon_proto.pages import Pages
 from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
 from aegaeon_sidecar.config import SidecarConfig, read_config
@@ -26,6 +26,9 @@ from aegaeon_sidecar.engine.outbox import Outbox
 from aegaeon_sidecar.metrics import EngineMetrics
 from aegaeon_sidecar.rpc.server import Attachment
 from aegaeon_sidecar.rpc.sink import Sinks
+
+if TYPE_CHECKING:
+    from aegaeon_proto.pages import Pages
 
 log = logging.getLogger("aegaeon_sidecar")
 
@@ -113,6 +116,8 @@ async def _serve(config: SidecarConfig, backend: Backend) -> tuple[int, bool]:
 def _pages(listen: str | None, engine: Engine, attachment: Attachment) -> Pages | None:
     if listen is None:
         return None
+    from aegaeon_proto.pages import Pages  # a server for HTTP: an eighth of what is imported beside torch
+
     registry = CollectorRegistry()
     registry.register(EngineMetrics(engine))
 

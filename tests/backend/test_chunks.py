@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from aegaeon_sidecar.backends import StepInput
@@ -66,6 +65,8 @@ def test_a_token_sees_its_window_up_to_itself(seen_by: Piece, window: int | None
 @pytest.mark.parametrize(("start", "queries"), [(7, 5), (48, 16)])
 def test_causality_aligned_with_the_last_token_is_the_mask_of_a_chunk(start: int, queries: int) -> None:
     """What a GPU is asked for without a mask: torch's own meaning of it, held against ours."""
+    from torch.nn.attention.bias import causal_lower_right  # a second, which other tests need not wait for
+
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(2, 4, queries, 16, generator=generator)
     k, v = torch.randn(2, 2, 4, start + queries, 16, generator=generator)

@@ -129,7 +129,7 @@ def followed(schemas: Sequence[Schema]) -> list[Asked]:
 def test_every_named_schema_that_is_accepted_gives_outputs_that_validate(writer: Writer) -> None:
     asked = followed(list(NAMED.values()))
     assert len(asked) >= 0.9 * len(NAMED)
-    _, served = checked(writer, asked, SEEDS)
+    _, served = checked(writer, asked, 2)
     assert len(served) >= 0.95 * len(asked)
 
 

@@ -24,6 +24,8 @@ from aegaeon_sidecar.domain.sequences import SamplingParams
 from aegaeon_sidecar.models.layout import KvShape
 from aegaeon_sidecar.sampling import NotFinite, SamplerState
 
+pytestmark = pytest.mark.usefixtures("few_rows")
+
 STEPS = 3
 
 
@@ -167,6 +169,7 @@ def test_only_numbers_of_rows_whose_products_agree_bit_by_bit_are_passes_of_a_mo
 ) -> None:
     from aegaeon_sidecar.backends.torch.decodes import steady_rows
 
+    monkeypatch.setattr("aegaeon_sidecar.backends.torch.decodes.ROWS", ROWS)
     decoder = rig(tiny_models["llama"]).backend._shells["model"].decoder
     cpu = [torch.device("cpu")]
     with torch.inference_mode():

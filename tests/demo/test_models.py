@@ -17,7 +17,8 @@ from aegaeon_gateway.workers.model import load
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     directory, lines = tmp_path_factory.mktemp("cache") / "models", list[str]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "STEPS", 24)
+        patch.setattr(training, "STEPS", 12)
+        patch.setattr(training, "WARM_UP", 2)
         make_models(directory, lines.append)
     return directory, lines
 

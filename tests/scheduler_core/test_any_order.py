@@ -99,7 +99,7 @@ LEFT_ARRIVALS = [
     *(Arrival(0.0, 1, 1, length) for length in (18, 1)),
 ]
 ADAPTERS = ("poet", "judge")
-EXAMPLES = int(os.environ.get("EXAMPLES", "400"))
+EXAMPLES = int(os.environ.get("EXAMPLES", "240"))
 
 times = st.floats(0, 6, allow_nan=False).map(lambda x: round(x, 3))
 arrivals = st.lists(

@@ -26,6 +26,7 @@ from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.domain.catalog import HttpSource, HubSource, S3Source
 from aegaeon_sidecar.domain.errors import FillCancelledError, SourceError
+from aegaeon_sidecar.weights import hub as hub_module
 from aegaeon_sidecar.weights import sources as sources_module
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.remote import RemoteFile
@@ -187,7 +188,7 @@ def source(kind: str, name: str) -> mpb.ModelSource:
     return mpb.ModelSource(http=mpb.HttpSource(url=f"http://{name}"))
 
 
-async def test_an_engine_outlives_every_exception_of_every_source_and_serves_the_others(
+async def test_an_engine_outlives_every_exception_of_sources_and_serves_the_others(
     scheduler: Rig,
     folder: Path,
     tiny_models: dict[str, Path],
@@ -203,14 +204,14 @@ async def test_an_engine_outlives_every_exception_of_every_source_and_serves_the
         number, place = name.rpartition("/")[2].split(".")
         return Throwing(errors[int(number)], place)
 
-    monkeypatch.setattr(sources_module, "HubRemote", lambda hub, *_: thrower(hub.repository))
+    monkeypatch.setattr(hub_module, "HubRemote", lambda hub, *_: thrower(hub.repository))
     monkeypatch.setattr(sources_module, "S3Remote", lambda s3, *_: thrower(s3.bucket))
     monkeypatch.setattr(sources_module, "HttpRemote", lambda http, *_: thrower(http.url))
-    bad = {
-        f"{kind}-{number}-{places[number % 3]}": source(kind, f"{number}.{places[number % 3]}")
-        for kind in KINDS
+    found = {  # each of one kind: one boundary is around all of them, of which every exception is tried above
+        f"{KINDS[number % 3]}-{number}": (KINDS[number % 3], f"{number}.{places[number // 3 % 3]}")
         for number in range(len(errors))
     }
+    bad = {name: source(*given) for name, given in found.items()}
     catalog = [mpb.ModelSpec(name=name, source=given) for name, given in bad.items()]
     disk = {"folder": str(folder / "disk"), "budget_bytes": 1 << 30}
     async with inside(config(folder, disk=disk, sources=ANYWHERE)):

@@ -15,6 +15,8 @@ from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.backends.torch import TorchBackend
 
+pytestmark = pytest.mark.usefixtures("few_rows")
+
 EOS, LENGTH = 2, 9
 PROMPTS = {"greedy": [5, 17, 23, 42, 8], "drawn": [99, 140, 7], "free": [61, 12, 33, 4], "drawn free": [7, 8, 9]}
 REGEX = mpb.Constraint(kind=mpb.CONSTRAINT_KIND_REGEX, text="[0-9]{2,4}-[a-f]*", end_ids=[EOS])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from sidecar.rig import Counted, Rig, config, inside, rig, seq, spec
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.backends.torch import TorchBackend
+
+pytestmark = pytest.mark.usefixtures("few_rows")
 
 PROMPTS = {"greedy": [5, 17, 23, 42, 8], "drawn": [99, 140, 7], "stopped": [61, 12, 33, 4]}
 LENGTH = 7

@@ -6,13 +6,12 @@ import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
 from prometheus_client import CollectorRegistry, generate_latest
 
 from aegaeon_proto.certificates import TlsError
-from aegaeon_proto.pages import Pages
 from aegaeon_proto.servers import add_port, make_server
 from aegaeon_proto.tracing import Tracing, TracingSettings
 from aegaeon_proto.v1 import admin_pb2_grpc, engine_pb2_grpc, gateway_pb2_grpc, leadership_pb2_grpc
@@ -31,6 +30,9 @@ from aegaeon_scheduler.service.mismatched import Mismatched
 from aegaeon_scheduler.service.status import StatusView
 from aegaeon_scheduler.service.tenants import configured
 from aegaeon_scheduler.service.tracing import RequestSpans
+
+if TYPE_CHECKING:
+    from aegaeon_proto.pages import Pages
 
 # What is still queued for a peer may be written within this time; the process is to end within 2 s of SIGTERM.
 _DRAIN_S = 0.5
@@ -88,8 +90,12 @@ class Service:
         )
         self._servers = [self._for_pool(), *self._for_status(), *self._for_operator(view)]
         self._serving = False
-        listen = config.metrics_listen
-        self._pages = Pages(listen, lambda: self._serving, "not serving", self._render) if listen else None
+        self._pages = self._pages_on(config.metrics_listen) if config.metrics_listen else None
+
+    def _pages_on(self, listen: str) -> Pages:
+        from aegaeon_proto.pages import Pages  # its HTTP server is a third of what a scheduler would import
+
+        return Pages(listen, lambda: self._serving, "not serving", self._render)
 
     def _for_pool(self) -> Listening:
         """Sidecars, gateways, and the scheduler that stands by."""

@@ -16,7 +16,6 @@ from aegaeon_sidecar.domain.errors import ModelError, SourceError, WeightsError
 from aegaeon_sidecar.weights.boundary import Guarded, boundary
 from aegaeon_sidecar.weights.disk import DiskTier, Stored
 from aegaeon_sidecar.weights.download import Progress
-from aegaeon_sidecar.weights.hub import HubRemote, snapshot
 from aegaeon_sidecar.weights.remote import HttpRemote, plainly
 from aegaeon_sidecar.weights.s3 import S3Remote
 
@@ -67,6 +66,8 @@ class Sources:
             stored = self._disk.obtain(remote, progress, cancelled)
             return Located(stored.directory, stored)
         if isinstance(source, HubSource) and self._outbound.ambient:
+            from aegaeon_sidecar.weights.hub import snapshot  # the hub's library, which other sources do not wait for
+
             with boundary(plainly(f"hub:{source.repository}")):
                 return Located(snapshot(source, self._hub_cache))
         kind = _KINDS[type(source)]
@@ -91,6 +92,8 @@ def remote_of(
     file = source.credentials_file
     match source:
         case HubSource():
+            from aegaeon_sidecar.weights.hub import HubRemote
+
             name = plainly(f"hub:{source.repository}")
             return Guarded(name, client, file, lambda: HubRemote(source, client, ambient))
         case S3Source():

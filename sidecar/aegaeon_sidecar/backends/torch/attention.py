@@ -6,17 +6,26 @@ a GPU there is `paged`, which reads the blocks where they are.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.attention.bias import CausalBias, causal_lower_right
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.step_layout import Chunk, Decodes, Piece, StepLayout, Window
 
-Bias = Tensor | CausalBias | None
+if TYPE_CHECKING:
+    from torch.nn.attention.bias import CausalBias
+
+    Bias = Tensor | CausalBias | None
+
+
+def prepare(device: torch.device) -> None:
+    """Import what only prompts on a GPU need, before the first of them: it brings torch.compile, whose import takes a
+    second."""
+    if device.type == "cuda":
+        from torch.nn.attention.bias import causal_lower_right as _  # noqa: F401 - imported for its cost alone
 
 
 class Attention(Protocol):
@@ -93,6 +102,8 @@ def piece_bias(piece: Piece, window: Window, like: Tensor) -> Bias:
         if not piece.position:
             return None
         if like.is_cuda and not piece.before:
+            from torch.nn.attention.bias import causal_lower_right
+
             return causal_lower_right(piece.queries, piece.context)
     places = torch.arange(piece.context, device=like.device)
     rows = torch.arange(piece.position - piece.before, piece.end + piece.after, device=like.device)

@@ -24,7 +24,7 @@ from aegaeon_sidecar.backends.device import drained_on_error, on, open_devices, 
 from aegaeon_sidecar.backends.draws import FOLLOWED, on_device
 from aegaeon_sidecar.backends.graphs import Capture, cuda_graphs
 from aegaeon_sidecar.backends.rows import Product, has_native_product, padded_linear, row_tile, steady_product
-from aegaeon_sidecar.backends.torch.attention import Gathered
+from aegaeon_sidecar.backends.torch.attention import Gathered, prepare
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.decoder import Decoder, Given, Part
 from aegaeon_sidecar.backends.torch.parameters import Parameters
@@ -85,6 +85,7 @@ class TorchBackend:
             raise BackendError(f"dtype is {dtype!r}; allowed: {', '.join(ENGINE_DTYPES)}")
         self._devices = open_devices(device, ranks)
         self._device = self._devices[0]
+        prepare(self._device)
         self._paged = self._device.type == "cuda" if paged is None else paged
         self._dtype_name = dtype
         self._dtype: torch.dtype = getattr(torch, dtype)

@@ -130,6 +130,18 @@ CASES = {
         labels={**SYSTEM, "severity": "critical"},
         summary="No operator leads.",
     ),
+    "AegaeonOperatorListFails": Case(
+        {
+            'aegaeon_operator_leads{namespace="system", pod="operator-0"}': "1x40",
+            'aegaeon_operator_leads{namespace="system", pod="operator-1"}': "0x40",
+            'aegaeon_operator_last_list_timestamp_seconds{namespace="system", pod="operator-0"}': "0x40",
+            'aegaeon_operator_last_list_timestamp_seconds{namespace="system", pod="operator-1"}': "0x40",
+        },
+        silent=20,
+        fires=21,
+        labels={**SYSTEM, "severity": "critical"},
+        summary="The operator of system leads, but has not listed all objects for a quarter of an hour.",
+    ),
     "AegaeonOperatorErrors": Case(
         {of_the_operator("reconcile_errors_total", error="KubeError"): "0x9 0+2x40"},
         silent=24,

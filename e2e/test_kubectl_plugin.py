@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -192,7 +192,8 @@ def test_a_context_of_a_kubeconfig_is_chosen_by_its_name(plugin: Plugin, tmp_pat
     kubectl(other, "config", "set-context", "elsewhere", *elsewhere)
     kubectl(other, "config", "use-context", "elsewhere")
 
-    assert "llama" not in plugin.said("ps", "--kubeconfig", str(other))
+    status, said, complaint = plugin.run("ps", "--kubeconfig", str(other))
+    assert (status, said, complaint) == (0, "", "there is no GpuPool in namespace kube-public\n")
     assert "llama" in plugin.said("ps", "--kubeconfig", str(other), "--context", "mine")
     status, _, complaint = plugin.run("ps", "--kubeconfig", str(other), "--context", "yours")
     assert (status, "no such context; it has" in complaint) == (2, True)
@@ -231,6 +232,45 @@ def test_logs_are_followed_with_what_other_pods_say_later(plugin: Plugin) -> Non
     process.communicate()
     assert ["demo-engine-0" in line for line in before] == [True] * 3
     assert after.split(" ", 2)[1:] == ["demo-engine-1", f"{DAY} 04:00:09,499 INFO aegaeon: llama is fetched\n"]
+
+
+@pytest.fixture
+def reader(plugin: Plugin, tmp_path: Path) -> Plugin:
+    """An account that may list pools and pods, and nothing else: a test gives it more."""
+    own = tmp_path / "reader"
+    own.write_bytes(plugin.kubeconfig.read_bytes())
+    kubectl(plugin.kubeconfig, "create", "serviceaccount", "reader")
+    allow(plugin, "list", "pods,gpupools.serving.aegaeon.io,modelpools.serving.aegaeon.io")
+    token = kubectl(plugin.kubeconfig, "create", "token", "reader").strip()
+    kubectl(own, "config", "set-credentials", "reader", f"--token={token}")
+    kubectl(own, "config", "set-context", "--current", "--user=reader")
+    return replace(plugin, kubeconfig=own)
+
+
+def allow(plugin: Plugin, verbs: str, resources: str) -> None:
+    """The reader may do that in the namespace, too."""
+    name = f"reader-{uuid4().hex[:8]}"
+    account = f"{namespace_of(plugin.kubeconfig)}:reader"
+    kubectl(plugin.kubeconfig, "create", "role", name, f"--verb={verbs}", f"--resource={resources}")
+    kubectl(plugin.kubeconfig, "create", "rolebinding", name, f"--role={name}", f"--serviceaccount={account}")
+
+
+def test_who_may_not_look_learns_so_and_who_may_by_the_guide_can(plugin: Plugin, reader: Plugin) -> None:
+    status, _, complaint = reader.run("ps")
+    assert (status, "pods/portforward" in complaint) == (1, True), complaint
+    assert "-+-+-" not in complaint
+
+    status, said, complaint = reader.run("doctor", "--system", namespace_of(plugin.kubeconfig), "-o", "json")
+    verdicts = {one["what"]: one["verdict"] for one in json.loads(said)}
+    assert (verdicts["API server"], verdicts["scheduler"], verdicts["operator"]) == ("ok", "note", "note"), complaint
+
+    status, _, complaint = reader.run("logs", "llama")
+    assert (status, complaint.count("pods/log")) == (2, 1), complaint
+
+    allow(plugin, "get,create", "pods/portforward")
+    allow(plugin, "get", "pods/log")
+    assert "llama" in reader.said("ps")
+    assert not reader.said("logs", "llama")
 
 
 def test_doctor_says_what_is_wrong_and_what_is_well(plugin: Plugin) -> None:

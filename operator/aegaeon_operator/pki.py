@@ -76,10 +76,10 @@ def issue(authority: Pair, role: Role, now: datetime, life: timedelta = LIFE) ->
 
 
 def is_due(certificate: bytes, now: datetime) -> bool:
-    """Whether it is time to renew a certificate."""
+    """Whether it is time to renew a certificate: late in its life, or before it, since a clock was ahead."""
     found = x509.load_pem_x509_certificate(certificate)
-    life = found.not_valid_after_utc - found.not_valid_before_utc
-    return now >= found.not_valid_before_utc + life * _RENEW_AT
+    begin, end = found.not_valid_before_utc, found.not_valid_after_utc
+    return not begin <= now < begin + (end - begin) * _RENEW_AT
 
 
 def expiry(certificate: bytes) -> datetime:

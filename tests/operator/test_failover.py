@@ -74,8 +74,9 @@ class ScriptedLink:
 
 
 async def test_a_silent_scheduler_with_a_ready_pod_gets_a_standby_until_it_answers(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     leads, stands_by = SchedulerFacts("a", term=7), SchedulerFacts("b", standby=True)
     silent = KubeError(0, "the scheduler does not answer: Deadline Exceeded")
     answers: dict[str, SchedulerFacts | KubeError] = {"scheduler": leads, "standby": leads}
@@ -110,4 +111,5 @@ async def test_a_silent_scheduler_with_a_ready_pod_gets_a_standby_until_it_answe
     assert await look(60 + BACK_S) == (0, "False"), "until the first one has taken over"
     answers["scheduler"] = leads
     assert await look(61 + BACK_S) == (0, "True")
+    assert caplog.text.count("Deadline Exceeded") == 1, "not at every look"
     await controller.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -123,6 +125,24 @@ async def test_errors_are_counted_by_pool_and_class_and_leave_the_last_good_look
     assert of("last_reconcile_timestamp_seconds", namespace=other.namespace, pool=other.name) not in found
 
 
+async def test_certificates_of_a_gpu_pool_that_is_gone_expire_unheard_while_its_model_pools_stay() -> None:
+    metrics, store = Metrics(), Store()
+    store.put(gpu_pool())
+    store.put(model_pool("red", "llama"))
+    async with api_server(Kept().answer) as api:
+        controller = Controller(Cluster(api), store, PLATFORM, metrics=metrics)
+        await controller.reconcile(KEY)
+        assert labelled(await scraped(metrics), "certificate_expiry_timestamp_seconds")
+        store.remove({**gpu_pool(), "metadata": {**gpu_pool()["metadata"], "resourceVersion": "9"}})
+        red = model_pool("red", "llama")
+        store.put({**red, "metadata": {**red["metadata"], "resourceVersion": "9"}})
+        await controller.reconcile(KEY)
+
+    found = await scraped(metrics)
+    assert not labelled(found, "certificate_expiry_timestamp_seconds")
+    assert [labels["name"] for labels, _ in labelled(found, "ready")] == ["red"]
+
+
 async def test_a_pool_that_is_gone_has_no_series() -> None:
     metrics, store = Metrics(), Store()
     store.put(gpu_pool())
@@ -130,8 +150,8 @@ async def test_a_pool_that_is_gone_has_no_series() -> None:
     assert of_pool("last_reconcile_timestamp_seconds") in await scraped(metrics)
 
     store.remove({**gpu_pool(), "metadata": {**gpu_pool()["metadata"], "resourceVersion": "9"}})
-    await controller.reconcile(KEY)
 
+    assert await controller.reconcile(KEY) == math.inf
     assert not [labels for _, labels in await scraped(metrics) if ("pool", KEY.name) in labels]
 
 
@@ -184,6 +204,32 @@ async def test_the_queue_says_how_many_wait_and_how_many_are_looked_at() -> None
     await asyncio.wait_for(begun.wait(), 60)
 
     assert (queue.running, queue.length) == (1, 1)
+
+    work.cancel()
+
+
+async def test_a_pool_that_is_gone_has_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, set_for = asyncio.Event(), list[float]()
+    loop = asyncio.get_running_loop()
+    call_at = loop.call_at
+
+    def noted(when: float, *given: Any, **more: Any) -> asyncio.TimerHandle:
+        set_for.append(when)
+        return call_at(when, *given, **more)
+
+    async def look(_: Key) -> float:
+        looked.set()
+        return math.inf
+
+    monkeypatch.setattr(loop, "call_at", noted)
+    queue = Queue(look, workers=1)
+    work = asyncio.create_task(queue.run())
+    for times in (1, 2):
+        queue.add([KEY], 0.0)
+        await looked.wait()
+        await asyncio.sleep(0)
+        assert (len(set_for), queue.running) == (times, 0)
+        looked.clear()
 
     work.cancel()
 

@@ -170,6 +170,7 @@ def test_the_lists_of_what_is_owned_are_those_of_the_pods() -> None:
     assert [one for one in folders - of_the_pool if not any(map(one.is_relative_to, owned.FOLDERS))] == []
 
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 REFUSED: list[tuple[Json, str]] = [
     ({"containers": [{"name": "engine", "image": "a"}]}, "containers and initContainers: engine"),
     ({"initContainers": [{"name": "hand-over", "image": "a"}]}, "are the pool's own: take other names"),
@@ -187,6 +188,52 @@ REFUSED: list[tuple[Json, str]] = [
     ({"resources": {"claims": [{"name": "gpu"}]}}, "must name resourceClaims of the same template"),
     ({"resourceClaims": [{"name": "gpu"}]}, "give exactly one of resourceClaimName, resourceClaimTemplateName"),
     ({"volumes": [{"name": "a"}]}, "give exactly one of emptyDir"),
+    *(
+        (
+            {"initContainers": [{"name": "a", "image": "a", probe: {"tcpSocket": {"port": 1}}}]},
+            "need restartPolicy: Always",
+        )
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe")
+    ),
+    ({"tolerations": [{"value": "a"}]}, "takes operator: Exists"),
+    ({"tolerations": [{"key": "", "operator": "Equal"}]}, "takes operator: Exists"),
+    ({"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}, "there is no value"),
+    *(
+        (
+            {"tolerations": [{"key": "a", "operator": "Exists", "tolerationSeconds": 1, **effect}]},
+            "needs effect: NoExecute",
+        )
+        for effect in ({}, {"effect": "NoSchedule"})
+    ),
+    *(
+        (
+            {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [one]}]}}}},
+            "Gt and Lt take",
+        )
+        for one in (
+            {"key": "a", "operator": "In"},
+            {"key": "a", "operator": "Exists", "values": ["b"]},
+            {"key": "a", "operator": "Gt", "values": ["1", "2"]},
+        )
+    ),
+    (
+        {
+            "topologySpreadConstraints": [
+                {"maxSkew": 1, "topologyKey": "a", "whenUnsatisfiable": "ScheduleAnyway", "minDomains": 2}
+            ]
+        },
+        "minDomains needs",
+    ),
+    ({"resources": {"requests": {"cpu": "1500m"}, "limits": {"cpu": 1}}}, "must not be more than limits"),
+    (
+        {"containers": [{"name": "a", "image": "a", "resources": {"requests": {"m": "1Gi"}, "limits": {"m": "1G"}}}]},
+        "must not be more than limits",
+    ),
+    *(
+        ({name: {"a": value}}, "the value of a label")
+        for name in ("labels", "nodeSelector")
+        for value in ("a b", "ä", "-")
+    ),
     ({"securityContext": {"privileged": True}}, "emplate.securityContext: is set by the operator"),
     (
         {"containers": [{"name": "a", "image": "a", "securityContext": {}}]},

@@ -74,6 +74,23 @@ async def test_refused_writes_are_retried_with_backoff_and_the_others_continue()
         assert writer.again_in() == float("inf")
 
 
+@pytest.mark.parametrize("status", [429, 503, 504])
+async def test_an_api_server_that_is_overloaded_refuses_no_object(status: int) -> None:
+    """The pool says nothing of it in its status, and is reconciled again."""
+    server, store = Server({"deployments/pool-gateway": status}), Store()
+    store.put(gpu_pool())
+    async with api_server(server.answer) as api:
+        controller = Controller(Cluster(api), store, PLATFORM)
+        with pytest.raises(KubeError, match="no deployments/pool-gateway here"):
+            await controller.reconcile(KEY)
+        assert server.tries("gpupools/pool/status") == 0
+        server.refused.clear()
+        await controller.reconcile(KEY)
+    status_of = server.there["/apis/serving.aegaeon.io/v1alpha1/namespaces/infra/gpupools/pool/status"]["status"]
+    (accepted,) = (one for one in status_of["conditions"] if one["type"] == "Accepted")
+    assert accepted["reason"] == "Applied"
+
+
 async def test_a_field_contested_by_another_writer_is_retried_with_backoff() -> None:
     server = Server()
     wanted = desired(observed(gpu_pool()))

@@ -145,6 +145,7 @@ def test_certificates_have_a_renewal_time_and_a_role(authority: Pair, foreign: P
     pair = issue(authority, Role.SCHEDULER, NOW, timedelta(days=90))
     assert not is_due(pair.certificate, NOW + timedelta(days=59))
     assert is_due(pair.certificate, NOW + timedelta(days=61))
+    assert is_due(pair.certificate, NOW - timedelta(hours=1)), "a clock that was ahead issued it"
     assert signed_by(pair.certificate, authority.certificate)
     assert not signed_by(pair.certificate, foreign.certificate)
     assert signed_by(pair.certificate, foreign.certificate + authority.certificate)

@@ -10,8 +10,10 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 import click
+import yaml
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
+from kubernetes.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION, KubeConfigMerger
 from urllib3.exceptions import HTTPError
 
 from aegaeon_cli.errors import CliError, NoAnswerError, RefusedError
@@ -29,6 +31,11 @@ class Where:
 
     api: client.ApiClient
     namespace: str | None
+
+    @property
+    def place(self) -> str:
+        """For sentences."""
+        return f"namespace {self.namespace}" if self.namespace else "the cluster"
 
     @property
     def core(self) -> client.CoreV1Api:
@@ -92,16 +99,26 @@ def output_option(command: Command) -> Command:
 
 def _where(kubeconfig: str | None, context: str | None, namespace: str | None, everywhere: bool) -> Where:
     try:
-        known, current = config.list_kube_config_contexts(kubeconfig)
-        chosen = next((one for one in known if one["name"] == context), None) if context else current
-        if chosen is None:
-            names = ", ".join(one["name"] for one in known) or "none"
-            raise CliError(f"--context {context}: the kubeconfig has no such context; it has {names}")
-        api = config.new_client_from_config(kubeconfig, context=context)
-    except (config.ConfigException, OSError) as error:
+        name, chosen = _chosen(KubeConfigMerger(kubeconfig or KUBE_CONFIG_DEFAULT_LOCATION).config, context)
+        api = config.new_client_from_config(kubeconfig, context=name)
+    except (config.ConfigException, OSError, yaml.YAMLError) as error:
         raise CliError(f"the kubeconfig cannot be used: {error}") from error
-    own = chosen["context"].get("namespace") or "default"
-    return Where(api, None if everywhere else namespace or own)
+    except (AttributeError, TypeError, KeyError) as error:  # the client takes the types of its parts for granted
+        raise CliError(f"the kubeconfig cannot be used: it is none: {error}") from error
+    return Where(api, None if everywhere else namespace or chosen.get("namespace") or "default")
+
+
+def _chosen(merged: Any, context: str | None) -> tuple[str, Json]:
+    """The name and the content of the context that is meant: as for kubectl, it need not be the current one, and there
+    need not be a current one. Raises CliError."""
+    kubeconfig: Json = merged.value if merged else {}  # None: there is no file
+    known: dict[str, Json] = {one["name"]: one.value.get("context") or {} for one in kubeconfig.get("contexts") or ()}
+    name = context or kubeconfig.get("current-context")
+    if not name:
+        raise CliError(f"the kubeconfig has no current context; give --context: {', '.join(known) or 'it has none'}")
+    if name not in known:
+        raise CliError(f"--context {name}: the kubeconfig has no such context; it has {', '.join(known) or 'none'}")
+    return name, known[name]
 
 
 @contextmanager
@@ -112,6 +129,8 @@ def client_errors(what: str) -> Iterator[None]:
     except ApiException as error:
         if error.status == _NOT_FOUND:
             raise NotThereError(f"{what}: not found; is Aegaeon installed in this cluster?") from error
+        if not error.status:
+            raise NoAnswerError(f"{what}: the API server does not answer: {error.reason}") from error
         kind = RefusedError if error.status == _FORBIDDEN else CliError
         raise kind(f"{what}: {_message(error)}") from error
     except (HTTPError, OSError) as error:

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from kubernetes import client
 
 from aegaeon_cli.doctor import Finding, Verdict
-from aegaeon_cli.errors import CliError
+from aegaeon_cli.errors import CliError, RefusedError
 from aegaeon_cli.kubectl.access import Json, NotThereError, Where
 from aegaeon_cli.kubectl.operator_metrics import Scraped, scrape
-from aegaeon_cli.kubectl.pools import pods, pools
+from aegaeon_cli.kubectl.pools import Pod, pods, pools
 from aegaeon_cli.kubectl.top import read
 from aegaeon_operator.reconcile.cluster.facts import Key
 from aegaeon_proto.v1.gateway_pb2 import PoolStatus
@@ -144,7 +144,7 @@ def schedulers(where: Where) -> Iterator[Finding]:
     for key, answer in zip(keys, asyncio.run(_statuses(where, keys)), strict=True):
         name = "/".join(key)
         if isinstance(answer, CliError):
-            yield Finding("scheduler", f"{name}: {answer}", Verdict.MISSING)
+            yield _not_looked_at("scheduler", key, answer)
             continue
         alive = sum(one.alive for one in answer.instances)
         found = f"{name}: answers, {alive} engines, {len(answer.models)} models, policy {answer.policy}"
@@ -165,12 +165,26 @@ async def _status(where: Where, key: Key) -> PoolStatus | CliError:
 def pods_of(where: Where) -> Iterator[Finding]:
     """Pods that were started again, or are not ready."""
     for key in pools(where):
-        there = pods(where, key)
+        try:
+            there = pods(where, key)
+        except CliError as error:
+            yield _not_looked_at("pods", key, error)
+            continue
         wrong = [one for one in there if one.restarts or not one.ready]
-        for one in wrong:
-            state = one.phase if one.ready else f"{one.phase}, not ready"
-            found = f"{key.namespace}/{one.name}: {state}, {one.restarts} restarts"
-            remedy = f"kubectl -n {key.namespace} logs --previous {one.name}" if one.restarts else ""
-            yield Finding("pod", found, Verdict.NOTE, remedy)
+        yield from (_pod(key, one) for one in wrong)
         if there and not wrong:
             yield Finding("pods", f"{'/'.join(key)}: {len(there)}, all ready, none was restarted", Verdict.GOOD)
+
+
+def _pod(key: Key, pod: Pod) -> Finding:
+    state = pod.phase if pod.ready else f"{pod.phase}, not ready"
+    found = f"{key.namespace}/{pod.name}: {state}, {pod.restarts} restarts"
+    remedy = f"kubectl -n {key.namespace} logs --previous {pod.name}" if pod.restarts else ""
+    return Finding("pod", found, Verdict.NOTE, remedy)
+
+
+def _not_looked_at(what: str, key: Key, error: CliError) -> Finding:
+    """A note where the user of the kubeconfig may not look."""
+    if isinstance(error, RefusedError):
+        return Finding(what, f"{'/'.join(key)}: not looked at: {error}", Verdict.NOTE)
+    return Finding(what, str(error), Verdict.MISSING)

@@ -51,7 +51,7 @@ def examine(where: Where, system: str) -> Iterator[Finding]:
     }
     for what, check in checks.items():
         try:
-            yield from list(check())
+            yield from check()
         except CliError as error:
             yield Finding(what, f"not looked at: {error}", Verdict.NOTE)
 

@@ -7,11 +7,14 @@ import socket
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kubernetes import client
+from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import portforward
+from websocket import WebSocketBadStatusException
 
 from aegaeon_cli.errors import CliError
 from aegaeon_cli.kubectl.access import client_errors
@@ -19,19 +22,42 @@ from aegaeon_cli.kubectl.access import client_errors
 _CHUNK = 64 << 10
 
 
+@dataclass(slots=True)
+class Forward:
+    """A port of a pod as the path of a unix socket. `failure`: why the newest connection could not be had, which its
+    client sees as a server that does not answer."""
+
+    path: str
+    core: client.CoreV1Api
+    namespace: str
+    pod: str
+    port: int
+    failure: CliError | None = None
+
+    def connect(self) -> Any:
+        """A socket to the port. Raises CliError, and notes it."""
+        try:
+            far = connection(self.core, self.namespace, self.pod, self.port)
+        except CliError as error:
+            self.failure = error
+            raise
+        self.failure = None
+        return far
+
+
 @contextlib.contextmanager
-def forwarded(core: client.CoreV1Api, namespace: str, pod: str, port: int) -> Iterator[str]:
-    """The path of a unix socket; every connection to it gets a port-forward of its own to the loopback interface of the
-    pod. One that cannot be had is closed at once, which its client sees as a server that does not answer."""
+def forwarded(core: client.CoreV1Api, namespace: str, pod: str, port: int) -> Iterator[Forward]:
+    """Every connection to the socket gets a port-forward of its own to the loopback interface of the pod. One that
+    cannot be had is closed at once."""
     with tempfile.TemporaryDirectory(prefix="aegaeon-forward-") as folder, contextlib.ExitStack() as open_ones:
-        path = str(Path(folder) / "s")
+        forward = Forward(str(Path(folder) / "s"), core, namespace, pod, port)
         listener = open_ones.enter_context(socket.socket(socket.AF_UNIX))
-        listener.bind(path)
+        listener.bind(forward.path)
         listener.listen()
-        acceptor = threading.Thread(target=_accept, args=(listener, core, namespace, pod, port), daemon=True)
+        acceptor = threading.Thread(target=_accept, args=(listener, forward), daemon=True)
         acceptor.start()
         try:
-            yield path
+            yield forward
         finally:
             listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
             acceptor.join()
@@ -42,24 +68,38 @@ def connection(core: client.CoreV1Api, namespace: str, pod: str, port: int) -> A
     # The client's port-forward changes the ApiClient that it is called with: threads need one each.
     own = client.CoreV1Api(client.ApiClient(core.api_client.configuration))
     with client_errors(f"port {port} of pod {namespace}/{pod}"):
-        return portforward(own.connect_get_namespaced_pod_portforward, pod, namespace, ports=str(port)).socket(port)
+        try:
+            tunnel = portforward(own.connect_get_namespaced_pod_portforward, pod, namespace, ports=str(port))
+        except ApiException as error:
+            raise _refused(error) from error
+        return tunnel.socket(port)
 
 
-def _accept(listener: socket.socket, core: client.CoreV1Api, namespace: str, pod: str, port: int) -> None:
+def _refused(error: ApiException) -> ApiException:
+    """With the status and the body of the answer: of a tunnel that is refused, the client keeps them as text alone."""
+    answer = error.__context__
+    if not isinstance(answer, WebSocketBadStatusException):
+        return error
+    found = ApiException(status=answer.status_code, reason=answer.status_message)
+    found.body = (answer.resp_body or b"").decode("utf-8", "replace")
+    return found
+
+
+def _accept(listener: socket.socket, forward: Forward) -> None:
     """Until the listener is shut down."""
     while True:
         try:
             near, _ = listener.accept()
         except OSError:
             return
-        threading.Thread(target=_join, args=(near, core, namespace, pod, port), daemon=True).start()
+        threading.Thread(target=_join, args=(near, forward), daemon=True).start()
 
 
-def _join(near: socket.socket, core: client.CoreV1Api, namespace: str, pod: str, port: int) -> None:
+def _join(near: socket.socket, forward: Forward) -> None:
     """Bytes in both directions until either side closes."""
     with near:
         try:
-            far = connection(core, namespace, pod, port)
+            far = forward.connect()
         except CliError:
             return
         back = threading.Thread(target=_copy, args=(far, near), daemon=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from aegaeon_cli.errors import NoAnswerError
+from aegaeon_cli.errors import CliError, NoAnswerError, RefusedError
 from aegaeon_cli.kubectl.access import Where
 from aegaeon_cli.kubectl.forward import connection
 
@@ -38,12 +38,19 @@ class Scraped:
 
 
 def scrape(where: Where, namespace: str, labels: str) -> Scraped:
-    """Of the first operator that leads. Raises CliError where none does, or none answers."""
+    """Of the first operator that leads. Raises CliError where none does, or this user may not ask."""
+    silent: list[str] = []
     for pod in where.pods(namespace, labels):
-        found = _read(where, namespace, pod["metadata"]["name"])
+        try:
+            found = _read(where, namespace, pod["metadata"]["name"])
+        except RefusedError:
+            raise
+        except CliError as error:  # one that starts, or crashes: another may lead
+            silent.append(str(error))
+            continue
         if found.leads:
             return found
-    raise NoAnswerError(f"no operator of namespace {namespace} says that it leads")
+    raise NoAnswerError("; ".join([f"no operator of namespace {namespace} says that it leads", *silent]))
 
 
 def _read(where: Where, namespace: str, pod: str) -> Scraped:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kubernetes import client
 
-from aegaeon_cli.errors import CliError, NoAnswerError
+from aegaeon_cli.errors import CliError, NoAnswerError, RefusedError
 from aegaeon_cli.kubectl.access import Json, Where
 from aegaeon_cli.kubectl.forward import forwarded
 from aegaeon_operator.reconcile.cluster.facts import Key
@@ -17,7 +17,8 @@ from aegaeon_operator.reconcile.cluster.names import SCHEDULER_STATUS, SCHEDULER
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod of a pool; `container` is ours, beside which a pod template may put others; `restarts` are its own."""
+    """One pod of a pool; `container` is ours, beside which a pod template may put others; `restarts` are its own, and
+    `waits` is whether it is about to start (again)."""
 
     name: str
     component: str
@@ -25,6 +26,7 @@ class Pod:
     phase: str
     container: str
     restarts: int
+    waits: bool = False
 
 
 def pools(where: Where) -> list[Key]:
@@ -37,13 +39,12 @@ def the_pool(where: Where, name: str | None) -> Key:
     """The one of that name, or the only one. Raises CliError."""
     known = pools(where)
     fitting = [one for one in known if name in (None, one.name)]
-    place = f"namespace {where.namespace}" if where.namespace else "the cluster"
     if len(fitting) == 1:
         return fitting[0]
     names = ", ".join("/".join(one) for one in fitting or known)
     if not fitting:
-        raise CliError(f"{place} has no GpuPool{f' {name}; it has {names}' if name and known else ''}")
-    raise CliError(f"{place} has several GpuPools: {names}; name one, and its namespace with -n")
+        raise CliError(f"{where.place} has no GpuPool{f' {name}; it has {names}' if name and known else ''}")
+    raise CliError(f"{where.place} has several GpuPools: {names}; name one, and its namespace with -n")
 
 
 def pods(where: Where, key: Key, component: str | None = None) -> list[Pod]:
@@ -57,22 +58,29 @@ def _pod(body: Json) -> Pod:
     component = body["metadata"]["labels"].get("app.kubernetes.io/component", "")
     conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
     container = next((one["name"] for one in body["spec"]["containers"] if one["name"] == component), "")
-    statuses = {one["name"]: one for one in status.get("containerStatuses") or ()}
+    own: Json = next((one for one in status.get("containerStatuses") or () if one["name"] == container), {})
     return Pod(
         name=body["metadata"]["name"],
         component=component,
         ready=conditions.get("Ready") == "True",
         phase=status.get("phase", "Unknown"),
         container=container,
-        restarts=statuses.get(container, {}).get("restartCount", 0),
+        restarts=own.get("restartCount", 0),
+        waits="waiting" in own.get("state", {}),
     )
 
 
 @contextmanager
 def scheduler(where: Where, key: Key) -> Iterator[str]:
-    """The gRPC target of the scheduler that leads, for as long as a `with` lasts. Raises CliError."""
-    with forwarded(where.core, key.namespace, leading(where, key), SCHEDULER_STATUS) as path:
-        yield f"unix:{path}"
+    """The gRPC target of the scheduler that leads, for as long as a `with` lasts. Raises CliError; in place of a
+    NoAnswerError of its client, why there was no port-forward: RefusedError where this user may have none."""
+    with forwarded(where.core, key.namespace, leading(where, key), SCHEDULER_STATUS) as forward:
+        try:
+            yield f"unix:{forward.path}"
+        except NoAnswerError as error:
+            if isinstance(forward.failure, RefusedError):
+                raise forward.failure from error
+            raise NoAnswerError(str(forward.failure or error)) from error
 
 
 def leading(where: Where, key: Key) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 import click
 
-from aegaeon_cli.errors import NoAnswerError
+from aegaeon_cli.errors import CliError
 from aegaeon_cli.kubectl.access import Where, cluster_options, output_option
 from aegaeon_cli.kubectl.pools import pools, the_pool
 from aegaeon_cli.kubectl.tables import aligned
@@ -55,12 +55,15 @@ def ps(*, where: Where, pool: str | None, output: str) -> None:
     found, silent = asyncio.run(_all(where, keys))
     if output == "json":
         click.echo(json.dumps([asdict(one) for one in found], indent=1))
-    else:
+    elif keys:
         for line in aligned([_COLUMNS, *map(_row, found)]):
             click.echo(line)
+    else:
+        click.echo(f"there is no GpuPool in {where.place}", err=True)
     for why in silent:
         click.echo(why, err=True)
     if silent:
+        click.echo("`kubectl aegaeon doctor` looks for what is wrong", err=True)
         raise SystemExit(1)
 
 
@@ -70,17 +73,17 @@ async def _all(where: Where, keys: Iterable[Key]) -> tuple[list[Line], list[str]
     silent: list[str] = []
     answers = await asyncio.gather(*(_one(where, key) for key in keys))
     for answer in answers:
-        if isinstance(answer, NoAnswerError):
+        if isinstance(answer, CliError):
             silent.append(str(answer))
         else:
             found += answer
     return found, silent
 
 
-async def _one(where: Where, key: Key) -> list[Line] | NoAnswerError:
+async def _one(where: Where, key: Key) -> list[Line] | CliError:
     try:
         return list(lines(key, await read(where, key)))
-    except NoAnswerError as error:
+    except CliError as error:
         return error
 
 

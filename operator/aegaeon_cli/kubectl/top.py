@@ -58,7 +58,7 @@ async def _print(statuses: AsyncIterator[PoolStatus], machine: bool, once: bool)
 
 async def watch(where: Where, key: Key, interval_s: float) -> AsyncGenerator[PoolStatus]:
     """Statuses of the pool, from whichever scheduler leads; 0: one. Raises NoAnswerError when none has answered for
-    some seconds."""
+    some seconds, any other CliError at once."""
     clock = asyncio.get_running_loop().time
     heard = clock()
     while True:
@@ -70,11 +70,9 @@ async def watch(where: Where, key: Key, interval_s: float) -> AsyncGenerator[Poo
                     yield status
                     if interval_s == 0:
                         return
-        except NoAnswerError:
+        except NoAnswerError as error:
             if clock() - heard > PATIENCE_S:
-                raise NoAnswerError(
-                    f"the scheduler of GpuPool {'/'.join(key)} does not answer; `kubectl aegaeon doctor` looks for why"
-                ) from None
+                raise NoAnswerError(f"GpuPool {'/'.join(key)}: {error}") from None
         await asyncio.sleep(min(interval_s or 1.0, 1.0))
 
 

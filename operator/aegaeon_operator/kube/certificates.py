@@ -46,7 +46,7 @@ async def ensure(
 ) -> Certified:
     """The desired certificates of every role; `own` are used while valid.
 
-    Raises KubeError when the API server does not answer, or the authority cannot be had.
+    Raises KubeError when the API server is unavailable, or the authority cannot be had.
     """
     found = Certified(own)
     authority = await _ensure_authority(cluster, key, pool, children, now, found)
@@ -62,7 +62,7 @@ async def ensure(
                 found.written.append(await cluster.apply(_secret(key, pool, certificates(role), issued)))
                 files = issued
             except KubeError as error:
-                if error.status == 0:
+                if error.is_unavailable:
                     raise
                 found.failures[at] = str(error)
         found.note_expiry(role, files.get("tls.crt", b""))

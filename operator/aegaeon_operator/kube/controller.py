@@ -58,6 +58,8 @@ class _Memory:
     expiries: dict[str, datetime] = field(default_factory=dict)
     facts: SchedulerFacts | None = None
     unreachable: str = ""
+    silent: dict[str, str] = field(default_factory=dict)
+    """why schedulers did not answer when they were last asked, by name"""
     leader: SchedulerLink | None = None
     scaler: Scaler = field(default_factory=Scaler)
     failover: Failover = field(default_factory=Failover)
@@ -87,14 +89,17 @@ class Controller:
         """called when a pool without engines is asked for something"""
 
     async def reconcile(self, key: Key) -> float:
-        """Make the pool what it should be; returns when to look again. Raises KubeError: then sooner."""
+        """Make the pool what it should be; returns when to look again, infinity when there is nothing to look at.
+
+        Raises KubeError: then sooner.
+        """
         memory = self._memories.get(key) or self._new_memory()
         self._memories[key] = memory
         observed = await self._gather(key, memory)
         if observed.gpu_pool is None and not observed.model_pools:
             await self._forget(key)
             self._metrics.forget(key)
-            return _REST_S
+            return math.inf
         failures = await self._certify(observed, memory)
         wanted = desired(observed)
         failures |= await memory.writer.write(wanted, observed.children)
@@ -135,6 +140,8 @@ class Controller:
     async def _certify(self, observed: Observed, memory: _Memory) -> dict[ChildKey, str]:
         """Certificates as they should be; returns why they cannot be."""
         key, pool = observed.key, observed.gpu_pool
+        if pool is None:
+            memory.expiries = {}  # they go with it, while ModelPools may stay
         if pool is None or pool.value is None:
             return {}
         try:
@@ -142,7 +149,7 @@ class Controller:
                 self._cluster, key, pool, observed.children, observed.now, memory.certificates
             )
         except KubeError as error:
-            if error.status == 0:
+            if error.is_unavailable:
                 raise
             return {ChildKey("Secret", key.namespace, child(key, "ca")): str(error)}
         memory.expiries = found.expiries
@@ -183,11 +190,15 @@ class Controller:
         if name not in memory.links:
             memory.links[name] = SchedulerLink(admin_target(key, name), memory.certificates)
         try:
-            return await memory.links[name].exchange(wanted, spec.memory.slab_size)
+            facts = await memory.links[name].exchange(wanted, spec.memory.slab_size)
         except KubeError as error:
-            _log.info("%s/%s: %s: %s", key.namespace, key.name, name, error)
             memory.unreachable = str(error)
+            if memory.silent.get(name) != memory.unreachable:  # it is asked again every second
+                _log.info("%s/%s: %s: %s", key.namespace, key.name, name, error)
+            memory.silent[name] = memory.unreachable
             return None
+        memory.silent.pop(name, None)
+        return facts
 
     async def _warnings(self, observed: Observed, memory: _Memory) -> dict[ChildKey, str]:
         """What Events tell of the first few objects that do not tell themselves; without an answer, nothing.

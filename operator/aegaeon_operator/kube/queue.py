@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable
 
 from aegaeon_kube.errors import KubeError
@@ -17,7 +18,7 @@ _GATHER_S = 0.05
 
 
 class Queue:
-    """`reconcile` returns the seconds after which it wants to look again."""
+    """`reconcile` returns the seconds after which it wants to look again; infinity: when the pool is added again."""
 
     def __init__(self, reconcile: Callable[[Key], Awaitable[float]], workers: int) -> None:
         self._reconcile = reconcile
@@ -68,7 +69,7 @@ class Queue:
                 _log.exception("%s/%s: again in %g s", key.namespace, key.name, again_s)
             finally:
                 self._running.discard(key)
-            if key not in self._waiting:
+            if key not in self._waiting and again_s < math.inf:  # a timer for each pool that ever was would add up
                 self._at(key, again_s)
 
     def _backoff(self, key: Key) -> float:

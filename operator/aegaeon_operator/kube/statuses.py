@@ -33,7 +33,7 @@ class Statuses:
             try:
                 await self._write(report)
             except KubeError as error:
-                if error.status == 0:
+                if error.is_unavailable:
                     raise
                 refused.append(f"status of {report.about.kind} {report.about.name}: {error}")
         if refused:

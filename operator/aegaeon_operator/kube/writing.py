@@ -41,7 +41,7 @@ class Writer:
         self._up_to_date: dict[ChildKey, tuple[str, str]] = {}
 
     async def write(self, wanted: Desired, children: Mapping[ChildKey, Json]) -> dict[ChildKey, str]:
-        """Returns what is refused, and why. Raises KubeError when the API server does not answer."""
+        """Returns what is refused, and why. Raises KubeError when the API server is unavailable."""
         wants: dict[ChildKey, Json | None] = {ChildKey.of(one): one for one in wanted.manifests}
         wants |= dict.fromkeys(wanted.leftovers)
         remembered: tuple[dict[ChildKey, Any], ...] = (self._troubles, self._up_to_date)
@@ -66,7 +66,7 @@ class Writer:
         try:
             up_to_date, refusal = await self._write(key, manifest, live), ""
         except KubeError as error:
-            if error.status == 0:
+            if error.is_unavailable:
                 raise
             up_to_date, refusal = False, _explained(error, live)
             _log.warning("%s %s/%s: %s", *key, refusal)

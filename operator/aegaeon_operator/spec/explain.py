@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from aegaeon_operator.spec.base import DNS_LABEL, DNS_SUBDOMAIN, SECRET_KEY, SERVED_NAME
-from aegaeon_operator.spec.kubernetes import AMOUNT, QUALIFIED
+from aegaeon_operator.spec.kubernetes import AMOUNT, LABEL_VALUE, QUALIFIED
 from aegaeon_operator.spec.pods import owned
 from aegaeon_operator.spec.pods.containers import VARIABLE
 from aegaeon_operator.spec.quantity import DURATION, QUANTITY
@@ -39,6 +39,7 @@ ALLOWED = {
     SERVED_NAME: "letters, digits, '.', '_', '/' and '-', beginning and ending with a letter or digit",
     SECRET_KEY: "letters, digits, '.', '_' and '-'",
     VARIABLE: "letters, digits, '_', '-' and '.', without a digit first",
+    LABEL_VALUE: "the value of a label: at most 63 letters, digits, '.', '_' and '-'",
     QUALIFIED: "a name such as nvidia.com/gpu",
     r"^[A-Za-z0-9][-A-Za-z0-9._:/@]*$": "an image such as registry.example/name:tag or name@sha256:...",
     r"^[!-~]+$": "ASCII without spaces",

@@ -29,6 +29,8 @@ NamespaceOrAll = Annotated[str, Field(min_length=1, max_length=63, pattern=_NAME
 Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:/@]*$")]
 _Origin = Annotated[str, Field(min_length=1, max_length=253, pattern=_ORIGIN)]
 _Text = Annotated[str, Field(max_length=1024)]
+LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_VALUE)]
 
 
 def _amount(value: object) -> object:
@@ -71,7 +73,8 @@ Cidr = Annotated[
     AfterValidator(_network),
 ]
 Amounts = Annotated[dict[str, Annotated[_Amount, WithJsonSchema(_AMOUNT_SCHEMA | _AMOUNT_RULE)]], Field(max_length=16)]
-Labels = Annotated[dict[str, _Text], Field(max_length=64)]
+Labels = Annotated[dict[str, LabelValue], Field(max_length=64)]
+Annotations = Annotated[dict[str, _Text], Field(max_length=64)]
 
 
 class Autoscaling(Strict):

@@ -12,6 +12,7 @@ from aegaeon_operator.spec.kubernetes import Amount, Amounts, Image
 from aegaeon_operator.spec.one_of import OneOf
 from aegaeon_operator.spec.pods.lists import given_once
 from aegaeon_operator.spec.pods.owned import FOLDERS, PORTS
+from aegaeon_operator.spec.quantity import parse_amount
 from aegaeon_operator.spec.volumes import apart
 
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_.-]*$"
@@ -19,6 +20,8 @@ _PORTS_SAID = f"must be none of {', '.join(map(str, PORTS))}, which the pool's o
 _VALUES = OneOf("value", "value_from")
 _SOURCES = OneOf("field_ref", "resource_field_ref", "secret_key_ref", "config_map_key_ref")
 _PROBES = OneOf("http_get", "tcp_socket", "grpc", "exec")
+_PROBED = "probes of an init container need restartPolicy: Always; one that ends before the others start has none"
+_ABOVE = "requests must not be more than limits; raise the limit, or lower the request"
 _Text = Annotated[str, Field(max_length=4096)]
 _Words = Annotated[tuple[_Text, ...], Field(max_length=64)]
 _Port = Annotated[int, Field(ge=1, le=65535)]
@@ -132,11 +135,26 @@ Claims = Annotated[
 class ResourceAmounts(Strict):
     """What a container is promised, and what it may use."""
 
+    model_config = rules(
+        (
+            "!has(self.requests) || !has(self.limits) || self.requests.all(r, !(r in self.limits) || "
+            "!isQuantity(string(self.requests[r])) || !isQuantity(string(self.limits[r])) || "
+            "quantity(string(self.requests[r])).compareTo(quantity(string(self.limits[r]))) <= 0)",
+            _ABOVE,
+        )
+    )
+
     requests: Amounts = Field(default={}, description="What the scheduler of Kubernetes reserves, for example cpu: 2.")
     limits: Amounts = Field(default={}, description="The most that it may use.")
     claims: Claims = Field(
         default=(), description="Devices of dynamic resource allocation: claims of resourceClaims that it uses."
     )
+
+    @model_validator(mode="after")
+    def _within_limits(self) -> Self:
+        both = [(one, self.limits[name]) for name, one in self.requests.items() if name in self.limits]
+        amounts = [(parse_amount(request) or 0, parse_amount(limit) or 0) for request, limit in both]
+        return self._refused((_ABOVE,) if any(request > limit for request, limit in amounts) else ())
 
 
 class HttpGet(Strict):
@@ -227,6 +245,20 @@ class InitContainer(Container):
     """A container that ends before the pool's own starts, or with restartPolicy Always a sidecar that starts before it
     and ends after it."""
 
+    model_config = rules(
+        (
+            "has(self.restartPolicy) || "
+            "!(has(self.startupProbe) || has(self.readinessProbe) || has(self.livenessProbe))",
+            _PROBED,
+        )
+    )
+
     restart_policy: Literal["Always"] | None = Field(
         default=None, description="Always: a sidecar; left out: it must end before the next one starts."
     )
+
+    @model_validator(mode="after")
+    def _probed(self) -> Self:
+        if self.restart_policy is None and (self.startup_probe or self.readiness_probe or self.liveness_probe):
+            raise ValueError(_PROBED)
+        return self

@@ -2,29 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from aegaeon_operator.spec.base import ObjectName, Strict
-from aegaeon_operator.spec.kubernetes import Labels, QualifiedName
+from aegaeon_operator.spec.cel import rules
+from aegaeon_operator.spec.kubernetes import Labels, LabelValue, QualifiedName
 
 _Key = Annotated[str, Field(min_length=1, max_length=316)]
-_Value = Annotated[str, Field(max_length=63)]
-_Values = Annotated[tuple[_Value, ...], Field(max_length=64)]
+_Values = Annotated[tuple[LabelValue, ...], Field(max_length=64)]
 _Weight = Annotated[int, Field(ge=1, le=100)]
 _LabelKeys = Annotated[tuple[_Key, ...], Field(max_length=16)]
 _OF_PODS = "Labels of the pods that are meant."
+_ALL_TAINTS = "without key it is for all taints, which takes operator: Exists"
+_NO_VALUE = "with operator: Exists there is no value; remove it, or take operator: Equal"
+_FOR_SECONDS = "tolerationSeconds needs effect: NoExecute; with the others a pod that runs stays"
+_VALUES = "In and NotIn need values, Exists and DoesNotExist take none, and Gt and Lt take one"
+_DOMAINS = "minDomains needs whenUnsatisfiable: DoNotSchedule"
+# Of a requirement: how many values each operator takes.
+_COUNTED = (
+    "self.operator in ['In', 'NotIn'] ? size(self.values) > 0 : "
+    "self.operator in ['Exists', 'DoesNotExist'] ? size(self.values) == 0 : size(self.values) == 1"
+)
+
+
+def _counted(operator: str, values: tuple[str, ...]) -> bool:
+    if operator in ("In", "NotIn"):
+        return len(values) > 0
+    return len(values) == (0 if operator in ("Exists", "DoesNotExist") else 1)
 
 
 class Toleration(Strict):
     """A taint of nodes that pods may run in spite of, as Kubernetes writes it."""
 
+    model_config = rules(
+        ("(has(self.key) && self.key != '') || (has(self.operator) && self.operator == 'Exists')", _ALL_TAINTS),
+        ("!has(self.operator) || self.operator == 'Equal' || !has(self.value) || self.value == ''", _NO_VALUE),
+        ("!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')", _FOR_SECONDS),
+    )
+
     key: Annotated[str, Field(max_length=316)] | None = Field(
         default=None, description="Key of the taint; left out, with operator Exists: every taint."
     )
     operator: Literal["Exists", "Equal"] | None = Field(default=None, description="How the value is compared.")
-    value: Annotated[str, Field(max_length=63)] | None = Field(default=None, description="Value of the taint.")
+    value: LabelValue | None = Field(default=None, description="Value of the taint.")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
         default=None, description="Effect of the taint; left out: all effects."
     )
@@ -32,13 +55,31 @@ class Toleration(Strict):
         default=None, description="How long a pod stays after such a taint came (NoExecute)."
     )
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        return self._refused(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        if not self.key and self.operator != "Exists":
+            yield _ALL_TAINTS
+        if self.operator == "Exists" and self.value:
+            yield _NO_VALUE
+        if self.toleration_seconds is not None and self.effect != "NoExecute":
+            yield _FOR_SECONDS
+
 
 class LabelRequirement(Strict):
     """What a label must be."""
 
+    model_config = rules((_COUNTED, _VALUES))
+
     key: _Key = Field(description="Key of the label.")
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(description="How it is compared with values.")
     values: _Values = Field(default=(), description="With In and NotIn: the values; with the others: none.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        return self._refused(() if _counted(self.operator, self.values) else (_VALUES,))
 
 
 class LabelSelector(Strict):
@@ -53,11 +94,17 @@ class LabelSelector(Strict):
 class NodeRequirement(Strict):
     """What a label, or a field, of a node must be."""
 
+    model_config = rules((_COUNTED, _VALUES))
+
     key: _Key = Field(description="Key of the label, or the field metadata.name.")
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"] = Field(
         description="How it is compared with values."
     )
     values: _Values = Field(default=(), description="What it is compared with; Gt and Lt take one number.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        return self._refused(() if _counted(self.operator, self.values) else (_VALUES,))
 
 
 class NodeSelectorTerm(Strict):
@@ -139,6 +186,8 @@ class Affinity(Strict):
 class Spread(Strict):
     """How pods of a component are spread; one of the same topologyKey replaces the operator's."""
 
+    model_config = rules(("!has(self.minDomains) || self.whenUnsatisfiable == 'DoNotSchedule'", _DOMAINS))
+
     max_skew: Annotated[int, Field(ge=1, le=1024)] = Field(description="Pods more in one place than in another.")
     topology_key: QualifiedName = Field(description="Label of nodes whose value is a place.")
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = Field(
@@ -157,3 +206,8 @@ class Spread(Strict):
         default=None, description="Whether nodes with taints that the pod does not tolerate count."
     )
     match_label_keys: _LabelKeys = Field(default=(), description="Labels whose values are those of the new pod.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        waits = self.when_unsatisfiable == "DoNotSchedule"
+        return self._refused(() if self.min_domains is None or waits else (_DOMAINS,))

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from aegaeon_operator.spec.base import DottedName, ObjectName, Strict
 from aegaeon_operator.spec.cel import list_map, rules
-from aegaeon_operator.spec.kubernetes import Labels
+from aegaeon_operator.spec.kubernetes import Annotations, Labels
 from aegaeon_operator.spec.one_of import OneOf
 from aegaeon_operator.spec.pods.containers import Container, Env, InitContainer, OwnMount, ResourceAmounts
 from aegaeon_operator.spec.pods.lists import given_once
@@ -76,7 +76,7 @@ class PodTemplate(Strict):
     )
 
     labels: Labels = Field(default={}, description="Further labels.")
-    annotations: Labels = Field(default={}, description="Further annotations.")
+    annotations: Annotations = Field(default={}, description="Further annotations.")
     node_selector: Labels = Field(default={}, description="Labels that a node must have.")
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = Field(
         default=(), description="Taints of nodes that pods may run in spite of."

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from aegaeon_operator.spec.base import PATH, SECRET_KEY, DottedName, ObjectName, Strict
 from aegaeon_operator.spec.cel import rules
-from aegaeon_operator.spec.kubernetes import Amount, Labels
+from aegaeon_operator.spec.kubernetes import Amount, Annotations
 from aegaeon_operator.spec.one_of import OneOf
 
 _KINDS = OneOf("empty_dir", "config_map", "secret", "persistent_volume_claim", "host_path", "csi")
@@ -73,7 +73,7 @@ class CsiVolume(Strict):
     driver: DottedName = Field(description="Name of the driver.")
     read_only: bool = Field(default=False, description="Whether it can only be read.")
     fs_type: Annotated[str, Field(max_length=63)] = Field(default="", description="File system.")
-    volume_attributes: Labels = Field(default={}, description="What the driver wants to know.")
+    volume_attributes: Annotations = Field(default={}, description="What the driver wants to know.")
 
 
 class PodVolume(Strict):

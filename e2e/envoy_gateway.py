@@ -1,11 +1,12 @@
-"""Envoy Gateway in the cluster, from its Go module and its own chart: a Gateway for tenants' HTTPRoutes."""
+"""Envoy Gateway in the cluster, from its Go module and its own chart."""
 
 from __future__ import annotations
 
 import importlib.resources
-import json
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from string import Template
 
@@ -15,19 +16,26 @@ from e2e.cluster.layout import Layout
 from e2e.kubectl import define, helm, kubectl
 
 NAMESPACE = "envoy-gateway-system"
-GATEWAY = "tenants"
 _CONTROLLER = "localhost/envoy-gateway:1.9.1"
 _PROXY = "localhost/envoy:1.40.0"
 _MODULE = "github.com/envoyproxy/gateway"
-_MANIFESTS = Path(__file__).parent / "envoy_gateway.yaml"
 
 
-def install(kubeconfig: Path, layout: Layout) -> None:
-    """Images, definitions, the controller, and a Gateway `tenants` in its namespace that takes routes from all."""
+@contextmanager
+def installed(kubeconfig: Path, layout: Layout) -> Iterator[None]:
+    """For the time of a `with`. The definitions of the Gateway API and its own stay."""
     build(("envoy-gateway",))
     controller = images.of_program(layout, _CONTROLLER, layout.binaries / "envoy-gateway")
     images.load(layout, [controller, _proxy_image(layout)])
     define(kubeconfig, definitions.files(definitions.GATEWAY_API))
+    try:
+        _install(kubeconfig)
+        yield
+    finally:
+        helm(kubeconfig, "uninstall", "eg", "--namespace", NAMESPACE, "--ignore-not-found", "--wait")
+
+
+def _install(kubeconfig: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         chart = Path(scratch) / "gateway-helm"
         shipped = source("envoy-gateway", _MODULE) / "charts" / "gateway-helm"
@@ -37,23 +45,9 @@ def install(kubeconfig: Path, layout: Layout) -> None:
         kubectl(kubeconfig, "apply", "--server-side", "-f", str(generated))
         settings = ["crds.enabled=false", "topologyInjector.enabled=false"]
         settings += [f"global.images.envoyProxy.image={_PROXY}", "global.images.envoyProxy.pullPolicy=Never"]
-        options = ("--create-namespace", "--skip-crds", "--wait", "--timeout=120s")
+        options = ("--create-namespace", "--skip-crds", "--wait", "--timeout=300s")
         sets = [word for one in settings for word in ("--set", one)]
         helm(kubeconfig, "upgrade", "--install", "eg", str(chart), "--namespace", NAMESPACE, *options, *sets)
-    kubectl(kubeconfig, "apply", "-f", str(_MANIFESTS))
-    kubectl(kubeconfig, "-n", NAMESPACE, "wait", "--for=condition=Programmed", f"gateway/{GATEWAY}", "--timeout=120s")
-
-
-def uninstall(kubeconfig: Path) -> None:
-    """The definitions stay."""
-    kubectl(kubeconfig, "delete", "-f", str(_MANIFESTS), "--ignore-not-found")
-    helm(kubeconfig, "uninstall", "eg", "--namespace", NAMESPACE, "--wait")
-
-
-def address(kubeconfig: Path) -> str:
-    """Of the Gateway's proxy, routed to from this machine."""
-    found = json.loads(kubectl(kubeconfig, "-n", NAMESPACE, "get", "gateway", GATEWAY, "-o", "json"))
-    return str(found["status"]["addresses"][0]["value"])
 
 
 def _write_values(chart: Path) -> None:

@@ -30,6 +30,18 @@ def with_redis(server: Path) -> Iterator[None]:
         helm(server, "uninstall", "aegaeon", *WHERE, "--wait")
 
 
+@contextmanager
+def with_values(server: Path, *values: str) -> Iterator[None]:
+    """The chart that is there with these values beside its own, for the time of a `with`."""
+    sets = [word for one in values for word in ("--set", one)]
+    wait = ("--wait", "--timeout=240s")
+    helm(server, "upgrade", "aegaeon", CHART, *WHERE, "--reuse-values", *wait, *sets)
+    try:
+        yield
+    finally:
+        helm(server, "rollback", "aegaeon", *WHERE, *wait)
+
+
 def remove(server: Path) -> None:
     """Whatever is there."""
     helm(server, "uninstall", "aegaeon", *WHERE, "--ignore-not-found", "--wait")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +20,15 @@ CHART = str(REPOSITORY / "helm" / "aegaeon")
 def kubectl(kubeconfig: Path, *words: str, stdin: str | None = None) -> str:
     """Run kubectl. Raises ClusterError with what it said."""
     return run(binary("kubectl"), f"--kubeconfig={kubeconfig}", *words, stdin=stdin)
+
+
+def kubectl_aegaeon(kubeconfig: Path, *words: str) -> subprocess.Popen[str]:
+    """`kubectl aegaeon` of a person whose PATH has the plugin."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "KUBECONFIG": str(kubeconfig)}
+    pipe = subprocess.PIPE
+    argv = [binary("kubectl"), "aegaeon", *words]
+    return subprocess.Popen(argv, env=env, stdout=pipe, stderr=pipe, text=True, encoding="utf-8")
 
 
 def filenames(files: Iterable[Path]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 
+from e2e.claims.manifests import CLAIMS, RESOURCES, allocated, claim_template, device_class, devices_of
 from e2e.cluster.layout import Layout
 from e2e.fake_nodes import LABEL, fake_nodes, scheduling
 from e2e.gating_webhook import GATE, QUEUE, gating
@@ -21,7 +22,6 @@ from e2e.polling import poll
 Json = dict[str, Any]
 NAMESPACE = "aegaeon-devices"
 CPUS = {"fake-one": 32, "fake-two": 32}
-DRIVER = "gpu.aegaeon.example"
 HERE = {"nodeSelector": LABEL}
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300, func_only=True)]
 
@@ -41,27 +41,12 @@ def server(kubeconfig: Path, control_plane: Layout, api: client.ApiClient, tmp_p
 @pytest.fixture
 def devices(server: Path) -> Iterator[Path]:
     """One device on each node, as their driver would publish them, and a template of claims for one."""
-    selector = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}
-    one = {"name": "gpu", "exactly": {"deviceClassName": DRIVER}}
-    template = {"spec": {"devices": {"requests": [one]}}}
-    class_of = resource("DeviceClass", DRIVER, {"selectors": [selector]})
-    published = [class_of, *(devices_of(node, 1) for node in CPUS)]
-    apply(server, *published, resource("ResourceClaimTemplate", "one-gpu", template))
+    published = [device_class(), *(devices_of(node, 1) for node in CPUS)]
+    apply(server, *published, claim_template())
     try:
         yield server
     finally:
         kubectl(server, "delete", "-f", "-", stdin="\n---\n".join(map(json.dumps, published)))
-
-
-def resource(kind: str, name: str, spec: Json) -> Json:
-    return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
-
-
-def devices_of(node: str, count: int, generation: int = 1) -> Json:
-    """What a driver publishes of a node."""
-    of = {"name": node, "generation": generation, "resourceSliceCount": 1}
-    found = [{"name": f"gpu-{number}"} for number in range(count)]
-    return resource("ResourceSlice", f"{node}-gpus", {"driver": DRIVER, "nodeName": node, "pool": of, "devices": found})
 
 
 def engines(server: Path) -> list[Json]:
@@ -73,14 +58,6 @@ def engines(server: Path) -> list[Json]:
 def placed(server: Path) -> dict[str, str]:
     """Nodes of engines that have one."""
     return {one["metadata"]["name"]: one["spec"]["nodeName"] for one in engines(server) if one["spec"].get("nodeName")}
-
-
-def allocated(server: Path) -> dict[str, str]:
-    """By the pod that has it reserved: the node whose device its claim was allocated."""
-    claims = [one["status"] for one in objects(server, "resourceclaims") if one.get("status", {}).get("reservedFor")]
-    results = [(one["reservedFor"][0]["name"], one["allocation"]["devices"]["results"]) for one in claims]
-    assert all(one["driver"] == DRIVER for _, found in results for one in found)
-    return {name: found[0]["pool"] for name, found in results}
 
 
 def condition(server: Path, kind: str) -> tuple[str, str, str]:
@@ -97,15 +74,14 @@ def counted(server: Path) -> str:
 
 
 def test_each_engine_gets_a_claim_of_its_own_and_waits_where_no_device_is_left(devices: Path) -> None:
-    claims = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
-    template = {**HERE, "resourceClaims": claims, "resources": {"claims": [{"name": "gpu"}]}}
+    template = {**HERE, "resourceClaims": CLAIMS, "resources": RESOURCES}
     gpu = {"device": "cuda:0"}
     whole = pool("demo", engines={"replicas": 3}, accelerator=gpu, podTemplate=template, controlPodTemplate=HERE)
     with operator(devices):
         apply(devices, whole, models("red", "demo", "llama"))
         poll("two have a device", lambda: len(placed(devices)) == 2, 90)
 
-        assert allocated(devices) == placed(devices)
+        assert allocated(objects(devices, "resourceclaims")) == placed(devices)
         assert set(placed(devices).values()) == set(CPUS)
         poll("two count", lambda: counted(devices) == "2/3", 60)
         poll("why not the third", lambda: "cannot allocate all claims" in condition(devices, "EnginesReady")[2], 60)
@@ -115,7 +91,7 @@ def test_each_engine_gets_a_claim_of_its_own_and_waits_where_no_device_is_left(d
 
         apply(devices, devices_of("fake-one", 2, generation=2))
         poll("a device came for the third", lambda: counted(devices) == "3/3", 90)
-        assert sorted(allocated(devices).values()) == ["fake-one", "fake-one", "fake-two"]
+        assert sorted(allocated(objects(devices, "resourceclaims")).values()) == ["fake-one", "fake-one", "fake-two"]
         assert condition(devices, "EnginesReady")[:2] == ("True", "AllReady")
 
 

@@ -4,7 +4,6 @@ answer, for pods that the controllers of the API server made."""
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from kubernetes import client
 
 from e2e.cluster.layout import default_layout
 from e2e.envoy import free_ports
-from e2e.kubectl import binary, in_namespace, kubectl
+from e2e.kubectl import in_namespace, kubectl, kubectl_aegaeon
 from e2e.kubelet import Machine, kubelet
 from e2e.operating import apply, kill, killed_operator, models, namespace_of, objects, pool
 from e2e.polling import poll
@@ -55,12 +54,7 @@ class Plugin:
     machine: Machine
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        env = {**os.environ, "PATH": path, "KUBECONFIG": str(self.kubeconfig)}
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            [binary("kubectl"), "aegaeon", *words], env=env, stdout=pipe, stderr=pipe, text=True, encoding="utf-8"
-        )
+        return kubectl_aegaeon(self.kubeconfig, *words)
 
     def run(self, *words: str) -> tuple[int, str, str]:
         """Exit status, standard output and error."""

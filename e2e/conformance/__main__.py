@@ -12,12 +12,12 @@ from pathlib import Path
 import click
 
 from e2e import istio
+from e2e.balancer import load_balancer
 from e2e.cluster import binaries
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import Layout, default_layout
 from e2e.cluster.node import ctr
 from e2e.conformance import manifests, pickers, results
-from e2e.conformance.balancer import load_balancer
 from e2e.kubectl import REPOSITORY, kubectl
 
 _LIMIT = "40m"

@@ -2,7 +2,6 @@
 what a decode step does to its tokens."""
 
 from aegaeon_native._core import (
-    FEW_ROWS,
     NO_TOKEN,
     BlockPool,
     CopyLane,
@@ -16,12 +15,12 @@ from aegaeon_native._core import (
     SlabPool,
     StageRing,
     advance,
-    few_rows,
     likeliest,
+    row_product,
+    row_product_supported,
 )
 
 __all__ = [
-    "FEW_ROWS",
     "NO_TOKEN",
     "BlockPool",
     "CopyLane",
@@ -35,6 +34,7 @@ __all__ = [
     "SlabPool",
     "StageRing",
     "advance",
-    "few_rows",
     "likeliest",
+    "row_product",
+    "row_product_supported",
 ]

@@ -389,13 +389,15 @@ class StageRing:
         """
 
 NO_TOKEN: int
-FEW_ROWS: int
 
-def few_rows(x: int, weights: int, out: int, rows: int, outer: int, inner: int, piece: int) -> bool:
+def row_product_supported() -> bool:
+    """Whether this processor can: it needs AVX-512."""
+
+def row_product(x: int, weights: int, out: int, rows: int, outer: int, inner: int) -> None:
     """out [rows, outer] = x [rows, inner] @ weights [outer, inner].T, float32, contiguous, at these addresses.
 
-    Each sum runs in order over `piece` items at a time, and over the sums of the pieces. False, and nothing is written,
-    above FEW_ROWS rows and on a processor without AVX-512.
+    The bits of a row are the same whatever the number of rows: each sum runs in order over 512 items at a time, and
+    over their sums. By one thread, without the GIL. Raises NativeError where it is not supported.
     """
 
 def likeliest(logits: int, rows: int, columns: int, stride: int) -> list[int]:

@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <optional>
 
-#include "aegaeon/few_rows.hpp"
+#include "aegaeon/errors.hpp"
 #include "aegaeon/likeliest.hpp"
+#include "aegaeon/row_product.hpp"
 #include "bindings.hpp"
 
 namespace {
@@ -27,14 +28,12 @@ void advance(const Int32s& tokens, std::uintptr_t ids, std::uintptr_t places, st
   for (std::int32_t& end : std::span{reinterpret_cast<std::int32_t*>(ends), rows}) ++end;
 }
 
-// Of as many rows as given; false: not on this processor, or not so many.
-bool few_rows(std::uintptr_t x, std::uintptr_t weights, std::uintptr_t out, std::size_t rows, std::size_t outer,
-              std::size_t inner, std::size_t piece) {
-  if (rows < 1 || rows > aegaeon::kFewRows || piece < 1 || !aegaeon::few_rows_supported()) return false;
+void row_product(std::uintptr_t x, std::uintptr_t weights, std::uintptr_t out, std::size_t rows, std::size_t outer,
+                 std::size_t inner) {
+  if (!aegaeon::row_product_supported()) throw aegaeon::NativeError("row_product: this processor has no AVX-512");
   const nb::gil_scoped_release released;
-  aegaeon::few_rows({reinterpret_cast<const float*>(x), reinterpret_cast<const float*>(weights),
-                     reinterpret_cast<float*>(out), rows, outer, inner, piece});
-  return true;
+  aegaeon::row_product({reinterpret_cast<const float*>(x), reinterpret_cast<const float*>(weights),
+                        reinterpret_cast<float*>(out), rows, outer, inner});
 }
 
 }  // namespace
@@ -42,7 +41,7 @@ bool few_rows(std::uintptr_t x, std::uintptr_t weights, std::uintptr_t out, std:
 void bind_logits(nb::module_& m) {
   m.attr("NO_TOKEN") = aegaeon::kNoToken;
   m.def("likeliest", &likeliest, "logits"_a, "rows"_a, "columns"_a, "stride"_a);
-  m.attr("FEW_ROWS") = aegaeon::kFewRows;
-  m.def("few_rows", &few_rows, "x"_a, "weights"_a, "out"_a, "rows"_a, "outer"_a, "inner"_a, "piece"_a);
+  m.def("row_product", &row_product, "x"_a, "weights"_a, "out"_a, "rows"_a, "outer"_a, "inner"_a);
+  m.def("row_product_supported", &aegaeon::row_product_supported);
   m.def("advance", &advance, "tokens"_a, "ids"_a, "places"_a, "ends"_a);
 }

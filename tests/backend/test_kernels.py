@@ -7,10 +7,10 @@ import sys
 
 PROGRAM = """
 import torch
-from aegaeon_sidecar.backends.rows import few_rows_product
+from aegaeon_sidecar.backends.rows import steady_product
 from aegaeon_sidecar.memory.outside import outside_bytes
 
-product = few_rows_product(torch.float32)
+product = steady_product(torch.float32, threads=2)
 weights = [torch.zeros(64 + 32 * number, 128) for number in range(18)]
 before = outside_bytes()
 with torch.inference_mode():

@@ -65,6 +65,13 @@ def test_processes_can_parse_the_configuration_written_for_them(tmp_path: Path) 
     assert read_sidecar_config(tmp_path / "engine.json").role == "unified"
 
 
+def test_a_thousand_models_with_the_longest_names_fit_a_secret() -> None:
+    names = [f"{number:04}".ljust(200, "m") for number in range(1024)]
+    pools = (gpu_pool(), model_pool("red", *names[:512]), model_pool("blue", *names[512:]))
+    config = by_key(decided(*pools).manifests)[ChildKey("Secret", "infra", "pool-config")]
+    assert sum(len(entry(config, name)) for name in config["data"]) <= 1 << 20, "what API servers take"
+
+
 def test_models_are_added_and_removed_without_changing_the_pod_template() -> None:
     before, after = (by_key(decided(*pools).manifests) for pools in (POOLS[:2], POOLS))
     workloads = [key for key in before if key.kind in ("Deployment", "StatefulSet")]

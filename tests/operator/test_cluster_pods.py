@@ -128,8 +128,7 @@ def test_pods_leave_a_lost_node_within_seconds_unless_their_overlay_says_otherwi
 def test_a_standby_is_a_second_scheduler_whose_address_is_in_every_configuration() -> None:
     found = made(scheduling={"standby": True})
     config = next(one for key, one in found.items() if key.kind == "Secret" and key.name == "pool-config")
-    files = {name: json.loads(entry(config, f"{name}.json")) for name in ("scheduler", "standby", "gateway", "engine")}
-    assert files["scheduler"] == files["standby"], "they differ by their names in the Lease alone"
+    files = {name: json.loads(entry(config, f"{name}.json")) for name in ("scheduler", "gateway", "engine")}
     lease = files["scheduler"]["lease"]
     assert (lease["namespace"], lease["name"], lease["owner"]["kind"]) == ("infra", "pool-scheduler", "GpuPool")
     for name in ("gateway", "engine"):
@@ -139,7 +138,9 @@ def test_a_standby_is_a_second_scheduler_whose_address_is_in_every_configuration
     assert kinds == {"Deployment", "Service", "NetworkPolicy"}
     for name, other in (("scheduler", "standby"), ("standby", "scheduler")):
         spec = pod(found, f"pool-{name}")["spec"]
-        assert spec["containers"][0]["command"][-2:] == ["--holder", "$(POD_NAME)"]
+        assert spec["containers"][0]["command"][-3:] == [f"/etc/aegaeon/config/{name}.json", "--holder", "$(POD_NAME)"]
+        (own,) = (one["secret"]["items"] for one in spec["volumes"] if one["name"] == "config")
+        assert own == [{"key": "scheduler.json", "path": f"{name}.json"}], "names in the Lease alone differ"
         (apart,) = spec["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
         labels = apart["podAffinityTerm"]["labelSelector"]["matchLabels"]
         assert labels["app.kubernetes.io/component"] == other

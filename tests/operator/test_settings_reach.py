@@ -217,7 +217,7 @@ def processes(manifests: dict[ChildKey, Json], folder: Path) -> dict[str, Any]:
             read["core"] = core_config(read["scheduler"])
         elif name == "gateway.json":
             read["gateway"] = read_gateway_config(file)
-        elif name != "standby.json":  # the scheduler's once more
+        else:
             read["engine"][name] = read_sidecar_config(file)
     return read
 

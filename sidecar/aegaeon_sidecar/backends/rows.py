@@ -1,13 +1,13 @@
-"""Matrix products of few rows that read weights as they lie, and whose rows do not depend on how many others there are.
+"""Matrix products that read weights as they lie, and whose rows do not depend on how many others there are.
 
-A matrix library picks its kernel by the number of rows, and another kernel adds up in another order. From some number
-of rows on, in multiples of it, the kernel is the same: that number is measured, and batches are padded to it.
+In float32, with one thread, the native core's (`row_product`), which adds up in one order whatever the number of rows.
+Elsewhere a matrix library picks its kernel by the number of rows, and another kernel adds up in another order. From
+some number of rows on, in multiples of it, the kernel is the same: that number is measured, and batches are padded to
+it.
 
 torch's own product of a decode's few rows rearranges the weights or misses the vector units, and takes up to twice as
 long as one of weights that were packed beforehand, which would be a copy beside the range. oneDNN with the weights in
-the place of the inputs, and the few rows in that of the weights, packs the rows instead and is as quick
-(`few_rows_product`). Of up to FEW_ROWS rows the native core's product takes half as long or less, and adds up in the
-same order: it is used for weights of a shape where that was seen to be so, bit by bit.
+the place of the inputs, and the few rows in that of the weights, packs the rows instead and is as quick.
 
 In bfloat16 oneDNN adds up many rows, as those of a prompt, in another order than few, which depends on the weight's
 shape. They are computed in pieces of such sizes as were seen to give the bits of few.
@@ -20,21 +20,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import cache, lru_cache
-from math import nan
+from functools import cache, lru_cache, partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
-from aegaeon_native import FEW_ROWS, few_rows
+from aegaeon_native import row_product, row_product_supported
 
 _KEPT_KERNELS = {  # a model's decodes have some 80
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",
     "LRU_CACHE_CAPACITY": "256",
 }
 TILES = (1, 2, 4, 8, 16)
-PIECES = (512, 1024, 256, 2048, 4096, 1 << 30)  # oneDNN's, by the size of what is added up
 PROBED_ROWS, PROBED_COUNTS = 200, 48
 Shapes = tuple[tuple[int, int], ...]  # inner and outer size of each
 PROBED_SHAPES: Shapes = ((64, 96), (100, 50), (256, 1024), (1024, 512))
@@ -66,6 +64,13 @@ def low_rank_shapes(rank: int) -> Shapes:
     return tuple(shape for size in (128, 256, 512, 1024, 4096) for shape in ((size, rank), (rank, size)))
 
 
+def steady_linear(dtype: torch.dtype, threads: int, shapes: Shapes = PROBED_SHAPES) -> Product:
+    """`steady_product`, with batches padded to its `row_tile` for such weights; as it is where none was found."""
+    product = steady_product(dtype, threads)
+    tile = row_tile(dtype, threads, product, shapes)
+    return partial(padded_linear, tile=tile, product=product) if tile > 1 else product
+
+
 def padded_linear(x: Tensor, weight: Tensor, bias: Tensor | None, tile: int, product: Product = linear) -> Tensor:
     """linear(x, weight, bias) for x [rows, inner], computed over a multiple of `tile` rows."""
     missing = -len(x) % tile
@@ -74,56 +79,42 @@ def padded_linear(x: Tensor, weight: Tensor, bias: Tensor | None, tile: int, pro
     return product(pad(x, (0, 0, 0, missing)), weight, bias)[: len(x)]
 
 
-def steady_linear(x: Tensor, weight: Tensor, bias: Tensor | None, tile: int) -> Tensor:
-    """linear(x, weight, bias) for x [rows, inner], of rows that do not depend on the others. `tile`: of
-    `few_rows_product`."""
-    product = few_rows_product(weight.dtype)
-    weight = weight.contiguous()  # of others some numbers of rows have sums of another order
-    if 0 < len(x) <= FEW_ROWS:
-        piece = _piece(min(len(weight), _PROBED_OUTER), weight.shape[1], weight.dtype, torch.get_num_threads())
-        if piece:
-            few = _few_rows(x.contiguous(), weight, piece)
-            return few if bias is None else few + bias
-    return padded_linear(x, weight, bias, tile, product)
+def steady_product(dtype: torch.dtype, threads: int) -> Product:
+    """The quickest whose rows do not depend on the others, padded to its `row_tile`, on this CPU with so many threads:
+    the native core's, else oneDNN's where this build of torch has it, else torch's."""
+    if has_native_product(dtype, threads):
+        return _native
+    return _onednn if _has_onednn(dtype) else linear
+
+
+def has_native_product(dtype: torch.dtype, threads: int) -> bool:
+    """Whether `steady_product` is the native core's, of which any number of rows is computed as it is."""
+    return dtype is torch.float32 and threads == 1 and row_product_supported()
+
+
+def _native(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    x, weight = x.contiguous(), weight.contiguous()
+    outer, inner = weight.shape
+    out = x.new_empty(len(x), outer)
+    row_product(x.data_ptr(), weight.data_ptr(), out.data_ptr(), len(x), outer, inner)
+    return out if bias is None else out.add_(bias)
 
 
 @cache
-def _piece(outer: int, inner: int, dtype: torch.dtype, threads: int) -> int:
-    """Items that oneDNN adds up at a time in products with such weights; 0: not found, or it has several threads."""
-    product = few_rows_product(dtype)
-    if product is linear or dtype is not torch.float32 or threads > 1:
-        return 0
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(TURNED_ROWS + FEW_ROWS, inner, generator=generator)
-    weight = torch.randn(min(outer, 64), inner, generator=generator).repeat(-(-outer // 64), 1)[:outer]
-    few, wanted = x[:FEW_ROWS], product(x, weight, None)[:FEW_ROWS]
-    pieces = (piece for piece in PIECES if torch.equal(_few_rows(few, weight, piece), wanted))
-    return next(pieces, 0)
-
-
-def _few_rows(x: Tensor, weight: Tensor, piece: int) -> Tensor:
-    outer, inner = weight.shape
-    out = x.new_full((len(x), outer), nan)  # stays where the processor cannot
-    few_rows(x.data_ptr(), weight.data_ptr(), out.data_ptr(), len(x), outer, inner, piece)
-    return out
-
-
-@lru_cache
-def few_rows_product(dtype: torch.dtype) -> Product:
-    """oneDNN's where this build of torch has it for this CPU and dtype, else torch's."""
+def _has_onednn(dtype: torch.dtype) -> bool:
     os.environ.update({name: os.environ.get(name, kept) for name, kept in _KEPT_KERNELS.items()})
     try:
         with torch.inference_mode():
             _onednn(torch.zeros(2, 32, dtype=dtype), torch.zeros(32, 32, dtype=dtype), None)
     except (AttributeError, RuntimeError, NotImplementedError):
-        return linear
-    return _onednn
+        return False
+    return True
 
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if not len(x):
         return linear(x, weight, bias)
-    x = x.contiguous()
+    x, weight = x.contiguous(), weight.contiguous()  # of others some numbers of rows have sums of another order
     if len(x) > SURE_ROWS and x.dtype is torch.bfloat16:
         product = _in_pieces(x, weight)
     else:

@@ -29,6 +29,7 @@ from aegaeon_operator.reconcile.cluster.names import (
     TLS,
     certificates,
     child,
+    configuration,
     fingerprint,
     manifest,
     owned_by,
@@ -76,7 +77,7 @@ def desired(observed: Observed) -> Desired:
     configs = _configs(observed.key, pool, spec, observed.platform)
     catalog = tuple(_model(spec, model) for model in attached.served)
     served = {"models": list(catalog), "tenants": attached.tenants}
-    whole = configs | {name: configs[name] | served for name in SCHEDULERS}
+    whole = {configuration(name): configs[name] | (served if name in SCHEDULERS else {}) for name in configs}
     accepted = [one for one in observed.model_pools if _serves(attached, one.uid)]
     said = (
         _secret(observed.key, pool, "config", _files(whole)),

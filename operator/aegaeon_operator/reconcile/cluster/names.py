@@ -43,6 +43,11 @@ CERTIFICATES = {
 }
 
 
+def configuration(component: str) -> str:
+    """Whose configuration a component has: all schedulers have one, since a Secret would not hold large ones twice."""
+    return SCHEDULERS[0] if component in SCHEDULERS else component
+
+
 def child(key: Key, part: str) -> str:
     """Name of a child of the pool."""
     return f"{key.name}-{part}"

@@ -15,6 +15,7 @@ from aegaeon_operator.reconcile.cluster.names import (
     UID,
     certificates,
     child,
+    configuration,
     fingerprint,
     labels,
     selector,
@@ -146,7 +147,7 @@ def _covers(toleration: Json, key: str) -> bool:
 
 def own_volumes(key: Key, component: str) -> list[Volume]:
     """Its own configuration and the certificate of its own role, no other."""
-    items = [{"key": f"{component}.json", "path": f"{component}.json"}]
+    items = [{"key": f"{configuration(component)}.json", "path": f"{component}.json"}]
     config = {"secret": {"secretName": child(key, "config"), "items": items, "defaultMode": 0o440}}
     tls = secret_volume(key, certificates(CERTIFICATES[component]), TLS, "tls")
     return [Volume("config", CONFIG, config, read_only=True), tls]

@@ -23,7 +23,7 @@ from aegaeon_sidecar.backends.decodes import Decodes
 from aegaeon_sidecar.backends.device import drained_on_error, on, open_devices, recorded
 from aegaeon_sidecar.backends.draws import FOLLOWED, on_device
 from aegaeon_sidecar.backends.graphs import Capture, cuda_graphs
-from aegaeon_sidecar.backends.rows import Product, few_rows_product, padded_linear, row_tile
+from aegaeon_sidecar.backends.rows import Product, has_native_product, padded_linear, row_tile, steady_product
 from aegaeon_sidecar.backends.torch.attention import Gathered
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.decoder import Decoder, Given, Part
@@ -61,8 +61,8 @@ class TorchBackend:
 
     Not thread-safe for one model; different models may step from different threads. With the same batch composition
     (tokens, positions) a step gives bitwise the same logits, wherever the blocks lie. With `batch_invariant` (default)
-    also whatever the rest of the batch is, if the matrix library allows it on this machine (see `rows`); that costs
-    nothing from 4 sequences on and up to three times a matrix-vector product for one alone.
+    also whatever the rest of the batch is, if the products of this machine allow it (see `rows`): it costs nothing in
+    float32 with one thread, else up to three times a matrix-vector product for one sequence alone.
 
     `paged`: decodes run at one fixed shape over the blocks where they lie (see `decodes`), which is how a GPU's are
     batch-invariant, and may be launched before the tokens of the step before are known to the host; None: on a GPU.
@@ -104,9 +104,12 @@ class TorchBackend:
 
     @property
     def _product(self) -> Product:
-        """torch's own, whose sums in bfloat16 depend on the number of rows."""
-        steady = self._wants_invariance and not self._paged and self._dtype is torch.bfloat16
-        return few_rows_product(self._dtype) if steady else linear
+        """torch's own, whose sums in bfloat16 depend on the number of rows, or what is quicker for few rows. In float32
+        not oneDNN's: it would keep a kernel for each number of rows, and a prompt may have any."""
+        steady, threads = self._wants_invariance and not self._paged, torch.get_num_threads()
+        if steady and (self._dtype is torch.bfloat16 or has_native_product(self._dtype, threads)):
+            return steady_product(self._dtype, threads)
+        return linear
 
     @property
     def _linear(self) -> Product:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from aegaeon_sidecar.backends import AdapterLimits, AdapterWeights, StepInput
-from aegaeon_sidecar.backends.rows import few_rows_product, low_rank_shapes, row_tile, steady_linear
+from aegaeon_sidecar.backends.rows import Product, low_rank_shapes, steady_linear
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.domain.errors import BackendError, ConfigError, ModelError, WeightsError
 from aegaeon_sidecar.models.adapters import lay_out_adapter, read_adapter
@@ -33,11 +33,11 @@ _OTHER_BASE = "it is an adapter of another base model"
 class Rows:
     """What vLLM's layers call for their low-rank products. `groups`: slots, and the rows of a step that each computes.
 
-    No row of a product depends on the rest of its batch (`steady_linear` with this `tile`). Products are of float32, as
-    vLLM's are: in 16 bits, narrow matrices have kernels that no number of rows makes the same.
+    No row of a product depends on the rest of its batch (`linear`). Products are of float32, as vLLM's are: in 16 bits,
+    narrow matrices have kernels that no number of rows makes the same.
     """
 
-    tile: int
+    linear: Product
     groups: Seq[tuple[int, Tensor | slice]] = ()
 
     def add_lora_linear(
@@ -53,8 +53,8 @@ class Rows:
         for slot, rows in self.groups:
             part, start = x[rows].float(), 0
             for a, b, width in zip(lora_a_stacked, lora_b_stacked, output_slices, strict=True):
-                low = steady_linear(part, a[slot, 0].float(), None, self.tile)
-                y[rows, start : start + width] += steady_linear(low, b[slot, 0].float(), None, self.tile).to(y.dtype)
+                low = self.linear(part, a[slot, 0].float(), None)
+                y[rows, start : start + width] += self.linear(low, b[slot, 0].float(), None).to(y.dtype)
                 start += width
 
 
@@ -69,13 +69,13 @@ class _Target:
 class Adapters:
     """Made when a model has its first adapter, as its layers are wrapped for it."""
 
-    def __init__(self, config: Any, model: Any, limits: AdapterLimits, tile: int, dtype: str) -> None:
-        """`tile`: see Rows. Raises ModelError where vLLM has no adapters for the model, or its slots take more than
+    def __init__(self, config: Any, model: Any, limits: AdapterLimits, linear: Product, dtype: str) -> None:
+        """`linear`: see Rows. Raises ModelError where vLLM has no adapters for the model, or its slots take more than
         `limits.nbytes`."""
         self._model, self._limits, self._dtype = model, limits, dtype
         self._settings = surface.adapter_settings(config, limits.max_rank, limits.slots)
         self._manager = surface.wrapped(config, model, self._settings)
-        self._rows = Rows(tile)
+        self._rows = Rows(linear)
         self._slots: OrderedDict[str, int] = OrderedDict()  # vLLM's number of each adapter, by its key; oldest first
         self._next = 1
         for module in self._manager.modules.values():
@@ -198,9 +198,9 @@ def _indices(rows: list[int]) -> Tensor | slice:
     return slice(first, end) if end - first == len(rows) else torch.tensor(rows)
 
 
-def adapter_tile(rank: int) -> int:
-    """The tile of Rows for adapters of this rank. It is probed, for up to seconds."""
-    return row_tile(torch.float32, torch.get_num_threads(), few_rows_product(torch.float32), low_rank_shapes(rank)) or 1
+def adapter_linear(rank: int) -> Product:
+    """That of Rows for adapters of this rank. Its tile is probed, for up to seconds."""
+    return steady_linear(torch.float32, torch.get_num_threads(), low_rank_shapes(rank))
 
 
 def _settings(directory: Path) -> bytes:

@@ -24,16 +24,16 @@ from aegaeon_sidecar.backends.completed import CompletedStep, chosen_rows, wante
 from aegaeon_sidecar.backends.decodes import Decodes
 from aegaeon_sidecar.backends.draws import FOLLOWED, on_device
 from aegaeon_sidecar.backends.graphs import Capture
-from aegaeon_sidecar.backends.rows import few_rows_product, row_tile
+from aegaeon_sidecar.backends.rows import steady_linear, steady_product
 from aegaeon_sidecar.backends.vllm import surface
-from aegaeon_sidecar.backends.vllm.adapters import Adapters, adapter_tile
+from aegaeon_sidecar.backends.vllm.adapters import Adapters, adapter_linear
 from aegaeon_sidecar.backends.vllm.bake import Baked
 from aegaeon_sidecar.backends.vllm.batch import Batch
 from aegaeon_sidecar.backends.vllm.fixed import FixedShell
 from aegaeon_sidecar.backends.vllm.parameters import show
 from aegaeon_sidecar.backends.vllm.refusals import check_kind, read_architectures, read_purpose_of, reason_of
 from aegaeon_sidecar.backends.vllm.rehearsal import check_known
-from aegaeon_sidecar.backends.vllm.shell import Shell, baked, bind_kv, pad_rows, planned
+from aegaeon_sidecar.backends.vllm.shell import Shell, baked, bind_kv, multiply_by, planned
 from aegaeon_sidecar.backends.vllm.step import in_parts, run
 from aegaeon_sidecar.domain.errors import BackendError, ModelError, SidecarError
 from aegaeon_sidecar.domain.sticky import end_if_sticky
@@ -96,11 +96,10 @@ class VllmBackend:
             raise BackendError(f"dtype is {dtype!r}; allowed: {', '.join(ENGINE_DTYPES)}")
         self._dtype_name, self._dtype = dtype, getattr(torch, dtype)
         self._block_tokens = block_tokens
-        self._tile = (
-            row_tile(self._dtype, torch.get_num_threads(), few_rows_product(self._dtype)) if batch_invariant else 0
-        )
+        kind = self._dtype, torch.get_num_threads()
+        self._linear = steady_linear(*kind) if batch_invariant else steady_product(*kind)
         # Here, where no step waits for it.
-        self._adapter_tile = adapter_tile(adapters.max_rank) if adapters is not None and self._tile else 1
+        self._adapter_linear = self._linear if adapters is None else adapter_linear(adapters.max_rank)
         self._masker = Masker(torch.get_num_threads())
         self._built: dict[Path, _Built] = {}
         self._shells: dict[str, tuple[Shell, str]] = {}
@@ -144,7 +143,7 @@ class VllmBackend:
         return _Built(shell, plan, image)
 
     def _padded(self, shell: Shell) -> Shell:
-        pad_rows(shell, self._tile or 1)
+        multiply_by(shell, self._linear)
         return shell
 
     def _layout(self, built: _Built, files: Mapping[str, FileTensor]) -> Layout:
@@ -194,7 +193,7 @@ class VllmBackend:
                 if shell.adapters is None:
                     taken = sum(other.adapters.nbytes for other, _ in self._shells.values() if other.adapters)
                     left = replace(limits, nbytes=limits.nbytes - taken)
-                    shell.adapters = Adapters(shell.config, shell.model, left, self._adapter_tile, self._dtype_name)
+                    shell.adapters = Adapters(shell.config, shell.model, left, self._adapter_linear, self._dtype_name)
                 return shell.adapters.describe(directory)
             except (SidecarError, MemoryError):
                 raise

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from aegaeon_proto.pooling import Purpose
 from aegaeon_sidecar.backends.decodes import Decodes
-from aegaeon_sidecar.backends.rows import steady_linear
+from aegaeon_sidecar.backends.rows import Product
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.backends.vllm.adapters import Adapters
 from aegaeon_sidecar.backends.vllm.batch import Batch
@@ -164,11 +164,11 @@ def _completed(config: Any, model: Any, places: list[Place], nbytes: int) -> She
     return shell
 
 
-def pad_rows(shell: Shell, tile: int) -> None:
-    """Linears compute over a multiple of `tile` rows, so that no row depends on how many others there are."""
+def multiply_by(shell: Shell, product: Product) -> None:
+    """Linears compute with this product, no row of which depends on how many others there are."""
 
     def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return steady_linear(x.reshape(-1, x.shape[-1]), weight, bias, tile).reshape(*x.shape[:-1], len(weight))
+        return product(x.reshape(-1, x.shape[-1]), weight, bias).reshape(*x.shape[:-1], len(weight))
 
     for module in shell.model.modules():
         if hasattr(module, "cpu_linear"):

@@ -1,4 +1,4 @@
-"""The load balancer that the suite's Gateways expect of a cluster: it gives Services their own cluster address."""
+"""The load balancer that Gateways expect of a cluster: it gives Services their own cluster address."""
 
 from __future__ import annotations
 

@@ -145,6 +145,7 @@ class SlackEntry(_Frozen):
     preempt_share: Share = _SLACK.preempt_share
     away_margin: NotNegative = _SLACK.away_margin
     idle_margin: NotNegative = _SLACK.idle_margin
+    first_weight: NotNegative = _SLACK.first_weight
     min_stay_s: NotNegative = _SLACK.min_stay_s
     headroom: Share = _SLACK.headroom
     relief_share: Share = _SLACK.relief_share

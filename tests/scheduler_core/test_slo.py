@@ -33,3 +33,17 @@ def test_tokens_pool_over_requests_while_requests_are_averaged():
 
 def test_tokens_that_never_came_are_late():
     assert attainment([([0.1, 0.2], SLO, 4)]).token == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("times_slower", "tokens", "time"), [(2, 0.31, 0.99), (8, 0.05, 0.98)])
+def test_the_time_form_hardly_tells_how_slow_a_stream_is(times_slower: int, tokens: float, time: float) -> None:
+    slo = Slo(2.0, 0.02)
+    a = attainment([([0.5 + times_slower * slo.tbt_s * k for k in range(250)], slo, 250)])
+    assert a.token <= tokens
+    assert a.time >= time
+
+
+def test_the_time_form_charges_one_long_wait() -> None:
+    slo = Slo(2.0, 0.02)
+    a = attainment([([8.0 + 0.8 * slo.tbt_s * k for k in range(250)], slo, 250)])
+    assert a.time == pytest.approx(1.0 / 3.0, abs=0.01)

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from benchmarks.truth_cases import CASES, PACED
-from benchmarks.truth_stack import moves, write_manifests, write_models
+from benchmarks.truth_machine import UNEVEN, Machine, between, through_the_stack, uneven
+from benchmarks.truth_stack import (
+    PROBE_BATCH,
+    PROBE_PROMPT,
+    PROBE_TOKENS,
+    Alone,
+    moves,
+    write_manifests,
+    write_models,
+)
 from safetensors.torch import load_file, save_file
 
 from aegaeon_scheduler.core.domain import Slo
+from aegaeon_simulator.devices import read_device
 
 
 def test_the_pace_is_of_the_functions_that_launch_steps_and_bring_weights() -> None:
@@ -58,3 +70,31 @@ def test_moves_are_counted_by_the_commands_of_the_event_log(tmp_path: Path) -> N
     log.write_text('{"commands":[{"_":"Send","body":{"_":"Adopt"}},{"_":"Send","body":{"_":"Load"}}]}\n')
     assert moves(log) == {"Adopt": 1, "SwapOut": 0, "Load": 1}
     assert not any(moves(tmp_path / "none.log").values())
+
+
+def _machine() -> Machine:
+    device = read_device("h800-policy")
+    alone = {name: Alone(0.2, 0.015, 0.022) for name in device.kinds}
+    return through_the_stack(device, alone)
+
+
+def test_a_step_takes_what_it_took_through_the_stack() -> None:
+    for kind in _machine().device.kinds.values():
+        context = PROBE_PROMPT + 3 * PROBE_TOKENS // 4
+        k = kind.latency
+        assert k.a + k.b * context + k.c == pytest.approx(0.015)
+        assert k.a + PROBE_BATCH * (k.b * context + k.c) == pytest.approx(0.022)
+
+
+def test_what_is_probed_around_a_run_counts_by_its_mean() -> None:
+    found = between({"llama": Alone(0.2, 0.015, 0.02)}, {"llama": Alone(0.3, 0.017, 0.03)})
+    assert astuple(found["llama"]) == pytest.approx((0.25, 0.016, 0.025))
+
+
+def test_steps_are_drawn_anew_within_what_probes_differ_by() -> None:
+    machine, chosen = _machine(), random.Random(0)
+    draws = [uneven(machine, chosen) for _ in range(20)]
+    for name, kind in machine.device.kinds.items():
+        shares = [draw.device.kinds[name].latency.a / kind.latency.a for draw in draws]
+        assert len(set(shares)) == len(shares)
+        assert all(abs(share - 1.0) <= UNEVEN for share in shares)

@@ -123,6 +123,9 @@ class SlackSettings:
     # the engine for itself, which idles meanwhile.
     away_margin: float = 0.5
     idle_margin: float = 4.0
+    # Times that a model's first steps on an engine, as a share of TTFT, count as utilization where a place is chosen:
+    # one where it ran before is taken though it is busier by that.
+    first_weight: float = 3.0
     # Seconds that any group runs where it is before it may be preempted.
     min_stay_s: float = 0.5
     # Share of an instance's memory that placing leaves free for growth.

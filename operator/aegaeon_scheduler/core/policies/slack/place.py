@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from aegaeon_scheduler.core.policies.slack.free import Free, Span, still
+from itertools import islice
+
+from aegaeon_scheduler.core.policies.slack.free import Free, Lot, Span, still
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, may_leave
 from aegaeon_scheduler.core.policies.slack.picture import Picture
-from aegaeon_scheduler.core.policies.slack.price import absence_s
+from aegaeon_scheduler.core.policies.slack.price import absence_s, new_s
 from aegaeon_scheduler.core.policies.slack.sequences import too_small
 from aegaeon_scheduler.core.policies.slack.view import View
 
@@ -74,19 +76,33 @@ def _to_room(picture: Picture, comer: Comer) -> bool:
 
 
 def _roomiest(picture: Picture, comer: Comer) -> tuple[View, Load] | None:
-    """Of every make the first that has room: they are in order of what they have to do."""
+    """Of every make the least busy that has room, counting what the model's first steps there would take."""
     found: tuple[float, float, int, View, Load] | None = None
     for lot in comer.span.lots:
         load = picture.load_on(comer.group, lot.inst)
         if load.nbytes > lot.room:
             continue
-        view = next((v for v in still(lot.idle) if _has_room(v, load) and comer.may_go(v)), None)
-        if view is None:
-            continue
-        score = (view.util + load.util, view.util, view.inst.order)
-        if found is None or score < found[:3]:
-            found = (*score, view, load)
+        for view in _choices(picture, comer, lot, load):
+            score = (view.util + load.util + _first_util(picture, view, load), view.util, view.inst.order)
+            if found is None or score < found[:3]:
+                found = (*score, view, load)
     return None if found is None else found[3:]
+
+
+def _choices(picture: Picture, comer: Comer, lot: Lot, load: Load) -> list[View]:
+    """The least busy that has room, and if first steps there take time, the least busy where the model ran before."""
+    fitting = (view for view in still(lot.idle) if _has_room(view, load) and comer.may_go(view))
+    view = next(fitting, None)
+    if view is None or not _first_util(picture, view, load):
+        return [view] if view is not None else []
+    return [view, *islice((v for v in fitting if not _first_util(picture, v, load)), 1)]
+
+
+def _first_util(picture: Picture, view: View, load: Load) -> float:
+    """What the model's first steps on an instance take, as a share of its time within TTFT, weighted."""
+    model = load.group.model
+    seconds = new_s(picture.pool.estimates, load, view.inst)
+    return picture.settings.first_weight * seconds / max(model.config.slo.ttft_s, 1e-9) if seconds else 0.0
 
 
 def _has_room(view: View, load: Load) -> bool:

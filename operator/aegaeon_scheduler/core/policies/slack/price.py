@@ -18,5 +18,11 @@ def in_s(estimates: Estimates, load: Load, inst: Instance) -> float:
     estimate = estimates.of(load.group.model.name, inst.device)
     weights = inst.weights.get(load.group.model.name)
     there = weights is not None and weights.ready and weights.unload is None
-    first_s = 0.0 if load.group.model.name in inst.tried else estimate.first_s
-    return estimate.kv_s(load.nbytes - load.weights) + (0.0 if there else estimate.load_s(load.weights)) + first_s
+    copies_s = estimate.kv_s(load.nbytes - load.weights) + (0.0 if there else estimate.load_s(load.weights))
+    return copies_s + new_s(estimates, load, inst)
+
+
+def new_s(estimates: Estimates, load: Load, inst: Instance) -> float:
+    """Seconds that the first steps of a model take on an instance that it has not run on yet; else 0."""
+    name = load.group.model.name
+    return 0.0 if name in inst.tried else estimates.of(name, inst.device).first_s

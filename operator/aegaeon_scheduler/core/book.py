@@ -65,14 +65,14 @@ class Book:
         return free - self._loads_ahead() if self.loads else free
 
     def _loads_ahead(self) -> int:
-        """Slabs that outstanding loads will still take, beyond what their own unloads give back.
+        """Slabs that outstanding loads will still take, beyond what their own unloads give back. What unloads give back
+        beyond their load is nobody's until they are done: a turn that does not wait for them may run before.
 
         What a report shows already is its slabs less everything that is known to be mapped: loads under way raise
         that, unloads that are done but not yet reported done lower it.
         """
-        wanted = sum(slabs for slabs, _ in self.loads.values())
-        pledged = sum(sum(pledge.values()) for _, pledge in self.loads.values())
-        return max(0, wanted - pledged - self._unexplained())
+        ahead = sum(max(0, slabs - sum(pledge.values())) for slabs, pledge in self.loads.values())
+        return max(0, ahead - self._unexplained())
 
     def _unexplained(self) -> int:
         memory = self.memory

@@ -66,7 +66,7 @@ class Book:
 
     def _loads_ahead(self) -> int:
         """Slabs that outstanding loads will still take, beyond what their own unloads give back. What unloads give back
-        beyond their load is nobody's until they are done: a turn that does not wait for them may run before.
+        beyond their load is granted once they are done: a turn that does not wait for them may run before.
 
         What a report shows already is its slabs less everything that is known to be mapped: loads under way raise
         that, unloads that are done but not yet reported done lower it.

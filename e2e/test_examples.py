@@ -33,9 +33,10 @@ def defined(kubeconfig: Path, kinds: tuple[tuple[str, str], ...], namespace: str
             kubectl(kubeconfig, "create", "namespace", namespace)
         yield
     finally:
+        # Nothing that follows uses these, and a busy API server takes minutes to finalize a definition.
         if own:
-            kubectl(kubeconfig, "delete", "namespace", namespace, "--ignore-not-found", "--timeout=120s")
-        kubectl(kubeconfig, "delete", *filenames(files), "--ignore-not-found", "--timeout=120s")
+            kubectl(kubeconfig, "delete", "namespace", namespace, "--ignore-not-found", "--wait=false")
+        kubectl(kubeconfig, "delete", *filenames(files), "--ignore-not-found", "--wait=false")
 
 
 @pytest.mark.parametrize("example", CASES)

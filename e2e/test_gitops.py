@@ -36,7 +36,8 @@ def teams(kubeconfig: Path, api: client.ApiClient, tmp_path_factory: pytest.Temp
             yield own
     finally:
         for namespace in reversed(NAMESPACES):
-            kubectl(own, "delete", "namespace", namespace, "--timeout=60s", "--ignore-not-found")
+            # Where there are nodes, pods are drained first.
+            kubectl(own, "delete", "namespace", namespace, "--timeout=240s", "--ignore-not-found")
 
 
 TEAM_POOLS = (("mpool", "team-red", "team-red"), ("mpool", "team-blue", "team-blue"))

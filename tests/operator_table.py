@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from aegaeon_operator.spec.crd import definitions
@@ -13,6 +14,7 @@ Json = dict[str, Any]
 _STEP = re.compile(r"\.(?P<field>\w+)|\[\?\(@\.(?P<key>\w+)=='(?P<value>\w+)'\)\]")
 
 
+@cache  # the definitions take half a second to make
 def columns(kind: str) -> list[Json]:
     """Those of the default output, without -o wide."""
     (version,) = definitions()[f"{kind.lower()}s"]["spec"]["versions"]

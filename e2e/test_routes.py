@@ -21,7 +21,7 @@ from e2e.pool import PORT, PodsOfPool
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300, func_only=True)]
 # What each may add to a request, in seconds: Istio's proxy asks the endpoint picker, too.
 GATEWAYS = {"Envoy Gateway": (envoy_gateway_before, 0.003), "Istio": (istio_before, 0.006)}
-COUNTED = 'aegaeon_picker_requests_total{outcome="picked"}'
+COUNTED = 'aegaeon_picker_requests_total{outcome="routed"}'
 
 
 @pytest.fixture(scope="module", params=GATEWAYS)

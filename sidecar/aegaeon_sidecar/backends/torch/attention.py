@@ -6,6 +6,7 @@ a GPU there is `paged`, which reads the blocks where they are.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -25,7 +26,7 @@ def prepare(device: torch.device) -> None:
     """Import what only prompts on a GPU need, before the first of them: it brings torch.compile, whose import takes a
     second."""
     if device.type == "cuda":
-        from torch.nn.attention.bias import causal_lower_right as _  # noqa: F401 - imported for its cost alone
+        importlib.import_module("torch.nn.attention.bias")
 
 
 class Attention(Protocol):

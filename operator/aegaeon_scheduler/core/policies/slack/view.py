@@ -44,7 +44,7 @@ class View:
         size = inst.slabs * inst.slab_bytes
         return View(inst, size, size * (1.0 - headroom))
 
-    def changed(self) -> None:
+    def changed(self, group: Group) -> None:
         """A group came, went, or asks for something else."""
         self.stale = True
 

@@ -204,7 +204,8 @@ class Group:
         per = self.model.fp.kv_block_tokens
         context = blocks = 0
         for seq in self.members.values():
-            length = max(seq.projected_kv, seq.prompt_tokens + seq.prefix_tokens)  # `tokens` in place: asked for often
+            length, kv = seq.prompt_tokens + seq.prefix_tokens, seq.projected_kv  # `tokens` in place: asked for often
+            length = kv if kv > length else length
             context += length
             blocks += -(-length // per)
         return context, blocks
@@ -256,16 +257,14 @@ class Load:
     @staticmethod
     def of(group: Group, estimates: Estimates, inst: Instance) -> Load:
         """Measure a group as if on this instance; when it is due is to be noted."""
-        fp, (context, blocks) = group.model.fp, group.size()
-        slo = group.model.config.slo
+        model, (context, blocks) = group.model, group.size()
+        fp, slo = model.fp, model.config.slo
         if fp.pools:
             util = group.prompts_s(estimates, inst) / max(slo.ttft_s, 1e-9)
+        elif group.deferred():
+            util = 0.0
         else:
-            step_s = (
-                0.0
-                if group.deferred()
-                else estimates.of(group.model.name, inst.device).step_s(context, len(group.members))
-            )
+            step_s = estimates.of(model.name, inst.device).step_s(context, len(group.members))
             util = step_s / max(slo.tbt_s, 1e-9)
         weights = fp.weight_slabs * inst.slab_bytes
         return Load(group, util, weights + blocks * fp.kv_block_bytes, weights)

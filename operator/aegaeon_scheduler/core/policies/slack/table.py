@@ -186,6 +186,8 @@ class Table:
 
     def split_by_adapter(self) -> None:
         """Groups that wait, and whose members' adapters no one instance serves, are split: one for each adapter."""
+        if not any(inst.without for inst in self._pool.instances.values()):
+            return  # no look at all groups that wait
         for group in [g for g in self.waiting.values() if g.model.without]:
             node = node_of(group)
             places = [inst for inst in self._pool.fleet.of(group.model).open if node in (None, inst.node)]

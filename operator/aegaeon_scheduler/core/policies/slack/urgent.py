@@ -1,6 +1,6 @@
 """Which groups that wait for an engine have little slack, found without a look at all of them: an arrival asks.
 
-They are queued by when each will have little slack. That changes only with its members, and then it tells.
+They are queued by when each will have little slack. That changes only with its members, and then it says so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SPARE = 64  # entries that no longer hold, beside as many as there are groups, 
 
 
 class Urgent:
-    """Groups are told in where they begin to wait, and out where they end to."""
+    """Groups are added where they begin to wait, and dropped where they end to."""
 
     def __init__(self, settings: SlackSettings) -> None:
         self._late_s = settings.late_slack_s
@@ -84,7 +84,7 @@ class Urgent:
 
     def _from(self, group: Group, now: float) -> float:
         """Until then it has slack. What is late counts as due later, so what is due next decides; unless that is soon
-        as well, or what counts is not told: then it is asked each time."""
+        as well, or the group is of prompts that come and go unseen: then it is asked each time."""
         little_s = self._share * group.model.config.slo.ttft_s
         if group.model.pools or self._late_s <= little_s:
             return -inf if group.members else inf

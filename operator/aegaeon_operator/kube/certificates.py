@@ -99,7 +99,7 @@ def _issued(authority: Pair, role: Role, now: datetime) -> Files:
 async def _authority(cluster: Cluster, key: Key, pool: Live[GpuPool], now: datetime) -> Json:
     """Created, never replaced: of two who try, the first one's counts for both.
 
-    Without an owner: one that is applied afterwards gives way to the next pool's, one of a creation would stay beside it.
+    Without an owner: the next pool's takes the place of one that is applied, and stays beside one of a creation.
     """
     made = make_authority(f"{key.namespace}.{key.name}", now)
     try:

@@ -108,6 +108,14 @@ def test_a_pool_without_replicas_of_gateways_lacks_none(promtool: Path, tmp_path
     run_promtool(promtool, tmp_path, none, [("AegaeonNoGateways", 20, [])])
 
 
+@pytest.mark.parametrize("reason", ["NoEngines", "NoGateways", "Suspended"])
+def test_a_pool_that_does_not_serve_on_purpose_is_not_critical(promtool: Path, tmp_path: Path, reason: str) -> None:
+    given = {of_the_operator("ready", kind="GpuPool", name="demo", reason=reason): "0x40"}
+    if reason != "NoGateways":
+        given[scheduler_of("instances_up")] = "0x40"
+    run_promtool(promtool, tmp_path, given, [("AegaeonPoolNotReady", 30, []), ("AegaeonNoEngines", 30, [])])
+
+
 def run_promtool(
     promtool: Path, tmp_path: Path, given: dict[str, str], expected: list[tuple[str, int, list[dict[str, Any]]]]
 ) -> None:

@@ -109,6 +109,26 @@ def test_objects_with_our_names_and_another_owner_are_left_alone(namespaced: Pat
         poll("both are accepted", lambda: accepted(namespaced, "gpupools,modelpools") == 2, 60)
 
 
+def test_a_pool_that_is_replaced_by_one_of_its_name_takes_over_what_is_there(namespaced: Path) -> None:
+    """Before the garbage collector has come: an object that it finds then has an owner again."""
+    apply(namespaced, pool("demo"))
+
+    def owners() -> set[str]:
+        found = objects(namespaced, "secrets")
+        return {owner["uid"] for one in found for owner in one["metadata"].get("ownerReferences", ())}
+
+    def uid() -> str:
+        return str(objects(namespaced, "gpupools")[0]["metadata"]["uid"])
+
+    with operator(namespaced):
+        for _ in range(3):
+            poll("its Secrets are there", lambda: accepted(namespaced, "gpupools") == 1 and owners() == {uid()}, 60)
+            kubectl(namespaced, "delete", "gpool", "demo", "--wait=false")
+            apply(namespaced, pool("demo"))
+        poll("the last one is accepted", lambda: accepted(namespaced, "gpupools") == 1 and owners() == {uid()}, 60)
+        assert [one["message"] for one in objects(namespaced, "events") if one["reason"] == "ApplyFailed"] == []
+
+
 def test_after_a_kill_at_any_moment_the_next_operator_reaches_the_same_state(namespaced: Path) -> None:
     apply(namespaced, pool("demo", engines={"replicas": 1}), models("red", "demo", "llama"))
     for patience in (3.0, 3.3, 3.6):  # a start, and some writes

@@ -84,9 +84,8 @@ async def _ensure_authority(
     held = children.get(_key(key, "ca"))
     if held is None:
         held = await _authority(cluster, key, pool, now)
-        found.written.append(held)
     authority = _pair(held, key)
-    if not _owned(held, pool):  # a pool made anew, before those of the old one were gone
+    if not _owned(held, pool):  # just created, or of a pool of this name that was deleted a moment ago
         content = {"tls.crt": authority.certificate, "tls.key": authority.key}
         found.written.append(await cluster.apply(_secret(key, pool, "ca", content)))
     return authority
@@ -98,11 +97,15 @@ def _issued(authority: Pair, role: Role, now: datetime) -> Files:
 
 
 async def _authority(cluster: Cluster, key: Key, pool: Live[GpuPool], now: datetime) -> Json:
-    """Created, never replaced: of two who try, the first one's counts for both."""
+    """Created, never replaced: of two who try, the first one's counts for both.
+
+    Without an owner: the next pool's takes the place of one that is applied, and stays beside one of a creation.
+    """
     made = make_authority(f"{key.namespace}.{key.name}", now)
     try:
-        content = {"tls.crt": made.certificate, "tls.key": made.key}
-        return await cluster.create(_secret(key, pool, "ca", content))
+        secret = _secret(key, pool, "ca", {"tls.crt": made.certificate, "tls.key": made.key})
+        del secret["metadata"]["ownerReferences"]
+        return await cluster.create(secret)
     except KubeError as error:
         found = await cluster.get(SECRETS, key.namespace, child(key, "ca")) if error.status == CONFLICT else None
         if found is None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from math import inf
 
-from aegaeon_scheduler.core.policies.slack.group import Group, Order, Still
+from aegaeon_scheduler.core.policies.slack.group import Group, Order, Still, in_reach
 from aegaeon_scheduler.core.policies.slack.view import View
 
 
@@ -33,7 +33,7 @@ class Lot:
 
 
 class Span:
-    """Some of them, of several makes: `room` and `most` as of a lot, at the start."""
+    """Some of them, of several makes: `room` and `most` as of a lot, `seen` as of so many groups placed."""
 
     def __init__(self, views: list[View]) -> None:
         self.views = views
@@ -42,6 +42,7 @@ class Span:
             makes.setdefault((view.inst.device, view.inst.slab_bytes), []).append(view)
         self.lots = [Lot(these) for these in makes.values()]
         self.room, self.most = _limits(views)
+        self.seen = -1
 
     @cached_property
     def _roomiest(self) -> list[View]:
@@ -59,14 +60,16 @@ class Span:
         """Whether one of them is free yet."""
         return _last(self._latest) is not None
 
-    def beyond(self, nbytes: int, rank: float) -> bool:
-        """Whether none of them has so much room or a group later than this rank."""
-        if nbytes > self.room and self.most <= rank:
-            return True
+    def look(self, seen: int) -> None:
+        """Some of them may be free no longer."""
+        self.seen = seen
         if _last(self._empty) is not None:
-            return False
+            return
         room, most = _last(self._roomiest), _last(self._latest)
-        return room is None or most is None or (nbytes > room.fits - room.nbytes and most.most <= rank)
+        if room is None or most is None:
+            self.room = self.most = -inf
+        else:
+            self.room, self.most = room.fits - room.nbytes, most.most
 
 
 class Free:
@@ -77,9 +80,14 @@ class Free:
         self._on: dict[str, list[View]] = {}
         for view in views:
             self._on.setdefault(view.inst.node, []).append(view)
+        self._placed = 0
 
     def __bool__(self) -> bool:
         return self._spans[None].left()
+
+    def placed(self) -> None:
+        """A group may have been placed."""
+        self._placed += 1
 
     def span(self, node: str | None) -> Span:
         """Those of a node, or all."""
@@ -88,15 +96,18 @@ class Free:
             span = self._spans[node] = Span(self._on.get(node or "", []))
         return span
 
-    def in_reach(self, waiting: Iterable[Group], now: float) -> Iterator[Group]:
+    def in_reach(self, waiting: Iterable[Group], now: float) -> list[Group]:
         """Of groups that wait, all but those that nothing on their node can take, as of the start: most end here."""
         limits: dict[str | None, tuple[float, float]] = {node: _limits(views) for node, views in self._on.items()}
         limits[None] = self._spans[None].room, self._spans[None].most
-        return (group for group in waiting if not group.beyond(now, limits))
+        return in_reach(waiting, now, limits)
 
     def beyond(self, order: Order, rest: Still) -> bool:
-        """Whether none of them can take a group that waits."""
-        return self.span(rest.node).beyond(rest.nbytes, order.least)
+        """Whether none of them has so much room, or a group late enough, for a group that waits."""
+        span = self.span(rest.node)
+        if span.seen != self._placed:
+            span.look(self._placed)
+        return rest.nbytes > span.room and span.most <= order.least
 
 
 def still(views: list[View]) -> Iterator[View]:

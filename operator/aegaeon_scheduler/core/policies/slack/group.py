@@ -6,7 +6,7 @@ Placed on an instance it is resident or loading; without one it waits in host me
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import inf, nan
@@ -170,15 +170,6 @@ class Group:
             self._order = Order(key, rank, least, -inf if self.model.pools else until)
         return self._order
 
-    def beyond(self, now: float, limits: Mapping[str | None, tuple[float, float]]) -> bool:
-        """Whether what is kept of it says that it needs more room than its node has, and preempts nothing up to the
-        latest rank there: a pass asks this of all that wait. None: of all nodes."""
-        still, order = self.still, self._order
-        if still is None or now > order.until or self._behind != self.model.behind:
-            return False
-        room, most = limits.get(still.node, (-inf, -inf))
-        return still.nbytes > room and most <= order.least
-
     def load(self, estimates: Estimates, inst: Instance) -> Load:
         """What it asks of such an instance."""
         make = inst.device, inst.slab_bytes
@@ -231,6 +222,20 @@ class Group:
         if still.only is None:
             self.still = still
         return still
+
+
+def in_reach(groups: Iterable[Group], now: float, limits: Mapping[str | None, tuple[float, float]]) -> list[Group]:
+    """Of groups that wait, all but those of which what is kept says that they need more room than their node has, and
+    preempt nothing up to the latest rank there. None: of all nodes. A pass asks this of all that wait."""
+    found = []
+    for group in groups:
+        still, order = group.still, group._order
+        if still is not None and now <= order.until and group._behind == group.model.behind:
+            room, most = limits.get(still.node, (-inf, -inf))
+            if still.nbytes > room and most <= order.least:
+                continue
+        found.append(group)
+    return found
 
 
 @dataclass(slots=True)

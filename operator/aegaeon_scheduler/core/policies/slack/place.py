@@ -20,10 +20,12 @@ def place_waiting(picture: Picture) -> None:
     free = Free([picture.note(view) for view in views])
     waiting = picture.waiting(free.in_reach(picture.table.waiting.values(), picture.now))
     for _, _, group, order, rest in sorted(waiting):
+        if free.beyond(order, rest):
+            continue
+        _place(picture, Comer(picture, group, rest, free))
+        free.placed()
         if not free:
             break
-        if not free.beyond(order, rest):
-            _place(picture, Comer(picture, group, rest, free))
 
 
 class Comer:

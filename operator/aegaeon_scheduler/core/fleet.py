@@ -12,6 +12,7 @@ from aegaeon_scheduler.core.domain import Role
 from aegaeon_scheduler.core.state import Instance, Make, Model
 
 _make, _order = attrgetter("make"), attrgetter("order")
+_MOST_ALIKE = 64  # kinds of models that are kept: pools have few, by what their nodes have cached
 
 
 class Places(NamedTuple):
@@ -27,18 +28,30 @@ class Fleet:
 
     def __init__(self) -> None:
         self._known: dict[Model, Places] = {}
+        self._alike: dict[object, Places] = {}  # by all that decides it: the first request of a model finds another's
         self.version = 0  # rises whenever what was found may have changed
 
     def of(self, model: Model) -> Places:
         """Where the model may go."""
         known = self._known.get(model)
         if known is None:
-            known = self._known[model] = self._find(model)
+            known = self._known[model] = self._like_others(model)
+        return known
+
+    def _like_others(self, model: Model) -> Places:
+        slabs = None if model.footprint is None else model.footprint.weight_slabs
+        key = (tuple(model.cached.values()), model.cut_off, slabs)
+        known = self._alike.get(key)
+        if known is None:
+            if len(self._alike) >= _MOST_ALIKE:
+                self._alike.clear()
+            known = self._alike[key] = self._find(model)
         return known
 
     def changed(self) -> None:
         """Instances came, went, or were closed to new work."""
         self._known.clear()
+        self._alike.clear()
         self.version += 1
 
     def model_changed(self, model: Model) -> None:

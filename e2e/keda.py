@@ -15,6 +15,7 @@ from e2e.cluster import images
 from e2e.cluster.binaries import KEDA, build, source
 from e2e.cluster.layout import Layout
 from e2e.kubectl import kubectl
+from e2e.kustomized import applied
 
 _NAMESPACE = "keda"
 _MODULE = "github.com/kedacore/keda/v2"
@@ -31,18 +32,11 @@ _PROMETHEUS, _PORT = ("monitoring", "prometheus-operated"), 9090  # as the examp
 def installed(kubeconfig: Path, layout: Layout) -> Iterator[None]:
     """Operator, metrics server and admission webhooks, as releases of KEDA have them, for the time of a `with`."""
     folder = build(KEDA)
-    images.load(layout, [_image(layout, folder / program, name) for program, name in zip(KEDA, _IMAGES, strict=True)])
-    shipped = kubectl(kubeconfig, "kustomize", str(source("keda", _MODULE) / "config" / "default"))
-    manifests = shipped.replace("imagePullPolicy: Always", "imagePullPolicy: Never")
-    rollout = ("-n", _NAMESPACE, "rollout", "status", "deployment", "--timeout=240s")
-    try:
-        kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", "-f", "-", stdin=manifests)
-        kubectl(kubeconfig, *rollout)
+    named = zip(KEDA, _IMAGES.items(), strict=True)
+    archives = [images.of_program(layout, name, folder / program, path=path) for program, (name, path) in named]
+    images.load(layout, archives)
+    with applied(kubeconfig, source("keda", _MODULE) / "config" / "default", _NAMESPACE):
         yield
-    finally:
-        # A busy API server takes minutes to finalize a definition, and nothing that follows uses these.
-        kubectl(kubeconfig, "delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=manifests)
-        kubectl(kubeconfig, "wait", "--for=delete", f"namespace/{_NAMESPACE}", "--timeout=180s")
 
 
 @contextmanager
@@ -62,13 +56,6 @@ def prometheus(kubeconfig: Path, layout: Layout, targets: list[dict[str, Any]], 
         finally:
             server.terminate()
             kubectl(kubeconfig, "delete", "--ignore-not-found", "--timeout=60s", "-f", "-", stdin=manifests)
-
-
-def _image(layout: Layout, program: Path, name: str) -> Path:
-    """Of one static program, under the name and at the path that the manifests have."""
-    start = _IMAGES[name]
-    text = f'FROM scratch\nCOPY {program.name} {start}\nUSER 65532:65532\nENTRYPOINT ["{start}"]\n'
-    return images.of_files(layout, name, text, program)
 
 
 def _named(address: str) -> Iterator[dict[str, Any]]:

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from aegaeon_kube.errors import KubeError
+from aegaeon_scheduler.collector import relax
 from aegaeon_scheduler.config import SchedulerConfig, core_config, load_config
 from aegaeon_scheduler.core.errors import CoreError
 from aegaeon_scheduler.core.scheduler import Scheduler
@@ -30,6 +31,7 @@ def main() -> int:
     parser.add_argument("--holder", metavar="NAME", help="in the Lease, instead of the file's: differs from pod to pod")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     given = parser.parse_args()
+    relax()
     try:
         return asyncio.run(_serve(load_config(given.config, given.holder)))
     except (SchedulerError, CoreError, KubeError) as error:

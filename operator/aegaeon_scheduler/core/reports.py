@@ -164,22 +164,16 @@ class Reports:
         seq = self._pool.sequences.get(p.seq)
         if seq is None or seq.home is not inst or not seq.opened:
             return
-        if p.finish is not None and p.epoch < seq.epoch:
-            self._life.lose(seq, "it ended under an older epoch")
-            return
-        if not seq.since <= p.epoch <= seq.epoch:
+        if p.epoch != seq.epoch and not self._counts(seq, p):
             return
         self._tokens(seq, p.output_tokens)
         if p.kv_tokens > seq.kv_tokens:
             seq.hungry = 0
         seq.kv_tokens = p.kv_tokens
-        if not seq.turns and seq.copy is None:
+        if seq.copy is None and not seq.turns:
             seq.project(p.kv_tokens)
-        if p.finish is Finish.ERROR:
-            self._failed(inst, seq, p)
-            return
         if p.finish is not None:
-            self._life.finished(seq)
+            self._ended(inst, seq, p)
             return
         if p.starved:
             self._starved(inst, issued, seq)
@@ -188,8 +182,18 @@ class Reports:
             if p.output_tokens > seq.prefix_tokens:
                 self._handoff.prefilled(seq)
 
-    def _failed(self, inst: Instance, seq: Sequence, p: Progress) -> None:
+    def _counts(self, seq: Sequence, p: Progress) -> bool:
+        """Whether what is said of another epoch is true of this one."""
+        if p.finish is not None and p.epoch < seq.epoch:
+            self._life.lose(seq, "it ended under an older epoch")
+            return False
+        return seq.since <= p.epoch <= seq.epoch
+
+    def _ended(self, inst: Instance, seq: Sequence, p: Progress) -> None:
         """Its engine ended it, and it alone. What raised there may go better elsewhere; all else would come again."""
+        if p.finish is not Finish.ERROR:
+            self._life.finished(seq)
+            return
         seq.opened = False  # its blocks are free
         if p.failure is FailureKind.ENGINE:
             self._life.suspect(seq, f"{inst.id}: {p.reason}")

@@ -38,9 +38,8 @@ class Residency:
             if not seq.opened:
                 self.open(inst, seq, proposal.reason)
         after = self.ready_weights(inst, proposal.model, proposal.reason, fitted.unloads)
-        for seq in (*proposal.prefill, *fitted.decode):
-            if seq.away:
-                self._copies.bring_in(inst, seq, proposal.reason, fitted.waits, fitted.tight)
+        for seq in fitted.growth.away:
+            self._copies.bring_in(inst, seq, proposal.reason, fitted.waits, fitted.tight)
         return self._turn(inst, proposal, fitted, after + fitted.waits)
 
     def _load_ahead(self, inst: Instance, proposal: Proposal) -> None:
@@ -125,8 +124,8 @@ class Residency:
 
     def _turn(self, inst: Instance, proposal: Proposal, fitted: Fitted, after: tuple[CommandId, ...]) -> Issued:
         fp, decode, steps = proposal.model.fp, fitted.decode, fitted.steps
-        blocks = self._room.growth(proposal, decode, steps)
-        spare = self._room.spare(proposal.prefill, decode)
+        growth = self._room.growth(proposal, decode, steps) if fitted.growth.away else fitted.growth
+        blocks, spare, _ = growth
         slabs = inst.book.slabs_for(fp, blocks, fitted.tight) + spare
         parts = tuple(part for seq in proposal.prefill for part in self._parts(seq, proposal.part_of(seq)))
         body = Turn(proposal.model.name, parts, tuple(s.id for s in decode), steps, slabs)

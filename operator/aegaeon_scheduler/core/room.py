@@ -6,7 +6,8 @@ idle models, fewer steps, sequences outside every turn, then the sequences of th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.commands import Unload
@@ -21,14 +22,24 @@ from aegaeon_scheduler.core.state import Instance, Model, Sequence, Weights
 _FEW_STEPS = 8  # a turn is cut down to so many steps before any sequence is swapped out for it
 
 
+class Growth(NamedTuple):
+    """What a turn takes beside weights: `blocks` by which its sequences grow, a slab more where one of them was starved
+    last time (`spare`: its engine's borders fell differently), and copies of those whose KV is `away`."""
+
+    blocks: int
+    spare: int
+    away: list[Sequence]
+
+
 @dataclass(slots=True)
 class Fitted:
     """A proposal that fits: its sequences, steps, the unloads its load waits for, and what its growth waits for."""
 
     decode: list[Sequence]
     steps: int
-    unloads: dict[CommandId, int]
-    waits: tuple[CommandId, ...]
+    growth: Growth
+    unloads: dict[CommandId, int] = field(default_factory=dict)
+    waits: tuple[CommandId, ...] = ()
     tight: bool = False  # counts on free blocks of mapped slabs
 
 
@@ -41,46 +52,38 @@ class Room:
         self._copies = copies
         self._life = life
 
-    def growth(self, proposal: Proposal, decode: list[Sequence], steps: int) -> int:
-        """Blocks by which the turn's sequences grow. A prompt begins where all of it fits: what of it is cached comes
-        with the first part."""
+    def growth(self, proposal: Proposal, decode: list[Sequence], steps: int) -> Growth:
+        """By how much the turn's sequences grow. A prompt begins where all of it fits: what of it is cached comes with
+        the first part."""
         fp = proposal.model.fp
-        per = fp.kv_block_tokens
-        blocks = 0
+        per, blocks, spare = fp.kv_block_tokens, 0, 0
+        away = []
+        for seq in proposal.prefill:
+            grow = proposal.part_of(seq) if seq.projected_kv else seq.unissued_tokens
+            blocks += blocks_for(fp, seq.projected_kv + grow) - blocks_for(fp, seq.projected_kv)
+            spare |= seq.starved
+            if seq.away:
+                away.append(seq)
         for seq in decode:
             at, left = seq.projected_kv, seq.max_tokens - seq.output_tokens
             if seq.place is not Place.DEVICE and seq.copy is None:
                 at = seq.kv_tokens
             grow = steps if steps < left else max(1, left)
             blocks += -(-(at + grow) // per) - -(-at // per)
-        for seq in proposal.prefill:
-            grow = proposal.part_of(seq) if seq.projected_kv else seq.unissued_tokens
-            blocks += blocks_for(fp, seq.projected_kv + grow) - blocks_for(fp, seq.projected_kv)
-        return blocks
-
-    def spare(self, prefill: tuple[Sequence, ...], decode: list[Sequence]) -> int:
-        """A slab more where a sequence was starved last time: its engine's borders fell differently."""
-        for seq in (*prefill, *decode):
-            if seq.starved:
-                return 1
-        return 0
-
-    def need(self, inst: Instance, proposal: Proposal, decode: list[Sequence], steps: int, tight: bool = True) -> int:
-        """Slabs that the proposal takes from the book: weights, copies in, growth."""
-        fp, book = proposal.model.fp, inst.book
-        load = slabs_to_load(inst, proposal.model)
-        blocks = self.growth(proposal, decode, steps)
-        slabs, arriving = 0, 0
-        for seq in (*proposal.prefill, *decode):
+            spare |= seq.starved
             if seq.away:
-                need = blocks_for(fp, seq.kv_tokens)
-                slabs += book.slabs_for(fp, need)
-                blocks += need if tight else 0
-                arriving += 1
-        load += self.spare(proposal.prefill, decode)
+                away.append(seq)
+        return Growth(blocks, int(spare), away)
+
+    def _need(self, inst: Instance, proposal: Proposal, growth: Growth, tight: bool = True) -> int:
+        """Slabs that the proposal takes from the book: weights, copies in, growth."""
+        fp, book, blocks = proposal.model.fp, inst.book, growth.blocks
+        load = slabs_to_load(inst, proposal.model) + growth.spare
+        arriving = [blocks_for(fp, seq.kv_tokens) for seq in growth.away]
         if not tight:
-            return load + slabs + book.slabs_for(fp, blocks)
-        return load + book.slabs_for(fp, blocks, tight) + arriving * 2  # every grant is rounded up on its own
+            return load + sum(book.slabs_for(fp, need) for need in arriving) + book.slabs_for(fp, blocks)
+        # every grant is rounded up on its own
+        return load + book.slabs_for(fp, blocks + sum(arriving), tight) + len(arriving) * 2
 
     def fit(self, inst: Instance, proposal: Proposal) -> Fitted | None:
         """The proposal as it fits now, or None while room is being made."""
@@ -88,22 +91,26 @@ class Room:
         if (not decode and not proposal.prefill) or any(_waits_for_an_end(inst, s) for s in proposal.prefill):
             return None
         free = inst.book.free()
-        if self.need(inst, proposal, decode, proposal.steps, tight=False) <= free:
-            return Fitted(decode, proposal.steps, {}, ())
-        if self.need(inst, proposal, decode, proposal.steps) <= free:
-            return Fitted(decode, proposal.steps, {}, (), tight=True)
+        growth = self.growth(proposal, decode, proposal.steps)
+        if self._need(inst, proposal, growth, tight=False) <= free:
+            return Fitted(decode, proposal.steps, growth)
+        if self._need(inst, proposal, growth) <= free:
+            return Fitted(decode, proposal.steps, growth, tight=True)
         if inst.count:
             return None  # room is on its way; what was asked for is enough for the head of the line
         return self._squeeze(inst, proposal, decode)
 
     def _squeeze(self, inst: Instance, proposal: Proposal, decode: list[Sequence]) -> Fitted | None:
+        def need(steps: int, tight: bool = True) -> int:
+            return self._need(inst, proposal, self.growth(proposal, decode, steps), tight)
+
         candidates = _Candidates(self._pool, self._policy, inst, proposal, decode)
         best = inst.book.free() + candidates.total()
         steps = proposal.steps
         idle = inst.book.free() + given_by(candidates.idle)
-        while steps > _FEW_STEPS and self.need(inst, proposal, decode, steps) > idle:
+        while steps > _FEW_STEPS and need(steps) > idle:
             steps = max(_FEW_STEPS, steps // 4)
-        while decode and self.need(inst, proposal, decode, steps) > best:
+        while decode and need(steps) > best:
             if steps > 1:
                 steps = max(1, steps // 4)
                 continue
@@ -111,17 +118,18 @@ class Room:
             best = inst.book.free() + candidates.total()
         if not decode and not proposal.prefill:
             return None
-        tight = self.need(inst, proposal, decode, steps, tight=False) > best
-        need = self.need(inst, proposal, decode, steps, tight)
-        if need > best:
+        tight = need(steps, tight=False) > best
+        needed = need(steps, tight)
+        if needed > best:
             return None
-        return self._take(inst, proposal, candidates, Fitted(decode, steps, {}, (), tight), need)
+        fitted = Fitted(decode, steps, self.growth(proposal, decode, steps), tight=tight)
+        return self._take(inst, proposal, candidates, fitted, needed)
 
     def _take(
         self, inst: Instance, proposal: Proposal, candidates: _Candidates, fitted: Fitted, need: int
     ) -> Fitted | None:
         free = inst.book.free()
-        free = self._unload(inst, proposal.model, candidates.idle, fitted, need, free)
+        free = self._unload(inst, proposal.model, candidates.idle, fitted.unloads, need, free)
         if free >= need:
             return self._after_unloads(fitted)
         swaps: list[Sequence] = []
@@ -132,7 +140,8 @@ class Room:
             swaps.append(seq)
             gain += candidates.slabs(seq)
         if free + gain < need:
-            free = self._unload(inst, proposal.model, [*candidates.busy, *candidates.idle], fitted, need - gain, free)
+            going = [*candidates.busy, *candidates.idle]
+            free = self._unload(inst, proposal.model, going, fitted.unloads, need - gain, free)
             if not swaps and free >= need:
                 return self._after_unloads(fitted)
         self._swap(inst, proposal, swaps)
@@ -152,12 +161,12 @@ class Room:
         order = self._policy.unload_order(inst, idle)
         if free + given_by(order) < need:
             return None
-        fitted = Fitted([], 0, {}, ())
-        self._unload(inst, model, order, fitted, need, free)
-        return fitted.unloads
+        unloads: dict[CommandId, int] = {}
+        self._unload(inst, model, order, unloads, need, free)
+        return unloads
 
     def _unload(
-        self, inst: Instance, model: Model, models: list[Weights], fitted: Fitted, need: float, free: int
+        self, inst: Instance, model: Model, models: list[Weights], unloads: dict[CommandId, int], need: float, free: int
     ) -> int:
         for weights in models:
             if free >= need:
@@ -170,7 +179,7 @@ class Room:
             issued.weights, weights.unload = weights, issued.id
             weights.gives = given_by((weights,))
             inst.count += 1
-            fitted.unloads[issued.id] = weights.gives
+            unloads[issued.id] = weights.gives
             free += weights.gives
         return free
 

@@ -341,7 +341,10 @@ class Instance:
     @property
     def lane_length(self) -> int:
         """Turns on its compute lane."""
-        return sum(not turn.dropped for turn in self.turns)
+        length = len(self.turns)
+        for turn in self.turns:
+            length -= turn.dropped
+        return length
 
     @property
     def closed(self) -> bool:

@@ -21,6 +21,8 @@ def disagreements(pool: Pool, table: Table, now: float) -> list[str]:
             found.append(f"group {group.number} of {group.model.name} is not listed by what else its model has")
         strange = (seq.id for seq in group.members.values() if seq.batch is not group)
         found.extend(f"{seq} would not tell its group of a change" for seq in strange)
+    if not table.urgent.agrees(now) or table.urgent.count != len(table.waiting):
+        found.append("a look at all that wait finds another one with little slack than is kept")
     for inst in pool.instances.values():
         view = table.row(inst)
         if not view.stale and not _same(view, pool):

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import inf, nan
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import Place, Role, SeqId, Stage, Watcher
+from aegaeon_scheduler.core.domain import Place, Role, SeqId, Stage
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.policies.slack.sequences import due, kv_blocks, tokens
 from aegaeon_scheduler.core.state import Instance, Model, Sequence
@@ -62,6 +62,14 @@ class Order(NamedTuple):
     until: float = -inf
 
 
+class Holder(Protocol):
+    """Where a group is, or waits: keeps what it computed from it until it has changed."""
+
+    def changed(self, group: Group) -> None:
+        """What was computed from it no longer holds."""
+        ...
+
+
 class Group:
     """`prompts` are the members whose prefill is still to be issued, first come first served."""
 
@@ -81,7 +89,7 @@ class Group:
         self.since = inf  # seconds; when it was first ready to run where it is
         self.served = -inf  # seconds; when it was last given a turn
         self.target: Instance | None = None  # where a move is to end
-        self.watcher: Watcher | None = None  # what is asked of its instance
+        self.watcher: Holder | None = None
         self._size: tuple[int, int] | None = None
         self._due = inf, 0, 0
         self._order = Order(inf, inf, inf)
@@ -103,7 +111,7 @@ class Group:
         """What it asks of an instance, its members being as before."""
         self._loads.clear()
         if self.watcher is not None:
-            self.watcher.changed()
+            self.watcher.changed(self)
 
     def deferred(self) -> bool:
         """Whether all of it runs on what others leave: it takes no share of an instance's time."""
@@ -196,7 +204,8 @@ class Group:
         per = self.model.fp.kv_block_tokens
         context = blocks = 0
         for seq in self.members.values():
-            length = max(seq.projected_kv, seq.prompt_tokens + seq.prefix_tokens)  # `tokens` in place: asked for often
+            length, kv = seq.prompt_tokens + seq.prefix_tokens, seq.projected_kv  # `tokens` in place: asked for often
+            length = kv if kv > length else length
             context += length
             blocks += -(-length // per)
         return context, blocks
@@ -248,16 +257,14 @@ class Load:
     @staticmethod
     def of(group: Group, estimates: Estimates, inst: Instance) -> Load:
         """Measure a group as if on this instance; when it is due is to be noted."""
-        fp, (context, blocks) = group.model.fp, group.size()
-        slo = group.model.config.slo
+        model, (context, blocks) = group.model, group.size()
+        fp, slo = model.fp, model.config.slo
         if fp.pools:
             util = group.prompts_s(estimates, inst) / max(slo.ttft_s, 1e-9)
+        elif group.deferred():
+            util = 0.0
         else:
-            step_s = (
-                0.0
-                if group.deferred()
-                else estimates.of(group.model.name, inst.device).step_s(context, len(group.members))
-            )
+            step_s = estimates.of(model.name, inst.device).step_s(context, len(group.members))
             util = step_s / max(slo.tbt_s, 1e-9)
         weights = fp.weight_slabs * inst.slab_bytes
         return Load(group, util, weights + blocks * fp.kv_block_bytes, weights)

@@ -237,6 +237,7 @@ class SlackPolicy:
                 begun(seq, proposal.tag.prompts.values())
             if not seq.unissued_tokens:
                 proposal.tag.prompts.pop(seq.id, None)
+        self._table.view(inst)  # measured at once: a pass over hundreds of instances takes long enough
 
     def refined(self, model: Model) -> None:
         """See Policy."""

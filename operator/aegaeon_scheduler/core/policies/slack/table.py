@@ -8,13 +8,14 @@ from math import inf
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, SeqId, Stage
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind, node_of
+from aegaeon_scheduler.core.policies.slack.urgent import Urgent
 from aegaeon_scheduler.core.policies.slack.view import View
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 
 class Table:
-    """`groups` are all of them, by number, and `waiting` those without an instance.
+    """`groups` are all of them, by number, `waiting` those without an instance, `urgent` of these by slack.
 
     A model's are kept by the row, not by the name: emptied groups of a withdrawn model live on to the next pass, and
     are no groups of one that has its name by then.
@@ -25,6 +26,7 @@ class Table:
         self._settings = settings
         self.groups: dict[int, Group] = {}
         self.waiting: dict[int, Group] = {}
+        self.urgent = Urgent(settings)
         self.uneven = False  # instances differ in size
         self._at: dict[InstanceId, View] = {}
         self._of: dict[Model, list[Group]] = {}
@@ -118,10 +120,11 @@ class Table:
     def place(self, group: Group, inst: Instance) -> None:
         """It is to run here."""
         group.inst, group.since, group.target, group.still = inst, inf, None, None
-        self.waiting.pop(group.number, None)
+        if self.waiting.pop(group.number, None) is not None:
+            self.urgent.drop(group)
         group.watcher = view = self._at[inst.id]
         view.groups.append(group)
-        view.changed()
+        view.changed(group)
         group.changed()
 
     def remove(self, group: Group) -> None:
@@ -129,7 +132,7 @@ class Table:
         if group.inst is not None:
             view = self._at[group.inst.id]
             view.groups.remove(group)
-            view.changed()
+            view.changed(group)
             group.inst = group.still = group.watcher = None
             group.changed()
             self._wait(group)
@@ -137,6 +140,7 @@ class Table:
 
     def _wait(self, group: Group) -> None:
         self.waiting[group.number] = self._uncast[group.number] = group
+        self.urgent.add(group)
 
     def join(self, group: Group, seq: Sequence) -> None:
         """A sequence becomes a member. Idempotent."""
@@ -182,6 +186,8 @@ class Table:
 
     def split_by_adapter(self) -> None:
         """Groups that wait, and whose members' adapters no one instance serves, are split: one for each adapter."""
+        if not any(inst.without for inst in self._pool.instances.values()):
+            return  # no look at all groups that wait
         for group in [g for g in self.waiting.values() if g.model.without]:
             node = node_of(group)
             places = [inst for inst in self._pool.fleet.of(group.model).open if node in (None, inst.node)]
@@ -229,6 +235,7 @@ class Table:
                 continue
             self.remove(group)
             del self.groups[group.number], self.waiting[group.number]
+            self.urgent.drop(group)
             self._uncast.pop(group.number, None)
             of = self._of[group.model]
             of.remove(group)

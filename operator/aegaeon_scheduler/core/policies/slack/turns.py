@@ -93,14 +93,10 @@ class Turns:
         """Whether an instance is not full, nothing of it is late, and no group waits in vain for an engine."""
         if self._table.view(inst).util > self._settings.full_util:
             return False
-        late_s, share = self._settings.late_slack_s, self._settings.urgent_share
         for group in self._table.at(inst):
-            if group.urgency(now, late_s)[1] < len(group.members):
+            if group.urgency(now, self._settings.late_slack_s)[1] < len(group.members):
                 return False
-        for group in self._table.waiting.values():
-            if group.urgency(now, late_s)[0] - now < share * group.model.config.slo.ttft_s:
-                return False
-        return True
+        return not self._table.urgent.any(now)
 
     def _order(self, inst: Instance, now: float) -> Ordered:
         found = [(g.order(now, self._settings), g) for g in self._table.at(inst) if g.members]

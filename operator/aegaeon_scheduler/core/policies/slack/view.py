@@ -44,32 +44,34 @@ class View:
         size = inst.slabs * inst.slab_bytes
         return View(inst, size, size * (1.0 - headroom))
 
-    def changed(self) -> None:
+    def changed(self, group: Group) -> None:
         """A group came, went, or asks for something else."""
         self.stale = True
 
     def measure(self, estimates: Estimates) -> None:
         """What its groups ask for."""
-        self.loads = loads = [group.load(estimates, self.inst) for group in self.groups if group.members]
-        self.models = {load.group.model.name for load in loads}
-        self.util, self.nbytes, self.most = 0.0, 0, -inf
-        self.stale = False
+        inst, util, nbytes, stale = self.inst, 0.0, 0, False
+        self.loads = loads = [group.load(estimates, inst) for group in self.groups if group.members]
+        self.models = models = set()
         for load in loads:
-            self.util += load.util
-            self.nbytes += load.nbytes
-            self.stale |= load.group.model.pools  # their prompts count, which come and go
-        self._until = -inf
+            model = load.group.model
+            models.add(model.name)
+            util += load.util
+            nbytes += load.nbytes
+            stale = stale or model.pools  # their prompts count, which come and go
+        self.util, self.nbytes, self.most, self._until, self.stale = util, nbytes, -inf, -inf, stale
 
     def note(self, now: float, settings: SlackSettings) -> None:
         """When its groups are due, as of now. Once in a pass: what moves of the pass change does not count."""
         if now <= self._until:
             return
-        self.most, self._until = -inf, inf
+        most, until = -inf, inf
         for load in self.loads:
             if now > load.until:
                 load.note(now, settings)
-            self.most = max(self.most, load.rank)
-            self._until = min(self._until, load.until)
+            most = load.rank if load.rank > most else most
+            until = load.until if load.until < until else until
+        self.most, self._until = most, until
 
     def take_loads(self) -> None:
         """Whether a load can begin, now."""

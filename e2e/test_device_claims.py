@@ -70,7 +70,7 @@ def test_engines_start_once_a_driver_has_prepared_their_claims(
 
     for driver in drivers.values():
         driver.refusal = ""
-    claiming.wait_until_ready(240)
+    claiming.wait_until_all_ready("engine", len(drivers), 240)
 
     assert allocated(claims(claiming)) == {pod.name: pod.node for pod in claiming.pods("engine")}
     assert prepared(drivers) == sorted(one["metadata"]["uid"] for one in claims(claiming))

@@ -34,6 +34,10 @@ _BINARIES = {
     "envoy-gateway": ("envoy-gateway", "github.com/envoyproxy/gateway/cmd/envoy-gateway"),
     "pilot-discovery": ("istio", "istio.io/istio/pilot/cmd/pilot-discovery"),
     "pilot-agent": ("istio", "istio.io/istio/pilot/cmd/pilot-agent"),
+    "keda-operator": ("keda", "github.com/kedacore/keda/v2/cmd/operator"),
+    "keda-adapter": ("keda", "github.com/kedacore/keda/v2/cmd/adapter"),
+    "keda-webhooks": ("keda", "github.com/kedacore/keda/v2/cmd/webhooks"),
+    "kueue": ("kueue", "sigs.k8s.io/kueue/cmd/kueue"),
     "inference-conformance": ("conformance", "sigs.k8s.io/gateway-api-inference-extension/conformance"),
     "echo-basic": ("conformance", "sigs.k8s.io/gateway-api/conformance/echo-basic"),
     "reference-picker": ("reference-picker", "sigs.k8s.io/gateway-api-inference-extension/cmd/epp"),
@@ -45,6 +49,8 @@ _TAGS = {"promtool": "remove_all_sd", "prometheus": "remove_all_sd", "pilot-agen
 # Test suites, compiled to programs.
 _SUITES = ("inference-conformance",)
 ISTIO = ("pilot-discovery", "pilot-agent")
+KEDA = ("keda-operator", "keda-adapter", "keda-webhooks")
+KUEUE = "kueue"
 CONFORMANCE = ("inference-conformance", "echo-basic")
 REFERENCE_PICKER = "reference-picker"
 MONITORING = ("promtool", "prometheus")

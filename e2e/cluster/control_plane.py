@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from e2e.cluster.layout import DOMAIN, Layout
 from e2e.cluster.network import inside
+from e2e.cluster.pki import FRONT_PROXY
 from e2e.cluster.processes import find, start, stop, wait_for
 
 _ETCD = "http://127.0.0.1:2379"
@@ -55,6 +56,7 @@ def start_api_server(layout: Layout) -> None:
         f"--client-ca-file={pki}/ca.crt",
         f"--kubelet-client-certificate={pki}/kubelet-client.crt",
         f"--kubelet-client-key={pki}/kubelet-client.key",
+        *_aggregation(layout),
         # Without it `kubectl logs` and `exec` try to resolve the node's name.
         "--kubelet-preferred-address-types=InternalIP",
         f"--service-account-key-file={pki}/service-accounts.key",
@@ -66,6 +68,20 @@ def start_api_server(layout: Layout) -> None:
         "--allow-privileged=true",
     )
     wait_for("the API server", lambda: ready(layout), layout, _API_SERVER)
+
+
+def _aggregation(layout: Layout) -> list[str]:
+    """API servers behind it (KEDA's metrics, for example) learn by headers who asks, from this client alone."""
+    pki = layout.pki
+    return [
+        f"--proxy-client-cert-file={pki}/front-proxy.crt",
+        f"--proxy-client-key-file={pki}/front-proxy.key",
+        f"--requestheader-client-ca-file={pki}/ca.crt",
+        f"--requestheader-allowed-names={FRONT_PROXY}",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+    ]
 
 
 @contextmanager

@@ -118,10 +118,13 @@ def ensure_base(layout: Layout, name: str) -> None:
         _buildah(layout, "bud", "-q", "--timestamp=0", "-t", name, "-f", str(containerfile), scratch)
 
 
-def of_program(layout: Layout, name: str, program: Path, user: int = _NON_ROOT, options: Sequence[str] = ()) -> Path:
-    """An image of one static program, which is what it starts, with these options before those of a pod."""
-    start = json.dumps([f"/{program.name}", *options])
-    text = f"FROM scratch\nCOPY {program.name} /\nENV PATH=/\nUSER {user}:{user}\nENTRYPOINT {start}\n"
+def of_program(
+    layout: Layout, name: str, program: Path, user: int = _NON_ROOT, options: Sequence[str] = (), path: str = ""
+) -> Path:
+    """An image of one static program, which is what it starts, with these options before those of a pod. `path`: where
+    it is in the image, in the place of /NAME."""
+    start = json.dumps([path or f"/{program.name}", *options])
+    text = f"FROM scratch\nCOPY {program.name} {path or '/'}\nENV PATH=/\nUSER {user}:{user}\nENTRYPOINT {start}\n"
     return of_files(layout, name, text, program)
 
 

@@ -15,6 +15,8 @@ from cryptography.x509.oid import NameOID
 from e2e.cluster.layout import DOMAIN, Layout
 
 _LIFE = datetime.timedelta(days=7)
+# Whom API servers behind the API server believe what they say of the user.
+FRONT_PROXY = "front-proxy-client"
 _SERVER_NAMES = (
     "kubernetes",
     "kubernetes.default",
@@ -56,6 +58,7 @@ def make(layout: Layout) -> None:
     authority = Authority(layout.pki)
     authority.issue("apiserver", "kube-apiserver", addresses=(layout.api_ip, "127.0.0.1", str(layout.services[1])))
     authority.issue("kubelet-client", "kube-apiserver-kubelet-client", "system:masters")
+    authority.issue("front-proxy", FRONT_PROXY)
     _write_key(layout.pki / "service-accounts.key", rsa.generate_private_key(65537, 2048))
     authority.issue("admin", "kubernetes-admin", "system:masters")
     _write_kubeconfig(layout, "admin", layout.kubeconfig)

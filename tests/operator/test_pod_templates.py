@@ -29,13 +29,18 @@ CLAIM, BUCKET = {"claim": "night"}, {"s3": {"bucket": "night", "credentialsSecre
 RUN = {"matchLabels": {"app": "store"}}
 
 
-def pods(labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Json]:
-    """Templates by component."""
+def workloads(labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Json]:
+    """Deployments and StatefulSets by component."""
     pool = gpu_pool(**spec)
     pool["metadata"]["labels"] = labels or {}
     found = by_key(desired(observed(pool, model_pool("red", "llama"))).manifests)
-    workloads = [one for key, one in found.items() if key.kind in ("Deployment", "StatefulSet")]
-    return {one["metadata"]["labels"]["app.kubernetes.io/component"]: one["spec"]["template"] for one in workloads}
+    those = [one for key, one in found.items() if key.kind in ("Deployment", "StatefulSet")]
+    return {one["metadata"]["labels"]["app.kubernetes.io/component"]: one for one in those}
+
+
+def pods(labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Json]:
+    """Templates by component."""
+    return {component: one["spec"]["template"] for component, one in workloads(labels, **spec).items()}
 
 
 def own(template: Json) -> Json:
@@ -281,5 +286,7 @@ def test_a_queue_of_kueue_is_that_of_the_engines_alone() -> None:
     assert found["engine"]["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] == "serving"
     assert "team" not in found["engine"]["metadata"]["labels"]
     assert all("kueue" not in label for one in pods(**ALL).values() for label in one["metadata"]["labels"])
+    # Kueue admits what has them, and refuses to scale a StatefulSet that it admitted.
+    assert all("kueue" not in label for one in workloads(labels, **ALL).values() for label in one["metadata"]["labels"])
     own_label = pods(labels, podTemplate={"labels": {"kueue.x-k8s.io/queue-name": "other"}})["engine"]
     assert own_label["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "other"

@@ -98,11 +98,14 @@ def _stateful_set(key: Key, pool: Live[GpuPool], component: str, replicas: int, 
 
 
 def _queued(pool: Live[GpuPool], stateful_set: Json) -> Json:
-    """With the labels by which Kueue queues engines: each pod for itself, or where it takes StatefulSets all of one."""
+    """With pods that Kueue queues, each for itself.
+
+    A StatefulSet that has the labels is admitted whole, and then Kueue refuses another number of replicas and another
+    template.
+    """
     given = pool.value.metadata.labels if pool.value else {}
-    labels = {name: given[name] for name in KUEUE_LABELS if name in given}
-    for one in (stateful_set, stateful_set["spec"]["template"]):
-        one["metadata"]["labels"] = {**labels, **one["metadata"]["labels"]}
+    template = stateful_set["spec"]["template"]["metadata"]
+    template["labels"] = {**{name: given[name] for name in KUEUE_LABELS if name in given}, **template["labels"]}
     return stateful_set
 
 

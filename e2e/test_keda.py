@@ -79,7 +79,7 @@ def test_keda_starts_the_first_engine_for_a_request_adds_more_for_a_crowd_and_re
 def test_engines_stay_while_no_scheduler_reports(scaled: PodsOfPool, models: Path) -> None:
     """`ignoreNullValues: "false"` of the example: no value is not "no requests"."""
     cool_down(scaled)
-    with Load(scaled.url, {"llama": RED}, models, people=1) as load:
+    with Load(scaled.url, {"llama": RED}, models, people=1, patience_s=240) as load:
         load.wait_for_answers(1, 240)
         scaled.kill(scaled.pods("scheduler")[0])  # the next one has an address that is not scraped here
         scaled.kubectl("wait", "--for=condition=Ready=false", "scaledobject/demo-engines", "--timeout=120s")

@@ -4,7 +4,7 @@ Real: tiny models, real processes, steps and loads padded to a GPU's pace (or no
 reaches it. Simulated: constants of `aegaeon calibrate` on this machine, and what models take through all processes
 (control, gateway, GIL), probed on the same stack with as many models at once as there are engines. The objective is
 chosen by simulation, before anything is compared. Each real run has a simulation of its own, of what was probed right
-before and after it: a step of 7 % more is 7 points of tokens where four engines are full, and machines are no steadier.
+before and after it, with steps as long as its engines reported them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from statistics import median
 
 from benchmarks.paced.sitecustomize import LOAD_BYTES_PER_S
 from benchmarks.report import Row, report
 from benchmarks.truth_cases import CASES, PACED, Case, pace
-from benchmarks.truth_machine import Machine, between, through_the_stack, uneven
+from benchmarks.truth_machine import Machine, as_run, between, through_the_stack, uneven
 from benchmarks.truth_stack import Reply, moves, probe, replay, switches, write_models
 from benchmarks.truth_stack import write_manifests as manifests
 
@@ -35,6 +36,7 @@ from aegaeon_cli.demo.stack import Stack, free_port
 from aegaeon_cli.models import make_models
 from aegaeon_operator.spec import load_manifests
 from aegaeon_scheduler.core.domain import Slo
+from aegaeon_scheduler.core.log import read
 from aegaeon_scheduler.core.slo import Attainment, attainment
 from aegaeon_simulator.devices import Device, read_device
 from aegaeon_simulator.run import Run, simulate
@@ -208,11 +210,13 @@ async def _real_runs(
             log = folder / "aegaeon" / f"events-{index}.log"
             async with Stack(folder, arguments.models, free_port(), record=log) as stack:
                 before = await probe(stack.state.url, names, 2, case.engines)  # everything is loaded once
-                moved = moves(log)
+                moved, begun = moves(log), _events(log)
                 run = await real(stack, names, workload, slo)
-                moved = {what: n - moved[what] for what, n in moves(log).items()}
+                moved, ended = {what: n - moved[what] for what, n in moves(log).items()}, _events(log)
                 after = await probe(stack.state.url, names, 2, case.engines)
-            machine = through_the_stack(raw, between(before, after))
+            probed = through_the_stack(raw, between(before, after))
+            show("  simulated, as probed", foreseen(probed, workload, case, slo, arguments.delay))
+            machine = as_run(probed, islice(read(log), begun, ended))
             expected = foreseen(machine, workload, case, slo, arguments.delay)
             show("  real" if run.late_s < VOID_S else "  real, void", run)
             print("   ", ", ".join(f"{what} {n}" for what, n in moved.items()), flush=True)
@@ -222,6 +226,11 @@ async def _real_runs(
             if len(pairs) == arguments.runs:
                 break
     return pairs, void
+
+
+def _events(log: Path) -> int:
+    """How many it has by now; a header is before them."""
+    return log.read_bytes().count(b"\n") - 1
 
 
 def show(what: str, figures: Figures) -> None:

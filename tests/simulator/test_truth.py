@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 from benchmarks.truth_cases import CASES, PACED
-from benchmarks.truth_machine import UNEVEN, Machine, between, through_the_stack, uneven
+from benchmarks.truth_machine import UNEVEN, Machine, as_run, between, through_the_stack, uneven
 from benchmarks.truth_stack import (
     PROBE_BATCH,
     PROBE_PROMPT,
@@ -25,7 +25,9 @@ from benchmarks.truth_stack import (
 )
 from safetensors.torch import load_file, save_file
 
-from aegaeon_scheduler.core.domain import Slo
+from aegaeon_scheduler.core import commands as cmd
+from aegaeon_scheduler.core import events as ev
+from aegaeon_scheduler.core.domain import CommandId, InstanceId, Memory, ModelName, Slo
 from aegaeon_simulator.devices import read_device
 
 
@@ -89,6 +91,33 @@ def test_a_step_takes_what_it_took_through_the_stack() -> None:
 def test_what_is_probed_around_a_run_counts_by_its_mean() -> None:
     found = between({"llama": Alone(0.2, 0.015, 0.02)}, {"llama": Alone(0.3, 0.017, 0.03)})
     assert astuple(found["llama"]) == pytest.approx((0.25, 0.016, 0.025))
+
+
+def test_steps_and_prompts_are_as_long_as_engines_reported_them_in_the_run() -> None:
+    machine = _machine()
+    name = next(iter(machine.device.kinds))
+    k = machine.device.kinds[name].latency
+    here, ids = InstanceId("engine-0"), iter(range(1, 100))
+    log: list[tuple[float, ev.Event, list[cmd.Command]]] = []
+
+    def report(batch: int, steps: int, decode_s: float, prompt: int = 0, prefill_s: float = 0.0) -> None:
+        turn = CommandId(next(ids))
+        send = cmd.Send(here, turn, cmd.Turn(ModelName(name), (), (), steps, 0), (), "")
+        memory = Memory(0, 0, 0, 0)
+        done = ev.TurnProgress(
+            here, turn, (), steps, decode_s, prompt, prefill_s, 0.0, batch, 100 * batch, memory, end=True
+        )
+        log.extend([(0.0, ev.Tick(), [send]), (0.0, done, [])])
+
+    for batch in (1, 2, 5):
+        report(batch, 8, 8 * (0.02 + 0.003 * batch + k.b * 100 * batch))
+    expected = max(k.floor, k.p0 + k.p1 * 500 + k.p2 * 500**2)
+    report(1, 0, 0.0, 500, 1.25 * expected)
+
+    seen = as_run(machine, log).device.kinds[name].latency
+    assert (seen.a, seen.c) == pytest.approx((0.02, 0.003))
+    assert max(seen.floor, seen.p0 + seen.p1 * 500 + seen.p2 * 500**2) == pytest.approx(1.25 * expected)
+    assert as_run(machine, []) == machine
 
 
 def test_steps_are_drawn_anew_within_what_probes_differ_by() -> None:

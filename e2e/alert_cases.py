@@ -70,6 +70,13 @@ CASES = {
         labels={**POOL, "pod": "gateway-0", "severity": "critical"},
         summary="Gateway gateway-0 of a/demo is not attached to its scheduler.",
     ),
+    "AegaeonSchedulerBusy": Case(
+        {series("scheduler_event_seconds_sum", pod="scheduler"): "0+6x9 54+18x30"},
+        silent=18,
+        fires=26,
+        labels={**POOL, "severity": "warning"},
+        summary="The scheduler of a/demo decides for 30% of the time.",
+    ),
     "AegaeonNoEngines": Case(
         {series("scheduler_instances_up", pod="scheduler"): "2x9 0x30"},
         silent=11,

@@ -5,6 +5,7 @@ No kubelet runs the pods here: their status is written as it would.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -47,9 +48,10 @@ def core(kubeconfig: Path, api: client.ApiClient) -> Iterator[Any]:
     define(kubeconfig, crds)
     kubectl(kubeconfig, "wait", "--for=condition=Established", "--timeout=30s", *filenames(crds))
     kubectl(kubeconfig, "create", "namespace", NAMESPACE)
+    # Pods are refused before it is there; its controller may make it at the same moment.
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": NAMESPACE}}
+    kubectl(kubeconfig, "apply", "--server-side", "-f", "-", stdin=json.dumps(account))
     core: Any = client.CoreV1Api(api)
-    if not core.list_namespaced_service_account(NAMESPACE, field_selector="metadata.name=default").items:
-        kubectl(kubeconfig, "-n", NAMESPACE, "create", "serviceaccount", "default")
     objects: Any = client.CustomObjectsApi(api)
     objects.create_namespaced_custom_object("inference.networking.k8s.io", "v1", NAMESPACE, "inferencepools", POOL)
     yield core

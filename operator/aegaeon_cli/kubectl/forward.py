@@ -96,24 +96,40 @@ def _accept(listener: socket.socket, forward: Forward) -> None:
 
 
 def _join(near: socket.socket, forward: Forward) -> None:
-    """Bytes in both directions until either side closes."""
+    """Bytes in both directions until either side closes.
+
+    The thread behind `far` dies with a traceback of a send that fails: it is told that no more comes, and is listened
+    to until it closes.
+    """
     with near:
         try:
             far = forward.connect()
         except CliError:
             return
-        back = threading.Thread(target=_copy, args=(far, near), daemon=True)
-        back.start()
-        _copy(near, far)
-        back.join()
-        far.close()
+        with contextlib.closing(far):
+            back = threading.Thread(target=_receive, args=(far, near), daemon=True)
+            back.start()
+            _copy(near, far)
+            _shut(far, socket.SHUT_WR)
+            back.join()
+
+
+def _receive(far: Any, near: socket.socket) -> None:
+    """Until `far` closes, also when `near` has: then what comes is dropped."""
+    _copy(far, near)
+    _shut(near, socket.SHUT_RDWR)
+    with contextlib.suppress(OSError):
+        while far.recv(_CHUNK):
+            pass
 
 
 def _copy(source: Any, target: Any) -> None:
-    """Until the source has no more, or the target takes no more; then the other direction ends, too."""
+    """Until the source has no more, or the target takes no more."""
     with contextlib.suppress(OSError):
         while data := source.recv(_CHUNK):
             target.sendall(data)
-    for one in (target, source):
-        with contextlib.suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)
+
+
+def _shut(side: Any, how: int) -> None:
+    with contextlib.suppress(OSError):
+        side.shutdown(how)

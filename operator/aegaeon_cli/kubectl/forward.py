@@ -98,8 +98,8 @@ def _accept(listener: socket.socket, forward: Forward) -> None:
 def _join(near: socket.socket, forward: Forward) -> None:
     """Bytes in both directions until either side closes.
 
-    The thread behind `far` dies with a traceback of a send that fails: it is told that no more comes, and is listened
-    to until it closes.
+    A send to `far`'s other end that fails would end the client's thread with a traceback: this end is shut for sending
+    alone, and read until the other closes.
     """
     with near:
         try:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scheduler_core.test_slack import Watched
+from small_world import small_world
 
 from aegaeon_scheduler.core import commands as cmd
-from aegaeon_scheduler.core.domain import Role
+from aegaeon_scheduler.core import events as ev
+from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig
+from aegaeon_scheduler.core.domain import ModelName, Role, Stage
+from aegaeon_scheduler.core.state import Instance, Issued
+from aegaeon_simulator.pool.world import World
 
 STEP_S = 0.0101  # of one sequence, about; a prompt takes 0.015
 
@@ -68,3 +77,46 @@ def test_several_newcomers_of_one_moment_are_all_served_and_nothing_comes_late(t
     w.world.run(20)
     assert w.all_finished()
     assert w.world.attainment().token == 1.0
+
+
+class Cuts:
+    """Observes one engine: was a turn cut short although some of it is due before the prompt that comes for it?"""
+
+    def __init__(self) -> None:
+        self.world: World | None = None
+        self.cuts = 0
+        self.wrong: list[str] = []
+
+    def __call__(self, now: float, event: ev.Event, commands: list[cmd.Command]) -> None:
+        if self.world is None:
+            return
+        pool = self.world.scheduler._pool
+        for command in commands:
+            if isinstance(command, cmd.Send) and isinstance(command.body, cmd.Amend) and command.body.steps is not None:
+                inst, comer = pool.instances[command.instance], command.reason.split()[0]
+                here = [s for s in inst.sequences.values() if s.model.name == comer and s.stage is not Stage.DECODE]
+                self.cuts += 1
+                self._look(inst, inst.commands[command.body.turn], min(s.deadline() for s in here), now)
+
+    def _look(self, inst: Instance, turn: Issued, prompt_due: float, now: float) -> None:
+        """Nothing that is on the lane counts here: tokens are due as if none of it were computed."""
+        if min(seq.deadline() for seq in turn.members.values()) <= prompt_due:
+            self.wrong.append(f"{now:.3f} some of {turn.model.name} is due before the prompt")
+        if any(seq.deadline() < now for seq in inst.sequences.values()):
+            self.wrong.append(f"{now:.3f} something here is late")
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([4, 9]))
+def test_a_turn_is_cut_short_only_where_all_of_it_is_due_after_the_prompt_and_nothing_is_late(seed, models):
+    rng, seen = Random(seed), Cuts()
+    latency = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
+    config = SchedulerConfig(latency=latency, hold_s=1e9, refine=False)
+    world = seen.world = small_world([Role.UNIFIED], models=models, slabs=2400, config=config, observe=seen)
+    for i in range(60):
+        name, size = ModelName(f"m{rng.randrange(models)}"), rng.choice([20, 400, 1500])
+        world.request(f"r{i}", name, size, rng.randrange(5, 150), rng.uniform(0.1, 10.0))
+    world.run(100)
+    assert all(client.finished for client in world.clients.values())
+    assert seen.cuts
+    assert not seen.wrong

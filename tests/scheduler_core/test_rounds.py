@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from scheduler_core.test_slack import Watched
 
 from aegaeon_scheduler.core.domain import Role
@@ -44,3 +45,16 @@ def test_without_rounds_it_stalls_until_the_others_are_as_far_ahead():
     assert w.all_finished()
     assert w.world.attainment().token == 1.0
     assert longest_pause(long) > 0.9
+
+
+@pytest.mark.parametrize("models", [2, 3, 5])
+def test_of_several_that_are_far_ahead_each_pauses_for_one_turn_of_every_other(models):
+    w = Watched([Role.UNIFIED], slabs=120 * models + 40, models=models)
+    clients = [w.ask(f"long{i}", i, 40, 600, at=0.1 + 0.8 * i) for i in range(models)]
+    w.world.run(60)
+    assert w.all_finished()
+    begin, end = 0.8 * models + 1.0, min(c.arrival + c.times[-1] for c in clients)  # all are far ahead, none has ended
+    for client in clients:
+        times = [at for at in client.times if begin < client.arrival + at < end]
+        assert len(times) > 100
+        assert max(b - a for a, b in itertools.pairwise(times)) < (models - 1) * TURN_S + 2 * 0.011

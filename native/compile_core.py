@@ -37,7 +37,7 @@ def main() -> None:
         else:
             build = given.cache / f"core-{_key()}"
             if not build.exists():
-                with contextlib.suppress(FileExistsError):  # somebody else was faster
+                with contextlib.suppress(FileExistsError):  # another process was faster
                     _build(Path(scratch)).rename(build)
         _install(build, given.out)
 

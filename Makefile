@@ -58,7 +58,7 @@ $(VLLM_STAMP): requirements-vllm.lock pyproject.toml $(NATIVE) | $(BIN)/uv
 setup-vllm: $(STAMP) $(VLLM_STAMP) ## make a second virtual environment, with vLLM for CPUs
 setup: $(STAMP) ## make the virtual environment and build the native core
 compiled-core: $(STAMP) ## compile the scheduler's core (mypyc): three times faster; after an edit it is interpreted again
-	@$(PY) native/compile_core.py --cache $(CACHE)
+	@PYTHONHASHSEED=0 $(PY) native/compile_core.py --cache $(CACHE)
 models: $(STAMP) ## train the four tiny models of the quickstart (once; cached)
 	@$(BIN)/aegaeon models make $(MODELS)
 

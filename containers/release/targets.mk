@@ -34,7 +34,7 @@ test-wheel: wheel models ## the wheel in a new environment runs the demo
 	sed '/^ *--hash/d; s/ *\\$$//' requirements.lock > $(WHEEL_TEST)/constraints.txt
 	$(BIN)/uv pip install --quiet --python $(WHEEL_TEST)/venv/bin/python -c $(WHEEL_TEST)/constraints.txt \
 	  "$$(ls dist/aegaeon-$(VERSION)-$(RELEASE_TAG)-*.whl)[engine,demo]"
-	cd $(WHEEL_TEST)/empty && ../venv/bin/aegaeon demo --models $(MODELS)
+	cd $(WHEEL_TEST)/empty && AEGAEON_CORE=compiled ../venv/bin/aegaeon demo --models $(MODELS)
 
 # ---- arm64, without a machine of that kind: Debian's cross compiler, and its tests under QEMU.
 .PHONY: test-arm64 arm64-packages lock-arm64

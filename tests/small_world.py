@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+import pytest
+
+from aegaeon_scheduler import COMPILED
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig
 from aegaeon_scheduler.core.domain import FailureKind, Footprint, InstanceId, KvShape, ModelName, Role, Slo, Terms
 from aegaeon_simulator.engine.spec import EngineSpec, Served
 from aegaeon_simulator.pool.world import World
+
+interpreted = pytest.mark.skipif(COMPILED, reason="replaces parts of the core, which compiled code calls directly")
 
 SLAB_BYTES = 1 << 20
 BLOCK_TOKENS = 16

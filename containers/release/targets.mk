@@ -20,8 +20,9 @@ WHEEL_PLATFORM := manylinux_2_34_$(shell uname -m)
 WHEEL_LINK := -static-libstdc++ -Wl,--exclude-libs,ALL
 wheel: release-tools ## dist/: a wheel for glibc 2.34 and newer, of this Python; RELEASE_PYTHON=python3.12: of another
 	@rm -rf build/wheel && mkdir -p build/wheel dist
+	PATH=$(RELEASE)/bin:$$PATH PYTHONHASHSEED=0 $(RELEASE)/bin/python native/compile_core.py --out build/wheel/core --cache $(CACHE)
 	PATH=$(RELEASE)/bin:$$PATH LDFLAGS="$(WHEEL_LINK)" SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(RELEASE)/bin/python -m build --wheel \
-	  --no-isolation --outdir build/wheel -C build-dir=build/wheel/native . >build/wheel/log || { tail -30 build/wheel/log >&2; exit 1; }
+	  --no-isolation --outdir build/wheel -C build-dir=build/wheel/native -C cmake.define.AEGAEON_COMPILED_CORE=$(abspath build/wheel/core) . >build/wheel/log || { tail -30 build/wheel/log >&2; exit 1; }
 	PATH=$(RELEASE)/bin:$$PATH $(RELEASE)/bin/auditwheel repair --plat $(WHEEL_PLATFORM) --wheel-dir dist build/wheel/*.whl >>build/wheel/log 2>&1 || { tail -30 build/wheel/log >&2; exit 1; }
 	@ls -l dist/aegaeon-$(VERSION)-$(RELEASE_TAG)-*.whl
 
@@ -33,7 +34,7 @@ test-wheel: wheel models ## the wheel in a new environment runs the demo
 	sed '/^ *--hash/d; s/ *\\$$//' requirements.lock > $(WHEEL_TEST)/constraints.txt
 	$(BIN)/uv pip install --quiet --python $(WHEEL_TEST)/venv/bin/python -c $(WHEEL_TEST)/constraints.txt \
 	  "$$(ls dist/aegaeon-$(VERSION)-$(RELEASE_TAG)-*.whl)[engine,demo]"
-	cd $(WHEEL_TEST)/empty && ../venv/bin/aegaeon demo --models $(MODELS)
+	cd $(WHEEL_TEST)/empty && AEGAEON_CORE=compiled ../venv/bin/aegaeon demo --models $(MODELS)
 
 # ---- arm64, without a machine of that kind: Debian's cross compiler, and its tests under QEMU.
 .PHONY: test-arm64 arm64-packages lock-arm64

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from aegaeon_kube.errors import KubeError
+from aegaeon_scheduler import COMPILED
 from aegaeon_scheduler.collector import relax
 from aegaeon_scheduler.config import SchedulerConfig, core_config, load_config
 from aegaeon_scheduler.core.errors import CoreError
@@ -32,6 +33,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     given = parser.parse_args()
     relax()
+    _log.info("the core is %s", "compiled" if COMPILED else "interpreted, which takes three times the processor time")
     try:
         return asyncio.run(_serve(load_config(given.config, given.holder)))
     except (SchedulerError, CoreError, KubeError) as error:

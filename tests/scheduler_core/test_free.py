@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from small_world import small_world
+from small_world import interpreted, small_world
 
 from aegaeon_scheduler.core.config import SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Role
@@ -39,6 +39,7 @@ def all_room(picture: Picture, comer: place.Comer) -> Found:
     return min(found, key=lambda x: x[:3])[3:] if found else None
 
 
+@interpreted
 @pytest.mark.parametrize("seed", range(3))
 def test_a_pass_finds_what_a_search_of_all_instances_finds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"room": 0, "victims": 0}

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_core.test_slack import Watched
+from small_world import interpreted
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.config import SlackSettings
@@ -165,6 +166,7 @@ REQUESTS = st.lists(
 )
 
 
+@interpreted
 @settings(max_examples=25, deadline=None)
 @given(REQUESTS)
 def test_a_part_of_a_long_prompt_runs_before_no_group_that_is_due_before_and_has_little_slack(requests):
@@ -176,6 +178,7 @@ def test_a_part_of_a_long_prompt_runs_before_no_group_that_is_due_before_and_has
     assert not turns.passed_over
 
 
+@interpreted
 def test_without_that_rule_what_its_group_decodes_makes_a_long_prompt_urgent():
     """The case above is not empty: the same look finds prompts that run before others which are due before."""
     w, turns = checked({"aside_share": 0.0})

@@ -6,6 +6,7 @@ from types import SimpleNamespace as Some
 
 import pytest
 from scheduler_core.test_slack import Watched
+from small_world import interpreted
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.domain import InstanceId, Place, Role
@@ -54,6 +55,7 @@ def test_a_node_prefills_again_once_it_can_decode_again(pairs):
     }
 
 
+@interpreted
 @pytest.mark.parametrize(
     ("place", "source", "node"),
     [(Place.NONE, None, None), (Place.HOST, None, "a"), (Place.DEVICE, None, "a"), (Place.NONE, "e0", "a")],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from small_world import small_world
+from small_world import interpreted, small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, policy_settings
@@ -136,6 +136,7 @@ def test_a_burst_for_one_model_gets_a_group_wherever_there_is_time_and_none_that
     assert max(c.times[0] for c in clients) < 1.0
 
 
+@interpreted
 def test_a_hot_model_begins_no_more_groups_than_there_are_engines_however_often_it_is_preempted(monkeypatch):
     begun: list[int] = []
     create = SlackPolicy._create

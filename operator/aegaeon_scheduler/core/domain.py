@@ -92,22 +92,19 @@ class Slo:
 
 
 class Tier(Enum):
-    """Who comes late first when not all can be in time: batch before standard before interactive.
+    """Who comes late first when not all can be in time: batch before standard before interactive."""
 
-    `level`: tiers above standard are less than 0.
-    """
-
-    level: int
-
-    INTERACTIVE = "interactive", -1
+    INTERACTIVE = "interactive"
     STANDARD = "standard"
-    BATCH = "batch", 1
+    BATCH = "batch"
 
-    def __new__(cls, name: str, level: int = 0) -> Tier:
-        tier = object.__new__(cls)
-        tier._value_ = name
-        tier.level = level
-        return tier
+    @property
+    def level(self) -> int:
+        """Tiers above standard are less than 0."""
+        return _LEVELS[self]
+
+
+_LEVELS = {Tier.INTERACTIVE: -1, Tier.STANDARD: 0, Tier.BATCH: 1}
 
 
 @dataclass(frozen=True, slots=True)

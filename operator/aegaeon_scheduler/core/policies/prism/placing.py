@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from aegaeon_scheduler.core.book import blocks_for, least_slabs
 from aegaeon_scheduler.core.config import PrismSettings
-from aegaeon_scheduler.core.domain import InstanceId, Role
+from aegaeon_scheduler.core.domain import Role
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.prism.pressure import Demand, Share, balance, least
 from aegaeon_scheduler.core.policies.prism.rates import Rates
@@ -127,7 +127,7 @@ class Placing:
         places = balance(demands, memory, self._settings.threshold)
         return [move for model, id in places.items() for move in self._move(model, engines[id].inst, now)]
 
-    def _demand(self, model: Model, batches: list[Batch]) -> Demand[InstanceId]:
+    def _demand(self, model: Model, batches: list[Batch]) -> Demand:
         at = max(batches, key=lambda batch: (batch.inst is self._chosen.get(model), len(batch.members))).inst.id
         open = (i for i in self._pool.fleet.of(model).open if i.role is not Role.DECODE)
         return Demand(self._rates.growth(model), model.fp.weight_bytes, tuple(i.id for i in open), at)

@@ -8,20 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Generic, TypeVar
+from typing import TypeVar
+
+from aegaeon_scheduler.core.domain import InstanceId
 
 K = TypeVar("K")
-G = TypeVar("G")
 
 
 @dataclass(frozen=True, slots=True)
-class Demand(Generic[G]):
+class Demand:
     """What a model needs: `growth` of KV, bytes of weights. It is `at` an instance, and may go to those of `able`."""
 
     growth: float
     weight_bytes: int
-    able: tuple[G, ...]
-    at: G
+    able: tuple[InstanceId, ...]
+    at: InstanceId
 
 
 @dataclass(slots=True)
@@ -42,7 +43,9 @@ class Share:
         self.free_bytes -= weight_bytes
 
 
-def least(shares: Mapping[G, Share], able: Iterable[G], growth: float, weight_bytes: int) -> G | None:
+def least(
+    shares: Mapping[InstanceId, Share], able: Iterable[InstanceId], growth: float, weight_bytes: int
+) -> InstanceId | None:
     """Where KVPR is least with the model, of equal ones where most memory is left; None where all are full."""
     best, best_key = None, (inf, 0)
     for place in able:
@@ -53,13 +56,13 @@ def least(shares: Mapping[G, Share], able: Iterable[G], growth: float, weight_by
     return best
 
 
-def balance(models: Mapping[K, Demand[G]], memory: Mapping[G, int], threshold: float) -> dict[K, G]:
+def balance(models: Mapping[K, Demand], memory: Mapping[InstanceId, int], threshold: float) -> dict[K, InstanceId]:
     """Algorithm 1: models in falling order of growth, each where KVPR comes to be least; those that move, and where to.
 
     A model stays where it is unless it grows and KVPR there is larger by this share. `memory`: bytes of each instance.
     """
     shares = {place: Share(nbytes) for place, nbytes in memory.items()}
-    moved: dict[K, G] = {}
+    moved: dict[K, InstanceId] = {}
     for key, need in sorted(models.items(), key=lambda item: -item[1].growth):
         here = shares[need.at].ratio(need.growth, need.weight_bytes)
         best = least(shares, need.able, need.growth, need.weight_bytes)

@@ -20,14 +20,17 @@ from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 
 class Kind(Enum):
-    """What a group does: `roles` are those of the instances that it may be placed on."""
+    """What a group does."""
 
     WHOLE = (Role.UNIFIED,)
     PROMPTS = (Role.PREFILL,)
     DECODES = (Role.DECODE, Role.UNIFIED)
 
-    def __init__(self, *roles: Role) -> None:
-        self.roles = roles
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """Those of the instances that it may be placed on."""
+        roles: tuple[Role, ...] = self.value
+        return roles
 
 
 @dataclass(slots=True)

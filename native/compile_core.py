@@ -1,0 +1,104 @@
+"""Compile the scheduler's core by mypyc: `python native/compile_core.py [--out FOLDER] [--cache FOLDER]`.
+
+`aegaeon_scheduler.compiled` imports the build while the sources are those that it is of. Needs mypy, setuptools and a C
+compiler, and takes a minute and a half of a processor; with a cache, once for the same sources.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+
+PACKAGES = Path(__file__).resolve().parent.parent / "operator"
+sys.path.insert(0, str(PACKAGES / "aegaeon_scheduler"))  # the package itself may lack its dependencies here
+
+import compiled  # noqa: E402
+
+OPTIONS = {"opt_level": "2", "debug_level": "0"}
+
+
+def main() -> None:
+    """Build or take from the cache, and put it in its place."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=compiled.FOLDER, help="default: beside the core", metavar="FOLDER")
+    parser.add_argument("--cache", type=Path, help="builds are kept here, by content", metavar="FOLDER")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=_made(given.cache)) as scratch:
+        if given.cache is None:
+            build = _build(Path(scratch))
+        else:
+            build = given.cache / f"core-{_key()}"
+            if not build.exists():
+                with contextlib.suppress(FileExistsError):  # another process was faster
+                    _build(Path(scratch)).rename(build)
+        _install(build, given.out)
+
+
+def _made(folder: Path | None) -> Path | None:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _key() -> str:
+    """Of all that a build depends on."""
+    parts = [compiled.digest(), *compiled.modules(), Path(__file__).read_text("utf-8"), version("mypy")]
+    parts += [str(sys.implementation.cache_tag), platform.machine()]
+    return sha256("\n".join(parts).encode()).hexdigest()[:24]
+
+
+def _install(build: Path, out: Path) -> None:
+    """In the place of an earlier one; processes that run keep theirs."""
+    new = out.with_name(f"{out.name}.{os.getpid()}")
+    shutil.copytree(build, new)
+    shutil.rmtree(out, ignore_errors=True)
+    new.rename(out)
+
+
+def _build(scratch: Path) -> Path:
+    """A folder in `scratch` with the compiled modules and the digest of their sources."""
+    log = scratch / "log"
+    try:
+        with log.open("w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            _compile(scratch)
+    except BaseException:
+        sys.stderr.write("".join(log.read_text().splitlines(keepends=True)[-40:]))
+        raise
+    built = scratch / "built"
+    built.mkdir()
+    for file in (scratch / "lib").rglob("*.so"):
+        file.rename(built / file.relative_to(scratch / "lib").as_posix().replace("/", "."))
+    (built / compiled.SOURCES).write_text(compiled.digest() + "\n")
+    return built
+
+
+def _compile(scratch: Path) -> None:
+    """Into `lib`, from a copy: beside it mypy would read the settings of the whole project."""
+    from mypyc.build import mypycify
+    from setuptools import Distribution
+    from setuptools.command.build_ext import build_ext
+
+    tree = scratch / "tree"
+    shutil.copytree(PACKAGES / "aegaeon_scheduler" / "core", tree / compiled.CORE.replace(".", "/"))
+    for name in ("__init__.py", "compiled.py", "py.typed"):
+        shutil.copy(PACKAGES / "aegaeon_scheduler" / name, tree / "aegaeon_scheduler" / name)
+    with contextlib.chdir(tree):
+        files = [f"{name.replace('.', '/')}.py" for name in compiled.modules()]
+        extensions = mypycify(files, group_name=compiled.GROUP, target_dir=str(scratch / "c"), **OPTIONS)
+        command = build_ext(Distribution({"ext_modules": extensions}))
+        command.build_lib, command.build_temp = str(scratch / "lib"), str(scratch / "objects")
+        command.parallel = os.cpu_count()
+        command.ensure_finalized()
+        command.run()
+
+
+if __name__ == "__main__":
+    main()

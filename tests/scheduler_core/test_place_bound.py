@@ -239,7 +239,7 @@ class Newcomer(Pool):
         away_s = max(absence_s(estimates, x, comer, v.inst) for v in views for x in v.loads)
         end = now + TTFT_S + 0.3 * TTFT_S + max(0.3 * TTFT_S, 4.0 * away_s)
         others = [g for g in self.policy._table.groups.values() if g is not group]
-        before = [due(s) for g in others for s in g.members.values() if now <= due(s) < end]
+        before = [due(s) for g in others for s in g.members.values() if due(s) < end]
         turns = sum(ceil((end - at) / (8 * TBT_S)) for at in before) + sum(len(g.prompts) for g in others)
         switch_s = LOAD_S + 0.05 + STAY_S + SETTINGS.pass_interval_s
         return turns * TURN_S / len(views) + (len(before) + 1) * switch_s

@@ -24,6 +24,7 @@ from aegaeon_simulator.pool.world import World
 
 TTFT_S, TBT_S = 2.0, 0.1  # of every model in small_world
 STEPS = 8  # of a decode turn
+PART = 512  # tokens of a part of a long prompt, at least
 MODELS = 14  # one step of each takes a tenth of TBT: together more than the engine has
 
 
@@ -66,9 +67,11 @@ class TurnsOfOthers:
         self._begin(now)
 
     def _joins(self, seq: Sequence) -> None:
+        if is_long(seq):
+            self.waits.pop(seq.batch, None)
         for group, wait in self.waits.items():
             if seq.batch is not group:
-                wait.left += 1 + turns_until(seq.arrival + TTFT_S, horizon(wait.due, group, seq.batch))
+                wait.left += prompt_turns(seq) + turns_until(seq.arrival + TTFT_S, horizon(wait.due, group, seq.batch))
 
     def _turn(self, turn: Issued) -> None:
         assert isinstance(turn.tag, Group)
@@ -84,6 +87,8 @@ class TurnsOfOthers:
             seq = min((s for s in group.members.values() if due(s) >= now), key=due, default=None)
             if seq is None or group in self.waits or not (group.ready() and could_run(seq)):
                 continue
+            if any(is_long(prompt) for prompt in group.prompts.values()):
+                continue
             if group.prompts or due(seq) - now <= TTFT_S:
                 left = sum(ahead(other, group, due(seq), now) for other in groups if other is not group)
                 self.waits[group] = Wait(seq, due(seq), left)
@@ -92,6 +97,15 @@ class TurnsOfOthers:
 
 def could_run(seq: Sequence) -> bool:
     return seq.stage is Stage.QUEUED or (seq.stage is Stage.DECODE and seq.place is Place.DEVICE)
+
+
+def is_long(seq: Sequence) -> bool:
+    """Whether its prompt takes more than 0.1 s: it is computed in parts."""
+    return seq.prompt_tokens > 3600
+
+
+def prompt_turns(seq: Sequence) -> int:
+    return ceil(seq.prompt_tokens / PART) if is_long(seq) else 1
 
 
 def horizon(due_at: float, group: Group, other: Group) -> float:
@@ -106,14 +120,16 @@ def turns_until(due_at: float, end: float) -> int:
 
 
 def ahead(other: Group, group: Group, due_at: float, now: float) -> int:
-    """Turns that another group may get before: those of its batch until all of it is due later, and its prompts."""
-    end = horizon(due_at, group, other)
-    members = [seq for seq in other.members.values() if due(seq) >= now]
-    if min((due(seq) for seq in members), default=end) >= end:
+    """Turns that another group may get before: those of its batch until all of it is due later, and its prompts.
+
+    Late members count as well: they run along, and may be in time again.
+    """
+    end, members = horizon(due_at, group, other), other.members.values()
+    if min((due(seq) for seq in members if due(seq) >= now), default=end) >= end:
         return 0
     batch = max((turns_until(due(seq), end) for seq in members if seq.stage is Stage.DECODE), default=0)
-    prompts = [seq for seq in members if seq.stage is not Stage.DECODE]
-    return batch + len(other.prompts) + sum(turns_until(due(seq), end) for seq in prompts)
+    first = sum(prompt_turns(seq) for seq in other.prompts.values())
+    return batch + first + sum(turns_until(due(seq), end) for seq in members if seq.stage is not Stage.DECODE)
 
 
 def played(requests, tiers: list[Tier]) -> TurnsOfOthers:
@@ -136,7 +152,7 @@ def played(requests, tiers: list[Tier]) -> TurnsOfOthers:
 def drawn(seed: int) -> list[tuple[float, int, int, int]]:
     """More than the engine carries, once all models are on it: arrival, model, tokens of prompt and answer."""
     rng = Random(seed)
-    sizes = [20, 400, 1500]
+    sizes = [20, 400, 1500, 4000]
     return [(rng.uniform(4.0, 9.0), rng.randrange(MODELS), rng.choice(sizes), rng.randrange(5, 150)) for _ in range(60)]
 
 

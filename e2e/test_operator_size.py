@@ -36,6 +36,11 @@ def test_a_hundred_pools_and_a_thousand_model_pools(api: client.ApiClient, names
     def all_have_engines() -> bool:
         return len(objects(namespaced, "statefulsets")) == 100
 
+    def at_rest() -> bool:
+        before = writes(namespaced)
+        time.sleep(10)
+        return writes(namespaced) == before
+
     with operator(namespaced) as process:
         began = time.monotonic()
         with ThreadPoolExecutor(8) as threads:  # kubectl would take most of the time
@@ -43,7 +48,7 @@ def test_a_hundred_pools_and_a_thousand_model_pools(api: client.ApiClient, names
         poll("all are accepted", all_accepted, 300, every_s=2)  # a list of 1,100 is work
         took = time.monotonic() - began
         resident = resident_mb(process.pid)
-        time.sleep(10)  # controllers of the cluster fill in what is theirs
+        poll("controllers of the cluster have filled in what is theirs", at_rest, 180)
         before = writes(namespaced)
         time.sleep(30)  # what must not happen needs time in which it could
         rest = writes(namespaced) - before

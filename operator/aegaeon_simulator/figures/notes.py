@@ -10,7 +10,7 @@ WHY = {
     "fig11a_sllmp": "on these constants the baselines cross elsewhere; the artifact's own traces are below",
     "fig11b_ratio": "loads three times as fast as the artifact's help the baseline more than the policy",
     "fig11c_ratio": "loads three times as fast as the artifact's help the baseline more than the policy",
-    "fig12_ox2": "the ratio follows that of Figure 11",
+    "fig12_ox2": "ServerlessLLM is below 90 % at the smallest load already (0.5 req/s): long answers hold its GPUs",
     "fig13_slo02": "switches are cheaper here than in the paper's measurements",
     "fig14": "measured bars are only in the paper's figure",
     "fig15_half": "engines here keep weights until their room is needed, so several models stay resident",

@@ -88,7 +88,7 @@ def _claims(rows: list[Verdict]) -> Iterator[str]:
 
 def _judged(verdict: Verdict) -> str:
     if verdict.within is None:
-        return "not run, or no crossing of 90 % where it was run"
+        return "no number: a policy was not run, or never falls below 90 % where it was (crossings below)"
     return "yes" if verdict.within else f"no: {WHY.get(verdict.id, 'the reason is not known')}"
 
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from benchmarks.core import Recorded, Size, quantile, record
 from benchmarks.report import Row, report
 
-from aegaeon_scheduler.collector import relax
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.domain import Role
 from aegaeon_scheduler.core.scheduler import Scheduler
+from aegaeon_scheduler.interpreter import relax
 
 ENGINES = 256
 WARM_S = 12.0  # of virtual time, before which nothing counts

@@ -1,8 +1,9 @@
 """Speaks for the sidecars and gateways of a pool to one scheduler process, over gRPC and in real time.
 
 Each sidecar is a modelled engine (aegaeon_simulator) with a stream of its own. Run by benchmarks/wire.py in a process
-of its own, so that its CPU time is not counted: python -m benchmarks.wire_pool TARGET ENGINES MODELS RATE SECONDS.
-It prints "attached", then "ended" and the shares of requests and tokens on time.
+of its own, so that its CPU time is not counted:
+python -m benchmarks.wire_pool TARGET ENGINES MODELS RATE SECONDS.
+It prints "attached", then "ended" and the figures of `Fleet.figures`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from itertools import cycle
 from typing import Any
 
 import grpc
-from benchmarks.core import Size, arrivals, pool
+from benchmarks.core import Size, arrivals, pool, quantile
 from benchmarks.wire_codec import command_from, hello_to, report_to
 
 from aegaeon_proto.v1 import engine_pb2, engine_pb2_grpc, gateway_pb2, gateway_pb2_grpc, model_pb2
@@ -37,6 +38,7 @@ _HEARTBEAT_S = 0.5
 _PERIOD_S = 0.002  # engines are looked at so often: what a step report waits at most
 _OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 64 << 20))
 _BOX = 1 << 16
+_BATCH = 64
 
 Models = dict[ModelName, tuple[Served, Slo]]
 
@@ -63,12 +65,17 @@ class Sidecar:
         states = [state for state in models if isinstance(state, ev.ModelReported)]
         self._box.put(hello_to(up, states, time.time()))
         async with grpc.aio.insecure_channel(target, options=_OPTIONS) as channel:
-            async for message in engine_pb2_grpc.EngineStub(channel).Attach(_messages(self._box)):
+            async for message in engine_pb2_grpc.EngineStub(channel).Attach(self._reports()):
                 self.attached.set()
-                send = command_from(up.instance, message)
-                if send is not None:
-                    self._fleet.advance()
-                    self.engine.send(send)
+                self._fleet.advance()
+                for command in message.commands:
+                    send = command_from(up.instance, command)
+                    if send is not None:
+                        self.engine.send(send)
+
+    async def _reports(self) -> AsyncIterator[engine_pb2.Reports]:
+        async for batch in self._box.batches(_BATCH):
+            yield engine_pb2.Reports(reports=batch)
 
     def _say(self, event: ev.Event) -> None:
         self._box.put(report_to(event))
@@ -112,6 +119,7 @@ class Gateway:
             age_s=self._fleet.clock.now - client.arrival,
         )
         self._box.put(gateway_pb2.GatewayMessage(submit=submit))
+        self._fleet.submitted(client)
 
 
 class Fleet:
@@ -121,7 +129,10 @@ class Fleet:
         self.models = models
         self.clock = Clock()
         self.clients: dict[SeqId, Client] = {}
-        self.waits_s: list[float] = []  # of requests, until they were accepted
+        self.waits_s: list[float] = []  # of requests, from their submission until they were accepted
+        self.late_s: list[float] = []  # of submissions, which are due at their arrival: this process was busy
+        self._submitted: dict[SeqId, float] = {}
+        self._loaded = self._cpu_s = 0.0
         self._began = time.monotonic()
         self.sidecars = {spec.instance: Sidecar(spec, self) for spec in specs}
         self.gateways = [Gateway(f"gateway-{i}", self) for i in range(GATEWAYS)]
@@ -146,24 +157,33 @@ class Fleet:
             client.times.extend(t - client.arrival for t in times[len(client.times) - index :])
             client.finished = client.finished or finish is not None
 
+    def submitted(self, client: Client) -> None:
+        now = time.monotonic() - self._began
+        if self._submitted.setdefault(client.seq, now) == now:
+            self.late_s.append(now - client.arrival)
+
     def accepted(self, request: str) -> None:
         client = self.clients[SeqId(request, 0)]
         if not client.accepted:
-            self.waits_s.append(time.monotonic() - self._began - client.arrival)
+            self.waits_s.append(time.monotonic() - self._began - self._submitted[client.seq])
         client.accepted += 1
 
     def schedule(self, size: Size) -> None:
         """All requests, by gateways in turn, from now on."""
         start, gateways = self.clock.now, cycle(self.gateways)
+        self._loaded, self._cpu_s = start, time.process_time()
         for i, (name, prompt, length, at) in enumerate(sorted(arrivals(size, self.models), key=lambda a: a[3])):
             client = Client(SeqId(f"r{i}", 0), name, prompt, length, 1 << 20, start + at)
             self.clients[client.seq] = client
             self.clock.at(client.arrival, partial(next(gateways).submit, client))
 
     def figures(self) -> str:
-        """Share of tokens on time, and the longest wait until a request was accepted."""
+        """Share of tokens on time, the longest wait until a request was accepted, how late requests were submitted
+        (p99 and the latest, seconds), and the share of a core that all took."""
         on_time = attainment((c.times, self.models[c.model][1], c.length) for c in self.clients.values())
-        return f"ended {on_time.token:.4f} {max(self.waits_s, default=0.0):.4f} {len(self.clients)}"
+        late_s = (quantile(self.late_s, 0.99), max(self.late_s))
+        share = (time.process_time() - self._cpu_s) / (time.monotonic() - self._began - self._loaded)
+        return " ".join(f"{one:.4f}" for one in (on_time.token, max(self.waits_s, default=0.0), *late_s, share))
 
 
 async def serve(target: str, size: Size, engines: int) -> str:
@@ -194,7 +214,7 @@ async def serve(target: str, size: Size, engines: int) -> str:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    return fleet.figures()
+    return f"ended {fleet.figures()}"
 
 
 def main() -> int:

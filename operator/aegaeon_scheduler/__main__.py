@@ -14,11 +14,11 @@ from pathlib import Path
 
 from aegaeon_kube.errors import KubeError
 from aegaeon_scheduler import COMPILED
-from aegaeon_scheduler.collector import relax
 from aegaeon_scheduler.config import SchedulerConfig, core_config, load_config
 from aegaeon_scheduler.core.errors import CoreError
 from aegaeon_scheduler.core.scheduler import Scheduler
 from aegaeon_scheduler.errors import SchedulerError
+from aegaeon_scheduler.interpreter import prefer_the_loop, relax
 from aegaeon_scheduler.service.recording import recording
 from aegaeon_scheduler.service.server import Service
 
@@ -33,6 +33,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     given = parser.parse_args()
     relax()
+    prefer_the_loop()
     _log.info("the core is %s", "compiled" if COMPILED else "interpreted, which takes three times the processor time")
     try:
         return asyncio.run(_serve(load_config(given.config, given.holder)))

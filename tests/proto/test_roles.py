@@ -64,7 +64,7 @@ class Everything(
         return leadership_pb2.LeaderReply()
 
     async def Attach(self, requests: Any, context: Any) -> None:
-        await context.write(engine_pb2.Command())
+        await context.write(engine_pb2.Commands())
 
 
 class Frontend(gateway_pb2_grpc.FrontendServicer):

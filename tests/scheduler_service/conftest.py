@@ -11,6 +11,7 @@ import json
 import shutil
 import tempfile
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -81,15 +82,26 @@ class Sidecar:
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.call = engine_pb2_grpc.EngineStub(channel).Attach()
+        self._commands: deque[engine_pb2.Command] = deque()  # of the message that was read
 
     async def report(self, **body: Any) -> None:
-        await self.call.write(engine_pb2.Report(**body))
+        await self.write(engine_pb2.Report(**body))
+
+    async def write(self, *reports: engine_pb2.Report) -> None:
+        """In one message."""
+        await self.call.write(engine_pb2.Reports(reports=reports))
 
     async def next(self) -> engine_pb2.Command:
+        if not self._commands:
+            self._commands.extend(await self.message())
+        return self._commands.popleft()
+
+    async def message(self) -> list[engine_pb2.Command]:
+        """All commands of the next message."""
         async with asyncio.timeout(PATIENCE_S):
-            command = await self.call.read()
-        assert isinstance(command, engine_pb2.Command), f"the stream ended: {await self.call.code()}"
-        return command
+            message = await self.call.read()
+        assert isinstance(message, engine_pb2.Commands), f"the stream ended: {await self.call.code()}"
+        return list(message.commands)
 
     async def ended(self) -> tuple[grpc.StatusCode, str]:
         """How the scheduler ended the stream; what still comes before is skipped."""

@@ -201,6 +201,19 @@ async def test_an_outbox_hands_out_in_order_and_ends_when_it_is_closed() -> None
     assert not box.overflowed
 
 
+async def test_an_outbox_hands_out_all_that_waits_at_once_but_nothing_with_what_is_completed() -> None:
+    box: Outbox[list[str]] = Outbox(10)
+    for name in "abcdefg":
+        box.put([name], (lambda message: message.append("large")) if name == "e" else None)
+    box.close()
+
+    assert [batch async for batch in box.batches(3)] == [
+        [["a"], ["b"], ["c"]],
+        [["d"], ["e", "large"]],
+        [["f"], ["g"]],
+    ]
+
+
 def test_a_full_outbox_is_cleared_and_closed() -> None:
     box: Outbox[int] = Outbox(2)
     for n in range(5):

@@ -38,6 +38,26 @@ async def test_a_sidecar_gets_the_catalog_before_anything_else(serve: Any, brain
     assert [m.name for m in brain.received[0].models] == ["tiny-a", "tiny-b"]
 
 
+async def test_commands_and_reports_share_messages_and_keep_their_order(serve: Any, brain: Any) -> None:
+    beats = [engine_pb2.Report(heartbeat=engine_pb2.Heartbeat(memory={"slabs_free": n})) for n in range(5)]
+    brain.script[events.MemoryReported] = lambda beat: [load(2 * beat.memory.slabs_free + n) for n in (1, 2)]
+    async with serve(brain) as stack:
+        sidecar = await stack.attach()
+        hello = engine_pb2.Hello(instance="decode-0", incarnation="one", role=engine_pb2.ROLE_DECODE)
+        await sidecar.write(engine_pb2.Report(hello=hello), *beats[:2])
+        await sidecar.write(*beats[2:])
+        messages = [[command.id for command in await sidecar.message()] for _ in range(2)]
+    assert messages == [[0, *range(1001, 1005)], list(range(1005, 1011))]
+    assert [event.memory.slabs_free for event in brain.all_of(events.MemoryReported)] == list(range(5))
+
+
+async def test_a_message_without_reports_is_no_hello(serve: Any, brain: Any) -> None:
+    async with serve(brain) as stack:
+        sidecar = await stack.attach()
+        await sidecar.write()
+        assert (await sidecar.ended())[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_a_stream_that_does_not_begin_with_hello_is_refused(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
         sidecar = await stack.attach()

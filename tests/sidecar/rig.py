@@ -195,8 +195,8 @@ class Rig(engine_pb2_grpc.EngineServicer):
         self._server: grpc.aio.Server | None = None
         self._notified: set[asyncio.Task[None]] = set()
 
-    async def Attach(self, requests: AsyncIterator[pb.Report], context: Any) -> AsyncIterator[pb.Command]:
-        first = await anext(requests)
+    async def Attach(self, requests: AsyncIterator[pb.Reports], context: Any) -> AsyncIterator[pb.Commands]:
+        (first,) = (await anext(requests)).reports
         if self.refuses:
             self.refused += 1
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, "another process of that name counts")
@@ -208,13 +208,14 @@ class Rig(engine_pb2_grpc.EngineServicer):
         reader = asyncio.create_task(self._hear(requests, link))
         try:
             while (command := await link.commands.get()) is not None:
-                yield command
+                yield pb.Commands(commands=[command])
         finally:
             reader.cancel()
 
-    async def _hear(self, requests: AsyncIterator[pb.Report], link: Link) -> None:
-        async for report in requests:
-            await link.hear(report)
+    async def _hear(self, requests: AsyncIterator[pb.Reports], link: Link) -> None:
+        async for message in requests:
+            for report in message.reports:
+                await link.hear(report)
         link.commands.put_nowait(None)  # it ends its side, so the scheduler ends the other
 
     def take(self, batch: gateway_pb2.TokenBatch) -> None:

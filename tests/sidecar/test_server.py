@@ -14,10 +14,10 @@ from aegaeon_sidecar.rpc.server import _write
 async def test_a_report_for_a_stream_that_is_over_says_why_it_broke(scheduler: Rig) -> None:
     async with grpc.aio.insecure_channel(scheduler.target) as channel:
         call = rpc.EngineStub(channel).Attach()
-        await _write(call, pb.Report(hello=pb.Hello(instance="a")))
+        await _write(call, [pb.Report(hello=pb.Hello(instance="a"))])
         await scheduler.link("a")
         await scheduler.vanish()
         await call.code()
         with pytest.raises(grpc.aio.AioRpcError) as broken:
-            await _write(call, pb.Report())
+            await _write(call, [pb.Report()])
     assert broken.value.code() is await call.code()

@@ -8,7 +8,7 @@ its Hello lists is held. Sequences go on by epoch: gateways submit again, and an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,8 @@ from aegaeon_scheduler.service.stream import converse
 
 # Commands that may wait for one sidecar; far more than a program ever holds.
 _OUTBOX_LIMIT = 16384
+# Commands of one message.
+_BATCH = 64
 
 
 class Attachment:
@@ -52,6 +54,11 @@ class Attachment:
     def send(self, command: engine_pb2.Command, complete: Callable[[engine_pb2.Command], None] | None = None) -> None:
         """Queue a command."""
         self.outbox.put(command, complete)
+
+    async def messages(self) -> AsyncIterator[engine_pb2.Commands]:
+        """All commands."""
+        async for batch in self.outbox.batches(_BATCH):
+            yield engine_pb2.Commands(commands=batch)
 
     def end(self) -> None:
         """Close the stream, and judge it no more."""
@@ -86,19 +93,23 @@ class EngineService(engine_pb2_grpc.EngineServicer):
 
     # The stub speaks of a generator; a coroutine that writes sees its own cancellation, so its end is never late.
     async def Attach(  # type: ignore[override]  # the stub is for sync servers as well
-        self, request_iterator: AsyncIterator[engine_pb2.Report], context: grpc.aio.ServicerContext[Any, Any]
+        self, request_iterator: AsyncIterator[engine_pb2.Reports], context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
         """One sidecar, from its Hello until the stream ends."""
         await refuse_streams(self._driver, context)
         try:
-            attachment = self._welcome(await anext(request_iterator, engine_pb2.Report()))
+            attachment = self._welcome(await anext(request_iterator, engine_pb2.Reports()))
         except ProtocolError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except ReplacedError as error:
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, str(error))
         try:
             await converse(
-                request_iterator, lambda report: self._report(attachment, report), attachment.outbox, context
+                request_iterator,
+                lambda message: self._reports(attachment, message.reports),
+                attachment.outbox,
+                attachment.messages(),
+                context,
             )
         finally:
             self._broke(attachment)
@@ -120,7 +131,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         for attachment in self._attached.values():
             attachment.end()
 
-    def _welcome(self, first: engine_pb2.Report) -> Attachment:
+    def _welcome(self, message: engine_pb2.Reports) -> Attachment:
+        first, *more = message.reports or [engine_pb2.Report()]
         if first.WhichOneof("body") != "hello":
             raise ProtocolError("the first report on a stream must be Hello")
         hello = first.hello
@@ -141,6 +153,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         for state in hello.models:
             if state.model not in others:  # what it has of those it is about to forget
                 self._report(attachment, engine_pb2.Report(model=state))
+        self._reports(attachment, more)
         return attachment
 
     def _beside(self, hello: engine_pb2.Hello) -> bool:
@@ -157,6 +170,10 @@ class EngineService(engine_pb2_grpc.EngineServicer):
                 f"another process named {hello.instance} started after this one; end one of them, or rename it"
             )
         return there.stands
+
+    def _reports(self, attachment: Attachment, reports: Iterable[engine_pb2.Report]) -> None:
+        for report in reports:
+            self._report(attachment, report)
 
     def _report(self, attachment: Attachment, report: engine_pb2.Report) -> None:
         if self._attached.get(attachment.instance) is not attachment:

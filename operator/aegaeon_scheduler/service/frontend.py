@@ -94,7 +94,9 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         except ProtocolError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         try:
-            await converse(request_iterator, lambda message: self._message(line, message), line.outbox, context)
+            await converse(
+                request_iterator, lambda message: self._message(line, message), line.outbox, line.outbox, context
+            )
         finally:
             self._broke(line)
 

@@ -44,13 +44,25 @@ class Outbox(Generic[M]):
         return len(self._messages)
 
     async def __aiter__(self) -> AsyncIterator[M]:
+        async for (message,) in self.batches(1):
+            yield message
+
+    async def batches(self, limit: int) -> AsyncIterator[list[M]]:
+        """All that waits, in order, up to this many at once; one that was completed is the last: it may be large."""
         while True:
             while self._messages:
-                message, complete = self._messages.popleft()
-                if complete is not None:
-                    complete(message)
-                yield message
+                yield self._batch(limit)
             if self.closed:
                 return
             self._changed.clear()
             await self._changed.wait()
+
+    def _batch(self, limit: int) -> list[M]:
+        batch: list[M] = []
+        while self._messages and len(batch) < limit:
+            message, complete = self._messages.popleft()
+            batch.append(message)
+            if complete is not None:
+                complete(message)
+                break
+        return batch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from typing import Any, TypeVar
 
 import grpc
@@ -18,13 +18,17 @@ Out = TypeVar("Out")
 async def converse(
     incoming: AsyncIterator[In],
     receive: Callable[[In], None],
-    outbox: Outbox[Out],
+    outbox: Outbox[Any],
+    outgoing: AsyncIterable[Out],
     context: grpc.aio.ServicerContext[Any, Any],
 ) -> None:
-    """Until the peer ends the stream or the outbox closes. The peer gets the reason: INVALID_ARGUMENT when it broke the
-    contract, RESOURCE_EXHAUSTED when it did not read, UNAVAILABLE when this side wants it to connect anew."""
+    """Until the peer ends the stream or the outbox closes; `outgoing` is what the outbox holds, as messages.
+
+    The peer gets the reason: INVALID_ARGUMENT when it broke the contract, RESOURCE_EXHAUSTED when it did not read,
+    UNAVAILABLE when this side wants it to connect anew.
+    """
     reader = asyncio.create_task(_read(incoming, receive))
-    writer = asyncio.create_task(_write(outbox, context))
+    writer = asyncio.create_task(_write(outgoing, context))
     try:
         await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -47,6 +51,6 @@ async def _read(incoming: AsyncIterator[In], receive: Callable[[In], None]) -> N
         receive(message)
 
 
-async def _write(outbox: Outbox[Out], context: grpc.aio.ServicerContext[Any, Any]) -> None:
-    async for message in outbox:
+async def _write(outgoing: AsyncIterable[Out], context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    async for message in outgoing:
         await context.write(message)

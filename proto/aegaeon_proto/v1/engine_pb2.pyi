@@ -96,6 +96,50 @@ FAILURE_KIND_NOT_FINITE: FailureKind.ValueType  # 7
 Global___FailureKind: _TypeAlias = FailureKind  # noqa: Y015
 
 @_typing.final
+class Commands(_message.Message):
+    """What waits when it is written, in order: a message costs as much as a decision."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMMANDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def commands(self) -> _containers.RepeatedCompositeFieldContainer[Global___Command]: ...
+    def __init__(
+        self,
+        *,
+        commands: _abc.Iterable[Global___Command] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commands", b"commands"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Commands: _TypeAlias = Commands  # noqa: Y015
+
+@_typing.final
+class Reports(_message.Message):
+    """The first report of a stream is Hello."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPORTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___Report]: ...
+    def __init__(
+        self,
+        *,
+        reports: _abc.Iterable[Global___Report] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reports", b"reports"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Reports: _TypeAlias = Reports  # noqa: Y015
+
+@_typing.final
 class Command(_message.Message):
     """---- down ---------------------------------------------------------------------------------------------------------"""
 

@@ -42,8 +42,8 @@ class EngineStub:
         """
         self.Attach = channel.stream_stream(
                 '/aegaeon.v1.Engine/Attach',
-                request_serializer=aegaeon__proto_dot_v1_dot_engine__pb2.Report.SerializeToString,
-                response_deserializer=aegaeon__proto_dot_v1_dot_engine__pb2.Command.FromString,
+                request_serializer=aegaeon__proto_dot_v1_dot_engine__pb2.Reports.SerializeToString,
+                response_deserializer=aegaeon__proto_dot_v1_dot_engine__pb2.Commands.FromString,
                 _registered_method=True)
 
 
@@ -67,8 +67,8 @@ def add_EngineServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Attach': grpc.stream_stream_rpc_method_handler(
                     servicer.Attach,
-                    request_deserializer=aegaeon__proto_dot_v1_dot_engine__pb2.Report.FromString,
-                    response_serializer=aegaeon__proto_dot_v1_dot_engine__pb2.Command.SerializeToString,
+                    request_deserializer=aegaeon__proto_dot_v1_dot_engine__pb2.Reports.FromString,
+                    response_serializer=aegaeon__proto_dot_v1_dot_engine__pb2.Commands.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -102,8 +102,8 @@ class Engine:
             request_iterator,
             target,
             '/aegaeon.v1.Engine/Attach',
-            aegaeon__proto_dot_v1_dot_engine__pb2.Report.SerializeToString,
-            aegaeon__proto_dot_v1_dot_engine__pb2.Command.FromString,
+            aegaeon__proto_dot_v1_dot_engine__pb2.Reports.SerializeToString,
+            aegaeon__proto_dot_v1_dot_engine__pb2.Commands.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,7 +39,7 @@ class EngineStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> EngineAsyncStub: ...
-    Attach: _grpc.StreamStreamMultiCallable[_engine_pb2.Report, _engine_pb2.Command]
+    Attach: _grpc.StreamStreamMultiCallable[_engine_pb2.Reports, _engine_pb2.Commands]
 
 @_typing.type_check_only
 class EngineAsyncStub(EngineStub):
@@ -52,7 +52,7 @@ class EngineAsyncStub(EngineStub):
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    Attach: _aio.StreamStreamMultiCallable[_engine_pb2.Report, _engine_pb2.Command]  # type: ignore[assignment]
+    Attach: _aio.StreamStreamMultiCallable[_engine_pb2.Reports, _engine_pb2.Commands]  # type: ignore[assignment]
 
 class EngineServicer(metaclass=_abc_1.ABCMeta):
     """Scheduler <-> sidecar. The sidecar dials; commands come down, reports go up.
@@ -66,8 +66,8 @@ class EngineServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def Attach(
         self,
-        request_iterator: _MaybeAsyncIterator[_engine_pb2.Report],
+        request_iterator: _MaybeAsyncIterator[_engine_pb2.Reports],
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_engine_pb2.Command], _abc.AsyncIterator[_engine_pb2.Command]]: ...
+    ) -> _typing.Union[_abc.Iterator[_engine_pb2.Commands], _abc.AsyncIterator[_engine_pb2.Commands]]: ...
 
 def add_EngineServicer_to_server(servicer: EngineServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

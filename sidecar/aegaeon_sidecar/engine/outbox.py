@@ -51,11 +51,11 @@ class Outbox:
             await self._filled.wait()
         return self._reports.popleft()
 
-    async def __aiter__(self) -> AsyncIterator[Report]:
-        """Every report until it is closed."""
+    async def batches(self, limit: int) -> AsyncIterator[list[Report]]:
+        """All reports that wait, in order, up to this many at once, until it is closed."""
         while True:
             while self._reports:
-                yield self._reports.popleft()
+                yield [self._reports.popleft() for _ in range(min(limit, len(self._reports)))]
             if self.closed:
                 return
             self._filled.clear()

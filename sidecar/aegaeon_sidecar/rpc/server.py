@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 
 import grpc
 
@@ -26,7 +27,8 @@ from aegaeon_sidecar.rpc.codec.reports import report_to
 
 log = logging.getLogger(__name__)
 
-Call = grpc.aio.StreamStreamCall[pb.Report, pb.Command]
+Call = grpc.aio.StreamStreamCall[pb.Reports, pb.Commands]
+_BATCH = 64  # reports of one message
 
 
 class Attachment:
@@ -102,7 +104,7 @@ class Attachment:
         call: Call = rpc.EngineStub(leader.channel).Attach()
         hello = self._engine.hello(self._number)
         self._attached = True  # before the scheduler can know, who may ask at once
-        await _write(call, report_to(hello))
+        await _write(call, [report_to(hello)])
         if self._draining:
             self._outbox.post(Draining())
         tasks = [
@@ -126,17 +128,18 @@ class Attachment:
 
     async def _commands(self, call: Call, number: int, leader: Leader) -> None:
         welcome = False
-        async for command in call:
+        async for message in call:
             if not welcome:  # one that refuses this sidecar sends nothing; it is as if there were none
                 welcome = True
                 log.info("attached to %s", leader.target)
                 self._end_lease()
                 self._backoff = Backoff()
-            self._engine.apply(command_from(command), number)
+            for command in message.commands:
+                self._engine.apply(command_from(command), number)
 
     async def _reports(self, call: Call) -> None:
-        async for report in self._outbox:
-            await _write(call, report_to(report))
+        async for batch in self._outbox.batches(_BATCH):
+            await _write(call, map(report_to, batch))
         await call.done_writing()
         await call.code()
 
@@ -147,10 +150,10 @@ class Attachment:
                 self._outbox.post(report)
 
 
-async def _write(call: Call, report: pb.Report) -> None:
+async def _write(call: Call, reports: Iterable[pb.Report]) -> None:
     """Raises AioRpcError, also where the stream is over already, which grpc takes for a mistake of the caller."""
     try:
-        await call.write(report)
+        await call.write(pb.Reports(reports=reports))
     except asyncio.InvalidStateError:
         metadata = await call.initial_metadata(), await call.trailing_metadata()
         raise grpc.aio.AioRpcError(await call.code(), *metadata, await call.details()) from None

@@ -86,6 +86,18 @@ def test_shares_are_means_over_seeds() -> None:
     assert curve.share(4.0, "token") == pytest.approx(0.85)
 
 
+def test_points_have_the_least_and_the_most_of_their_seeds() -> None:
+    kept = dict.fromkeys(("requests", "ttft_s", "latency_parts", "stalls_s", "gpu_seconds"))
+    other = {"derived": [], "switches": 1, "prefetch_hits": 0, "stall_s": 0.0, "span_s": 1.0, **kept}
+    curve = Curve(SMALL, "paper", range(3))
+    curve.results[4.0] = [{**falling_at(4)(x), **other} for x in (9, 4, 14)]
+
+    book = books.book_of([curve], figure_4(), {})
+
+    assert book.line("small", "paper", "token") == [(4.0, pytest.approx(0.85))]
+    assert book.band("small", "paper", "token") == [(pytest.approx(0.8), pytest.approx(0.9))]
+
+
 def test_every_panel_has_a_name_of_its_own_and_points_that_can_be_built() -> None:
     declared = panels(20.0)
     assert len({panel.name for panel in declared}) == len(declared)

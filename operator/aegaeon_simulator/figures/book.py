@@ -45,6 +45,10 @@ class Book:
         """Where it was run."""
         return [row["load"] for row in self.rows(panel, policy)]
 
+    def band(self, panel: str, policy: str, form: str) -> list[tuple[float, float]]:
+        """The least and the most attainment of the seeds, 0..1, in order of load."""
+        return [tuple(row["between"][form]) for row in self.rows(panel, policy)]
+
     def line(self, panel: str, policy: str, form: str) -> list[tuple[float, float]]:
         """(load, attainment 0..1) in order of load."""
         return [(row["load"], row["attainment"][form]) for row in self.rows(panel, policy)]
@@ -78,12 +82,15 @@ def _described(curve: Curve) -> dict[str, Any]:
 
 
 def _row(load: float, results: list[Result]) -> Result:
-    """Attainment and counts are means over seeds; quantiles are those of the first seed."""
+    """Attainment and counts are means over seeds, `between` the least and the most of them; quantiles are those of the
+    first seed."""
     first = results[0]
-    shares = {form: sum(r["attainment"][form] for r in results) / len(results) for form in FORMS}
+    each = {form: [r["attainment"][form] for r in results] for form in FORMS}
+    shares = {form: sum(found) / len(found) for form, found in each.items()}
+    between = {form: [min(found), max(found)] for form, found in each.items()}
     means = {name: sum(r[name] for r in results) / len(results) for name in _MEANS}
     kept = {name: first[name] for name in ("requests", "ttft_s", "latency_parts", "stalls_s", "gpu_seconds")}
-    return {"load": load, "attainment": shares, "seeds": len(results), **means, **kept}
+    return {"load": load, "attainment": shares, "between": between, "seeds": len(results), **means, **kept}
 
 
 def write(book: Book, folder: Path) -> None:

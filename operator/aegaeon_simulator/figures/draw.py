@@ -78,13 +78,16 @@ def _canvas(columns: int, path: Path) -> Iterator[list[Any]]:
 
 
 def _curves(axes: list[Any], book: Book, name: str) -> None:
-    """Attainment over load, one plot for each form; what was published as open marks."""
+    """Attainment over load, one plot for each form, shaded from the least to the most of the seeds; what was published
+    as open marks."""
     panel = book.panels[name]
     for ax, form in zip(axes, FORMS, strict=True):
         for policy in panel["curves"]:
             line = book.line(name, policy, form)
             xs, ys = [x for x, _ in line], [100 * y for _, y in line]
             ours = {"lw": 1.8, "zorder": 3} if policy == OURS else {"lw": 1.0}
+            band = [(100 * least, 100 * most) for least, most in book.band(name, policy, form)]
+            ax.fill_between(xs, *zip(*band, strict=True), color=COLOUR[policy], alpha=0.15, lw=0)
             ax.plot(xs, ys, ".-", color=COLOUR[policy], label=policy, **ours)
         ax.axhline(100 * TARGET, color="black", lw=0.6, ls=":")
         _marks(ax, name, form)

@@ -51,7 +51,7 @@ def _how(book: Book) -> Iterator[str]:
     yield f"Poisson arrivals for {run['duration_s']:g} s, {run['seeds']} seed(s); 16 GPUs unless said otherwise."
     yield "Objectives: TTFT 10 s, TBT 0.1 s. Three forms of attainment: *token*, *request*, *time*; a request that was"
     yield "never served counts zero in each. `make figures` runs everything again and writes this page; the JSON behind"
-    yield "each figure is beside it."
+    yield "each figure is beside it. Curves are means over the seeds, shaded from the least to the most of them."
     yield ""
     missing = [panel.name for panel in panels(run["duration_s"]) if panel.name not in book.panels]
     if missing:

@@ -71,11 +71,11 @@ CASES = {
         summary="Gateway gateway-0 of a/demo is not attached to its scheduler.",
     ),
     "AegaeonSchedulerBusy": Case(
-        {series("scheduler_event_seconds_sum", pod="scheduler"): "0+6x9 54+18x30"},
+        {series("scheduler_process_cpu_seconds_total", pod="scheduler"): "0+6x9 54+48x30"},
         silent=18,
         fires=26,
         labels={**POOL, "severity": "warning"},
-        summary="The scheduler of a/demo decides for 30% of the time.",
+        summary="The scheduler of a/demo takes 80% of a core.",
     ),
     "AegaeonNoEngines": Case(
         {series("scheduler_instances_up", pod="scheduler"): "2x9 0x30"},

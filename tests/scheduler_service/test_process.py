@@ -141,7 +141,8 @@ async def test_a_request_runs_through_the_real_core(configured: Any, dial: Any, 
             "aegaeon_scheduler_instances_up 1.0",
         ):
             assert line in text
-        assert re.search(r"^aegaeon_scheduler_event_seconds_count [1-9]", text, re.MULTILINE)
+        for name in ("event_seconds_count", "process_cpu_seconds_total"):
+            assert re.search(rf"^aegaeon_scheduler_{name} \S*[1-9]", text, re.MULTILINE), name
 
 
 async def test_an_unknown_model_is_refused_with_the_served_names(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
 from aegaeon_proto.certificates import TlsError
 from aegaeon_proto.servers import add_port, make_server
@@ -65,6 +65,7 @@ class Service:
         self.crashed = asyncio.Event()
         self._config = config
         self._registry = CollectorRegistry()
+        ProcessCollector("aegaeon_scheduler", registry=self._registry)
         watchers: list[Observer] = [EventMetrics(self._registry), *observers]
         traced = TracingSettings(config.otlp_endpoint) if config.otlp_endpoint else None
         self._tracing = Tracing(traced, "aegaeon-scheduler", config.pool)

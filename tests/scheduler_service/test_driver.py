@@ -201,15 +201,17 @@ async def test_an_outbox_hands_out_in_order_and_ends_when_it_is_closed() -> None
     assert not box.overflowed
 
 
-async def test_an_outbox_hands_out_all_that_waits_at_once_but_nothing_with_what_is_completed() -> None:
+async def test_an_outbox_hands_out_all_that_waits_at_once_and_one_that_is_large_at_most() -> None:
     box: Outbox[list[str]] = Outbox(10)
     for name in "abcdefg":
-        box.put([name], (lambda message: message.append("large")) if name == "e" else None)
+        complete = (lambda message: message.append("completed")) if name == "e" else None
+        box.put([name], complete, large=name == "a")
     box.close()
 
     assert [batch async for batch in box.batches(3)] == [
-        [["a"], ["b"], ["c"]],
-        [["d"], ["e", "large"]],
+        [["a"]],
+        [["b"], ["c"], ["d"]],
+        [["e", "completed"]],
         [["f"], ["g"]],
     ]
 

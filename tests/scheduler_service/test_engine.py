@@ -46,8 +46,12 @@ async def test_commands_and_reports_share_messages_and_keep_their_order(serve: A
         hello = engine_pb2.Hello(instance="decode-0", incarnation="one", role=engine_pb2.ROLE_DECODE)
         await sidecar.write(engine_pb2.Report(hello=hello), *beats[:2])
         await sidecar.write(*beats[2:])
-        messages = [[command.id for command in await sidecar.message()] for _ in range(2)]
-    assert messages == [[0, *range(1001, 1005)], list(range(1005, 1011))]
+        messages: list[list[int]] = []
+        while sum(map(len, messages)) < 11:
+            messages.append([command.id for command in await sidecar.message()])
+    assert [id_ for ids in messages for id_ in ids] == [0, *range(1001, 1011)]
+    assert messages[0] == [0]  # a catalog ends its message
+    assert len(messages) in (2, 3)  # one for each message of reports, or for both
     assert [event.memory.slabs_free for event in brain.all_of(events.MemoryReported)] == list(range(5))
 
 

@@ -52,8 +52,8 @@ class Attachment:
         return not self.outbox.closed
 
     def send(self, command: engine_pb2.Command, complete: Callable[[engine_pb2.Command], None] | None = None) -> None:
-        """Queue a command."""
-        self.outbox.put(command, complete)
+        """Queue a command. A catalog may be as large as all models' files and settings."""
+        self.outbox.put(command, complete, large=command.HasField("catalog"))
 
     async def messages(self) -> AsyncIterator[engine_pb2.Commands]:
         """All commands."""

@@ -15,15 +15,16 @@ class Outbox(Generic[M]):
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._messages: deque[tuple[M, Callable[[M], None] | None]] = deque()
+        self._messages: deque[tuple[M, Callable[[M], None] | None, bool]] = deque()
         self._changed = asyncio.Event()
         self.closed = False
         self.overflowed = False
 
-    def put(self, message: M, complete: Callable[[M], None] | None = None) -> None:
+    def put(self, message: M, complete: Callable[[M], None] | None = None, large: bool = False) -> None:
         """Queue a message. Past the limit the box closes and forgets what it held: its peer has to connect anew.
 
-        `complete` adds to the message, as it is handed out, what is too large to be copied while it waits.
+        `complete` adds to the message, as it is handed out, what is too large to be copied while it waits. Such a
+        message, or one that is `large` by itself, is the last of its batch.
         """
         if self.closed:
             return
@@ -32,7 +33,7 @@ class Outbox(Generic[M]):
             self._messages.clear()
             self.close()
             return
-        self._messages.append((message, complete))
+        self._messages.append((message, complete, large or complete is not None))
         self._changed.set()
 
     def close(self) -> None:
@@ -48,7 +49,7 @@ class Outbox(Generic[M]):
             yield message
 
     async def batches(self, limit: int) -> AsyncIterator[list[M]]:
-        """All that waits, in order, up to this many at once; one that was completed is the last: it may be large."""
+        """All that waits, in order, up to this many at once, of which one is large at most."""
         while True:
             while self._messages:
                 yield self._batch(limit)
@@ -60,9 +61,10 @@ class Outbox(Generic[M]):
     def _batch(self, limit: int) -> list[M]:
         batch: list[M] = []
         while self._messages and len(batch) < limit:
-            message, complete = self._messages.popleft()
+            message, complete, large = self._messages.popleft()
             batch.append(message)
             if complete is not None:
                 complete(message)
+            if large:
                 break
         return batch

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from aegaeon_gateway.metrics import Metrics
 from aegaeon_operator.kube.metrics import Metrics as OperatorMetrics
 from aegaeon_scheduler.core.snapshot import Snapshot
-from aegaeon_scheduler.service.metrics import EventMetrics, PoolMetrics
+from aegaeon_scheduler.service.metrics import EventMetrics, PoolMetrics, process_registry
 
 FILES = Path(__file__).parents[2] / "helm" / "aegaeon" / "files"
 _METRIC = re.compile(r"aegaeon_(?:gateway|scheduler|operator)_[a-z_]+")
@@ -51,7 +51,7 @@ def test_every_alert_has_a_summary_and_a_remedy(field: str) -> None:
 
 def exposed() -> set[str]:
     """Names as Prometheus knows them."""
-    registry = CollectorRegistry()
+    registry = process_registry()
     EventMetrics(registry)
     empty = Snapshot(0.0, "aegaeon", (), (), (), ())
     collectors: tuple[Collector | CollectorRegistry, ...] = (

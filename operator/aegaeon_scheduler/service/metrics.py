@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sized
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -56,6 +56,13 @@ _INSTANCE_FAMILIES: tuple[tuple[str, str, Family, Callable[[InstanceView], float
 )
 # Seconds; the bar is 200 us for a report and 2 ms for a pass over the pool.
 _EVENT_BUCKETS = (20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 20e-3, 100e-3)
+
+
+def process_registry() -> CollectorRegistry:
+    """With what the process takes: processor time, memory, open files."""
+    registry = CollectorRegistry()
+    ProcessCollector(_PREFIX, registry=registry)
+    return registry
 
 
 class EventMetrics:

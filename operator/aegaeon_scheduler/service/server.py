@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import generate_latest
 
 from aegaeon_proto.certificates import TlsError
 from aegaeon_proto.servers import add_port, make_server
@@ -25,7 +25,7 @@ from aegaeon_scheduler.service.driver import Brain, Driver, Observer
 from aegaeon_scheduler.service.engine import EngineService
 from aegaeon_scheduler.service.frontend import FrontendService, status_alone
 from aegaeon_scheduler.service.leadership import LeadershipService
-from aegaeon_scheduler.service.metrics import EventMetrics, PoolMetrics
+from aegaeon_scheduler.service.metrics import EventMetrics, PoolMetrics, process_registry
 from aegaeon_scheduler.service.mismatched import Mismatched
 from aegaeon_scheduler.service.status import StatusView
 from aegaeon_scheduler.service.tenants import configured
@@ -64,8 +64,7 @@ class Service:
     ) -> None:
         self.crashed = asyncio.Event()
         self._config = config
-        self._registry = CollectorRegistry()
-        ProcessCollector("aegaeon_scheduler", registry=self._registry)
+        self._registry = process_registry()
         watchers: list[Observer] = [EventMetrics(self._registry), *observers]
         traced = TracingSettings(config.otlp_endpoint) if config.otlp_endpoint else None
         self._tracing = Tracing(traced, "aegaeon-scheduler", config.pool)

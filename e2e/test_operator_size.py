@@ -38,7 +38,7 @@ def test_a_hundred_pools_and_a_thousand_model_pools(api: client.ApiClient, names
 
     def at_rest() -> bool:
         before = writes(namespaced)
-        time.sleep(10)
+        time.sleep(10)  # a write that is still to come needs time in which it could
         return writes(namespaced) == before
 
     with operator(namespaced) as process:

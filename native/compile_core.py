@@ -18,11 +18,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 PACKAGES = Path(__file__).resolve().parent.parent / "operator"
-sys.path.insert(0, str(PACKAGES / "aegaeon_scheduler"))  # the package itself may lack its dependencies here
+sys.path.insert(0, str(PACKAGES / "aegaeon_scheduler"))  # installed it may be nowhere: an image's build has its files
 
-import compiled  # noqa: E402
-
-OPTIONS = {"opt_level": "2", "debug_level": "0"}
+import compiled  # noqa: E402  # found by the line above
 
 
 def main() -> None:
@@ -31,21 +29,24 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=compiled.FOLDER, help="default: beside the core", metavar="FOLDER")
     parser.add_argument("--cache", type=Path, help="builds are kept here, by content", metavar="FOLDER")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=_made(given.cache)) as scratch:
-        if given.cache is None:
-            build = _build(Path(scratch))
-        else:
-            build = given.cache / f"core-{_key()}"
-            if not build.exists():
-                with contextlib.suppress(FileExistsError):  # another process was faster
-                    _build(Path(scratch)).rename(build)
+    if given.cache is not None:
+        given.cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=given.cache) as scratch:
+        build = _build(Path(scratch)) if given.cache is None else _kept(given.cache, Path(scratch))
         _install(build, given.out)
 
 
-def _made(folder: Path | None) -> Path | None:
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def _kept(cache: Path, scratch: Path) -> Path:
+    """The build of these sources in the cache, made there if it is not yet."""
+    kept = cache / f"core-{_key()}"
+    if not kept.exists():
+        built = _build(scratch)
+        try:
+            built.rename(kept)
+        except OSError:
+            if not kept.exists():  # else another process was faster
+                raise
+    return kept
 
 
 def _key() -> str:
@@ -57,10 +58,10 @@ def _key() -> str:
 
 def _install(build: Path, out: Path) -> None:
     """In the place of an earlier one; processes that run keep theirs."""
-    new = out.with_name(f"{out.name}.{os.getpid()}")
-    shutil.copytree(build, new)
-    shutil.rmtree(out, ignore_errors=True)
-    new.rename(out)
+    with tempfile.TemporaryDirectory(prefix=f"{out.name}.", dir=out.parent) as beside:
+        new = Path(shutil.copytree(build, Path(beside) / "new"))
+        shutil.rmtree(out, ignore_errors=True)
+        new.rename(out)
 
 
 def _build(scratch: Path) -> Path:
@@ -92,7 +93,9 @@ def _compile(scratch: Path) -> None:
         shutil.copy(PACKAGES / "aegaeon_scheduler" / name, tree / "aegaeon_scheduler" / name)
     with contextlib.chdir(tree):
         files = [f"{name.replace('.', '/')}.py" for name in compiled.modules()]
-        extensions = mypycify(files, group_name=compiled.GROUP, target_dir=str(scratch / "c"), **OPTIONS)
+        extensions = mypycify(
+            files, group_name=compiled.GROUP, target_dir=str(scratch / "c"), opt_level="2", debug_level="0"
+        )
         command = build_ext(Distribution({"ext_modules": extensions}))
         command.build_lib, command.build_temp = str(scratch / "lib"), str(scratch / "objects")
         command.parallel = os.cpu_count()

@@ -27,7 +27,7 @@ _INTERPRETED = {f"{name}.py" for name in ("commands", "config", "domain", "event
 
 
 def digest() -> str:
-    """Of the sources of the core, names included."""
+    """Hexadecimal SHA-256 of the sources of the core, names included."""
     found = sha256()
     for file in _files():
         content = file.read_bytes()
@@ -36,7 +36,7 @@ def digest() -> str:
 
 
 def modules() -> list[str]:
-    """All that are compiled."""
+    """Full names of the modules that are compiled."""
     parts = (file.relative_to(_ROOT).with_suffix("").parts for file in _files() if file.name not in _INTERPRETED)
     return [".".join((CORE, *names)) for names in parts]
 

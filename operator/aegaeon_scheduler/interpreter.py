@@ -4,8 +4,8 @@ The core makes no reference cycles, and its tables are large: by default the col
 some times a second, and each takes milliseconds, or with all tables a tenth of a second, in which no call is answered.
 
 Statuses and metrics are written by threads beside the loop. Whenever the loop reads or writes a socket, such a thread
-takes the interpreter's lock and gives it back after the switch interval, 5 ms by default: with some tens of reads and
-writes in a turn of the loop, every turn took a fifth of a second while a status was written.
+may take the interpreter's lock, and gives it back after the switch interval: 5 ms by default, as long as a hundred
+decisions.
 """
 
 from __future__ import annotations

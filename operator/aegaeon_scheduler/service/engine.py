@@ -56,7 +56,7 @@ class Attachment:
         self.outbox.put(command, complete, large=command.HasField("catalog"))
 
     async def messages(self) -> AsyncIterator[engine_pb2.Commands]:
-        """All commands."""
+        """All commands, as the messages that they share."""
         async for batch in self.outbox.batches(_BATCH):
             yield engine_pb2.Commands(commands=batch)
 

@@ -79,6 +79,9 @@ class Recovery:
         if event.phase is Phase.FETCHING and before is not Phase.FETCHING:
             self._begun_anew(inst, model)
         inst.enter(model, event.phase)
+        inst.cold.discard(model.name)
+        if event.cold:
+            inst.cold.add(model.name)
         model.failed.pop(inst.id, None)
         inst.contents[model.name] = event.footprint.content if event.footprint is not None else ""
         if event.footprint is not None:

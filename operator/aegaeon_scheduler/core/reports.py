@@ -130,7 +130,10 @@ class Reports:
         issued.steps_done += event.steps
         if issued.dropped and not event.steps:
             return
-        inst.tried.add(model.name)
+        if event.warm:
+            inst.cold.discard(model.name)
+        if event.warm or not issued.warm_up:
+            inst.tried.add(model.name)
         self._seconds(inst, model, event)
         if not self._pool.config.refine:
             return

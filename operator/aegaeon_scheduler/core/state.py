@@ -127,6 +127,7 @@ class Issued(Grant):
     steps_done: int = 0
     shortened: bool = False  # it was to have more steps
     dropped: bool = False  # it is to end before it begins: it takes no place on the lane
+    warm_up: bool = False  # a turn of no sequence
     tag: object | None = None
     weights: Weights | None = None
 
@@ -297,6 +298,7 @@ class Instance:
     incoming: deque[Sequence] = field(default_factory=deque)  # to copy in ahead of turns once there is room
     held: dict[SeqId, Held] = field(default_factory=dict)
     tried: set[ModelName] = field(default_factory=set)  # models that had a turn here, or were resident as it attached
+    cold: set[ModelName] = field(default_factory=set)  # models of which a turn may warm up
     failures: dict[ModelName, int] = field(default_factory=dict)
     running: Model | None = None
     reason: str = ""
@@ -362,4 +364,5 @@ class Instance:
     def leave(self, model: Model) -> None:
         """Nothing is known of a model here."""
         self.phases.pop(model.name, None)
+        self.cold.discard(model.name)
         model.cached.pop(self.id, None)

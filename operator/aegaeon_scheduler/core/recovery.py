@@ -143,6 +143,7 @@ class Recovery:
             self.down(old.id, "was restarted" if restarted else "attached anew", died=restarted and not event.beside)
             inst.switches, inst.loads = old.switches, old.loads
             inst.busy_s, inst.stall_s, inst.switch_s = old.busy_s, old.stall_s, old.switch_s
+            inst.first_s, inst.ahead_s = old.first_s, old.ahead_s
         inst.next_id = self._pool.next_ids.get(inst.id, 1)  # ids rise over attachments: no late report is mistaken
         self._pool.instances[inst.id] = inst
         self._pool.missing.pop(inst.id, None)

@@ -283,6 +283,8 @@ class Instance:
     busy_s: float = 0.0
     stall_s: float = 0.0
     switch_s: float = 0.0
+    first_s: float = 0.0  # of busy_s: first steps of models
+    ahead_s: float = 0.0  # of first_s: those that no sequence waited for
     phases: dict[ModelName, Phase] = field(default_factory=dict)
     without: dict[ModelName, dict[str, str]] = field(default_factory=dict)  # adapters that failed here, and why
     weights: dict[ModelName, Weights] = field(default_factory=dict)

@@ -1138,7 +1138,7 @@ class StepDone(_message.Message):
     first_s: _builtins.float
     """compute seconds of first steps of their kind here, in none above"""
     warm: _builtins.bool
-    """of a turn that warms up: no kind of step of the model would be the first here"""
+    """with first_s, or of a turn that warms up: these were the last such steps"""
     @_builtins.property
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___SeqProgress]:
         """those that changed since the last report"""

@@ -16,7 +16,7 @@ def warm_ups(w: Watched) -> list[tuple[float, str]]:
 
 
 def firsts(w: Watched) -> float:
-    """Seconds of first steps on all engines, whoever waited for them."""
+    """Seconds of first steps on all engines, ahead or not."""
     return sum(engine.state.usage.first_s for engine in w.world.engines.values())
 
 

@@ -1,6 +1,6 @@
 """First steps of a model done ahead, on a KV block of their own: a turn that warms up has no sequence.
 
-The block is there because every row of a decode writes its token's KV somewhere; nobody reads what is written.
+The block is there because every row of a decode writes its token's KV somewhere, and no sequence reads it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The warm set of policy slack: the first request of a model after silence, with and without it; in virtual time.
 
 Run: python -m benchmarks.warm [--speedup 1] [--seconds 900] [--silence 30]. Trace market100, 16 GPUs, costs of
-`h800-policy`; lengths cut as in docs/evaluation.md. A model is silent from the end of its last answer on. Its first decode
-step on an engine takes 0.2 s longer, unless the engine had nothing to do before and took a turn that warms up.
+`h800-policy`; lengths cut as in docs/evaluation.md. A model is silent from the end of its last answer on. Its first
+decode step on an engine takes 0.2 s longer, unless the engine had nothing to do before and took a turn that warms up.
 """
 
 from __future__ import annotations

@@ -98,6 +98,23 @@ def test_one_that_fails_is_not_repeated_and_the_model_serves():
     assert max(gaps(second)) > FIRST_S
 
 
+def test_an_engine_that_dies_of_it_does_not_die_of_it_again():
+    w = Watched([Role.UNIFIED], slabs=450, first_s=FIRST_S)
+    engine = next(iter(w.world.specs))
+    w.ask("short", 0, 50, 1)
+    w.world.run(1.0, idle=False)
+    ((began, _),) = warm_ups(w)
+    w = Watched([Role.UNIFIED], slabs=450, first_s=FIRST_S)
+    w.ask("short", 0, 50, 1)
+    w.world.clock.at(began + 0.1, lambda: w.world.kill(engine))
+    w.world.clock.at(began + 1.0, lambda: w.world.start(engine))
+    again, other = (w.ask(f"m{model}", model, 50, 1, at=5.0 + model) for model in (0, 1))
+    w.world.run(20, idle=False)
+    assert again.finished
+    assert other.finished
+    assert [model for _, model in warm_ups(w)] == ["m0", "m1"]
+
+
 def test_an_engine_that_attaches_again_is_not_warmed_up_anew():
     w = Watched([Role.UNIFIED], slabs=450, first_s=FIRST_S)
     w.ask("short", 0, 50, 1)

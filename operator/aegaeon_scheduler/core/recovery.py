@@ -207,6 +207,9 @@ class Recovery:
         if died and not inst.draining:
             for seq in _ran(inst):
                 self._life.suspect(seq, f"{instance} {why} while it ran there")
+            for turn in inst.turns:
+                if turn.warm_up and turn.model is not None:
+                    turn.model.fragile = True
         for seq in list(inst.sequences.values()):
             if seq.source is not None:
                 self._back_to_source(seq, seq.source)

@@ -146,7 +146,11 @@ class Residency:
         if inst.sequences or inst.turns or inst.wanted or inst.draining:
             return
         here = (weights for name, weights in inst.weights.items() if name in inst.cold)
-        ready = [each for each in here if each.ready and each.unload is None and not each.model.queued]
+        ready = [
+            each
+            for each in here
+            if each.ready and each.unload is None and not (each.model.queued or each.model.fragile)
+        ]
         if not ready:
             return
         weights = max(ready, key=lambda each: each.used)

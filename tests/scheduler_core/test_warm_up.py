@@ -136,3 +136,55 @@ def test_where_memory_is_needed_the_unload_waits_for_the_end_of_the_turn():
     unload = next(s for _, s in w.sends if isinstance(s.body, cmd.Unload) and s.body.model == ModelName("m0"))
     assert turn in unload.after
     assert other.finished
+
+
+def test_what_is_warmed_up_counts_as_used_no_later_for_that():
+    """Else a model without requests would outlive the one that was served last."""
+    w = Watched([Role.UNIFIED], {"name": "paper"}, slabs=250, first_s=FIRST_S)
+    w.ask("prompt", 0, 50, 1)
+    w.ask("served last", 1, 50, 50)
+    w.ask("other", 2, 50, 5, at=20.0)
+    w.world.run(40)
+    assert [model for _, model in warm_ups(w)] == ["m0"]
+    assert [unload.model for unload in w.bodies(cmd.Unload)] == ["m0"]
+
+
+def test_only_the_engine_is_busy_with_it_not_the_model():
+    """What a model's tokens take, and its share of the engines, are seconds of its requests."""
+    w = Watched([Role.UNIFIED], slabs=450, first_s=FIRST_S)
+    w.ask("short", 0, 50, 1)
+    w.world.run(20, idle=False)
+    view = w.world.scheduler.snapshot(20.0)
+    assert view.instances[0].ahead_s == view.instances[0].first_s == FIRST_S
+    assert view.instances[0].busy_s > FIRST_S > view.models[0].busy_s > 0.0
+
+
+def test_what_is_left_to_warm_up_as_an_engine_attaches_again_is_warmed_up():
+    w = Watched([Role.UNIFIED], WARM_SET, slabs=450, models=4, first_s=FIRST_S)
+    w.ask("other", 0, 50, 5)
+    w.world.clock.at(1.1, lambda: w.world.attach_again(next(iter(w.world.specs))))
+    w.world.run(20, idle=False)
+    assert all(at < 1.1 for at, s in w.sends if isinstance(s.body, cmd.Load))
+    assert [model for _, model in warm_ups(w)] == ["m2", "m3", "m1"]
+
+
+def test_sequences_that_an_engine_holds_as_it_attaches_go_on_first():
+    """Of its models the one that is reported first is cold, and the other one has the sequence."""
+    w = Watched([Role.UNIFIED], WARM_SET, slabs=450, models=2, first_s=FIRST_S)
+    held = w.ask("held", 1, 50, 300)
+    w.world.clock.at(1.1, lambda: w.world.attach_again(next(iter(w.world.specs))))
+    w.world.run(20, idle=False)
+    assert held.finished
+    ((at, model),) = warm_ups(w)
+    assert model == "m0"
+    assert at > held.arrival + held.times[-1]
+
+
+def test_a_request_that_waits_for_a_place_is_waited_for():
+    """Both models come at once, and the second one is placed by a pass after the first one's load."""
+    w = Watched([Role.UNIFIED], slabs=250, first_s=FIRST_S)
+    w.ask("short", 0, 50, 1)
+    other = w.ask("other", 1, 50, 5)
+    w.world.run(20, idle=False)
+    assert [model for _, model in warm_ups(w)] == ["m0"]
+    assert warm_ups(w)[0][0] > other.arrival + other.times[-1]

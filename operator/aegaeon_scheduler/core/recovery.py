@@ -93,6 +93,8 @@ class Recovery:
         self._adapters(inst, model, event.without)
         if event.phase is Phase.CACHED and before is not Phase.CACHED and model.footprint is not None:
             self._cached(inst, model)
+        if event.cold and model.name in inst.weights:
+            self._life.wake(inst)
 
     def _adapters(self, inst: Instance, model: Model, without: tuple[tuple[str, str], ...]) -> None:
         """Which of the model's adapters the instance lacks. All instances are looked at only where one lacked, or

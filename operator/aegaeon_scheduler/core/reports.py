@@ -154,10 +154,10 @@ class Reports:
         busy_s = event.decode_s + event.prefill_s + event.first_s
         inst.busy_s += busy_s
         inst.first_s += event.first_s
-        model.busy_s += busy_s
         if issued.warm_up:
             inst.ahead_s += event.first_s
-            return
+            return  # a model's own seconds are those of its requests: its share of the engines follows from them
+        model.busy_s += busy_s
         if inst.running is model:
             inst.stall_s += event.wait_s
             model.stall_s += event.wait_s
@@ -245,7 +245,8 @@ class Reports:
         inst.book.release_grant(issued)
         if issued.weights is not None:
             issued.weights.turns -= 1
-            issued.weights.used = self._pool.tick()
+            if not issued.warm_up:
+                issued.weights.used = self._pool.tick()
         self._life.wake(inst)
 
     def reschedule(self, inst: Instance, issued: Issued) -> None:

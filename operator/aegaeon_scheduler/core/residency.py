@@ -142,8 +142,9 @@ class Residency:
 
     def warm_up(self, inst: Instance) -> None:
         """Where no sequence is, what first steps of a model that is there would wait for is done ahead: graphs are
-        captured, kernels compiled. A kind of step a turn, of what was used last first."""
-        if inst.sequences or inst.turns or inst.wanted or inst.draining:
+        captured, kernels compiled. A kind of step a turn, of what was used last first. What is held from an earlier
+        attachment goes on as soon as a gateway claims it."""
+        if inst.sequences or inst.held or inst.turns or inst.wanted or inst.draining:
             return
         here = (weights for name, weights in inst.weights.items() if name in inst.cold)
         ready = [
@@ -151,7 +152,7 @@ class Residency:
             for each in here
             if each.ready and each.unload is None and not (each.model.queued or each.model.fragile)
         ]
-        if not ready:
+        if not ready or self._awaits(inst):
             return
         weights = max(ready, key=lambda each: each.used)
         fp, name = weights.model.fp, weights.model.name
@@ -163,6 +164,11 @@ class Residency:
         inst.book.grant_kv(turn, fp, 1)
         turn.warm_up = True
         _on_lane(inst, turn, weights)
+
+    def _awaits(self, inst: Instance) -> bool:
+        """Whether a sequence that is placed nowhere may come here."""
+        parked = self._pool.parked
+        return any((s.home is None or s.id in parked) and inst.takes(s) for s in self._pool.sequences.values())
 
     def _parts(self, seq: Sequence, left: int) -> list[PrefillPart]:
         chunk = self._pool.config.prefill_chunk_tokens

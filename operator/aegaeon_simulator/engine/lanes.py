@@ -76,7 +76,9 @@ class Lanes:
 
 def _runs(send: cmd.Send | None) -> bool:
     """Whether a turn has anything to do: one that was amended to no steps ends as it begins, or at once."""
-    return send is not None and isinstance(send.body, cmd.Turn) and bool(send.body.steps or send.body.prefill)
+    if send is None or not isinstance(send.body, cmd.Turn):
+        return False
+    return bool(send.body.steps or send.body.prefill or send.body.warm_up)
 
 
 def _amended(send: cmd.Send, change: cmd.Amend) -> cmd.Send:

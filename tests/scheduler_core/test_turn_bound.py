@@ -11,7 +11,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_world import small_world
+from small_world import examples, small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
@@ -156,7 +156,7 @@ def drawn(seed: int) -> list[tuple[float, int, int, int]]:
     return [(rng.uniform(4.0, 9.0), rng.randrange(MODELS), rng.choice(sizes), rng.randrange(5, 150)) for _ in range(60)]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 10**6), st.booleans())
 def test_a_group_waits_for_no_more_turns_of_others_than_are_due_before(seed, tiers):
     levels = [Random(seed).choice(list(Tier)) for _ in range(MODELS * tiers)]

@@ -30,6 +30,7 @@ def stack(four_models: dict[str, Path], policy: str) -> Iterator[Stack]:
         yield up
 
 
+TOKENS = 80  # of an answer: 960 of all, of which a kill cuts off more than half
 JOBS = [(model, prompt) for model in ("llama", "mistral", "qwen2", "qwen3") for prompt in PROMPTS]
 
 
@@ -62,9 +63,9 @@ async def test_every_client_gets_its_complete_output_when_a_process_is_killed(
     stack: Stack, client: Any, policy: str, alone: list[str], victim: int, after: int
 ) -> None:
     if not alone:
-        alone += [await stream(client, *job) for job in JOBS]
+        alone += [await stream(client, *job, tokens=TOKENS) for job in JOBS]
     kill = Trigger(after, lambda: stack.kill(VICTIMS[policy][victim]))
-    answers = await asyncio.gather(*(stream(client, *job, kill) for job in JOBS))
+    answers = await asyncio.gather(*(stream(client, *job, kill, TOKENS) for job in JOBS))
     assert kill.fired
     assert answers == alone
     await until_empty(stack)

@@ -127,6 +127,7 @@ shape = st.fixed_dictionaries(
         "delay_s": st.sampled_from([0.0, 0.0005, 0.02]),
         "nodes": st.sampled_from([1, 2]),
         "pooling": st.sampled_from([0, 1]),
+        "first_s": st.sampled_from([0.0, 0.05]),
     }
 ).map(paired)
 

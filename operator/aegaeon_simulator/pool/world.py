@@ -171,10 +171,9 @@ class World:
 
     def fail_adapters(self, instance: InstanceId, model: ModelName, failed: Mapping[str, str]) -> None:
         """The engine says which of the model's adapters it cannot serve, and why; others it can."""
-        served = self._served(self.specs[instance])[model]
-        self._from_engine(
-            ev.ModelReported(instance, model, Phase.CACHED, served.footprint, without=tuple(failed.items()))
-        )
+        footprint, without = self._served(self.specs[instance])[model].footprint, tuple(failed.items())
+        cold = self.engines[instance].compute.is_cold(model)
+        self._from_engine(ev.ModelReported(instance, model, Phase.CACHED, footprint, without=without, cold=cold))
 
     def _greet(self, engine: Engine) -> None:
         """Say hello; commands given from then on go to this attachment."""

@@ -200,7 +200,7 @@ def exposed_by_a_scheduler(port: int) -> Any:
         """A pool that works: its totals grow with every look."""
         n = next(ticks)
         engine = InstanceView(
-            InstanceId("e-0"), Role.UNIFIED, "cpu", (MODEL,), "m", "", 4, Memory(1, 1), 1, n, n, n, n, n, ""
+            InstanceId("e-0"), Role.UNIFIED, "cpu", (MODEL,), "m", "", 4, Memory(1, 1), 1, n, n, n, n, n, n, n, ""
         )
         model = ModelView(MODEL, 1, 1, n, n, n, n, n, n, n)
         return Snapshot(float(n), "aegaeon", (engine,), (model,), (), ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 from types import MappingProxyType
 
 import pytest
@@ -19,6 +20,11 @@ interpreted = pytest.mark.skipif(COMPILED, reason="replaces parts of the core, w
 
 SLAB_BYTES = 1 << 20
 BLOCK_TOKENS = 16
+
+
+def examples(count: int) -> int:
+    """How many random ones a test tries: all with the compiled core (make test-core), a third with the slow one."""
+    return count if COMPILED else ceil(count / 3)
 
 
 def served(
@@ -51,11 +57,13 @@ def small_world(
     observe: Callable[[float, ev.Event, list[cmd.Command]], None] = lambda now, event, commands: None,
     terms: Mapping[ModelName, Terms] = MappingProxyType({}),
     pooling: int = 0,
+    first_s: float = 0.0,
 ) -> World:
     """A world of `models` models (m0, m1, ...) and one engine per role (e0, e1, ...), on `nodes` nodes in turn.
 
     With `contents` they are so many models under several names, in turn; with 0 nothing is known of their content.
     The first `pooling` models generate nothing: their requests end with the prompt.
+    A model's first decode step on an engine takes `first_s` longer, or a turn that warms up takes it before.
     The memory of a node holds the weights of `host_models` models, or of all with 0; its disk takes 1 s for each.
     """
     block_bytes = SLAB_BYTES // 8 + (1 << 14) * odd_blocks
@@ -75,6 +83,7 @@ def small_world(
             SLAB_BYTES,
             max_batch,
             node=f"node-{i % nodes}",
+            first_s=first_s,
             host_cache_bytes=host_models * 100 * SLAB_BYTES,
             disk_bytes_per_s=100.0 * SLAB_BYTES,
         )

@@ -104,6 +104,21 @@ class Decoding:
         return StepInput(tokens, position, np.array(BLOCKS[name], dtype=np.int32), self.samplers[name])
 
 
+def test_a_first_step_ahead_captures_what_all_decodes_replay(
+    family: Any, vllm_backend: Any, fixed: Any, rig: Any
+) -> None:
+    """As engine/warm_up.py has it: of no sequence, on a block that none of them has."""
+    expected = Decoding(rig(vllm_backend(), family("llama")), ahead=False).run()
+    graphs = Graphs()
+    model = rig(fixed(graphs), family("llama"))
+    assert model.backend.captured == (1,)
+    assert vllm_backend().captured == ()
+    model.backend.launch(model.name, [StepInput((0,), 0, np.array([23], dtype=np.int32), None)]).results()
+    assert graphs.passes == 1
+    assert Decoding(model, ahead=True).run() == expected
+    assert graphs.passes == 1
+
+
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gptoss"])
 def test_decodes_of_one_shape_give_the_tokens_of_those_of_their_own_whoever_they_are_computed_with(
     name: str, family: Any, vllm_backend: Any, fixed: Any, rig: Any

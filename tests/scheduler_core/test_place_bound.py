@@ -14,7 +14,7 @@ from random import Random
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from small_world import small_world
+from small_world import examples, small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
@@ -140,7 +140,7 @@ def drawn(seed: int) -> list[tuple[float, int, int, int]]:
     return [(rng.uniform(0.1, 6.0), rng.randrange(MODELS), rng.choice(sizes), rng.randrange(5, 300)) for _ in range(70)]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(SEEDS, st.booleans(), st.integers(1, 2), st.sampled_from([160, 270, 2000]))
 @example(9, True, 1, 270)  # a load ends at the moment of a pass, after it
 @example(38, True, 2, 160)  # a group outgrows its engine in the same pass
@@ -213,7 +213,7 @@ FREE = {"idle_margin": 0.0, "away_margin": 0.0}  # the price in copies is larger
 
 
 @pytest.mark.parametrize("knobs", [{}, FREE])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(SEEDS, st.sampled_from([(1, 130), (2, 130), (1, 1150)]))
 def test_groups_that_preempt_each_other_have_made_progress_and_stayed(knobs, seed, size):
     pool = Preemptions(size[0], MODELS, size[1], (), knobs)

@@ -11,7 +11,7 @@ from random import Random
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from small_world import small_world
+from small_world import examples, small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
@@ -232,7 +232,7 @@ def varied(seed: int) -> Traffic:
     return drawn, [rng.choice(list(Tier)) for _ in range(MODELS)] if rng.random() < 0.5 else []
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([even, varied]))
 @example(468, even)  # a request ends in a turn, and another one of it finds no KV block
 @example(37, even)  # nor in the next turn, which was queued

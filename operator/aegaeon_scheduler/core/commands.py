@@ -72,13 +72,17 @@ class PrefillPart:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Compute lane: the prefill parts in order, then `steps` decode steps of everything in `decode`."""
+    """Compute lane: the prefill parts in order, then `steps` decode steps of everything in `decode`.
+
+    `warm_up`: of no sequence: one kind of step of the model runs that has not run there yet.
+    """
 
     model: ModelName
     prefill: tuple[PrefillPart, ...]
     decode: tuple[SeqId, ...]
     steps: int
     slabs: int
+    warm_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,8 @@ class InstanceDraining:
 class ModelReported:
     """How far a model is on an instance; `footprint` once it is cached, `reason` when it failed.
 
-    `without`: identities of its adapters that cannot be served there, each with why not.
+    `without`: identities of its adapters that cannot be served there, each with why not. `cold`: its first steps there
+    will take longer than later ones, unless a turn warms up.
     """
 
     instance: InstanceId
@@ -80,6 +81,7 @@ class ModelReported:
     footprint: Footprint | None = None
     reason: str = ""
     without: tuple[tuple[str, str], ...] = ()
+    cold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,8 @@ class Progress:
 class TurnProgress:
     """A step report of a turn (proto StepDone). Seconds and steps are since the last report of this turn.
 
-    `first_s`: of the model's first prefill or decode step there, which is in none of the others.
+    `first_s`: of steps that were the first of their kind there, which is in none of the others. `warm`: the model has
+    none to come.
     """
 
     instance: InstanceId
@@ -180,6 +183,7 @@ class TurnProgress:
     memory: Memory
     end: bool
     first_s: float = 0.0
+    warm: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,8 @@ class Failures:
         inst.turns.remove(issued)
         if issued.weights is not None:
             issued.weights.turns -= 1
+        if issued.warm_up and issued.model is not None:
+            inst.cold.discard(issued.model.name)  # it is not tried again: the first steps of a sequence show why
         for seq in list(issued.members.values()):
             if kind is FailureKind.ENGINE:
                 self._life.suspect(seq, f"turn failed on {inst.id}: {reason}")

@@ -79,6 +79,9 @@ class Recovery:
         if event.phase is Phase.FETCHING and before is not Phase.FETCHING:
             self._begun_anew(inst, model)
         inst.enter(model, event.phase)
+        inst.cold.discard(model.name)
+        if event.cold:
+            inst.cold.add(model.name)
         model.failed.pop(inst.id, None)
         inst.contents[model.name] = event.footprint.content if event.footprint is not None else ""
         if event.footprint is not None:
@@ -140,6 +143,7 @@ class Recovery:
             self.down(old.id, "was restarted" if restarted else "attached anew", died=restarted and not event.beside)
             inst.switches, inst.loads = old.switches, old.loads
             inst.busy_s, inst.stall_s, inst.switch_s = old.busy_s, old.stall_s, old.switch_s
+            inst.first_s, inst.ahead_s = old.first_s, old.ahead_s
         inst.next_id = self._pool.next_ids.get(inst.id, 1)  # ids rise over attachments: no late report is mistaken
         self._pool.instances[inst.id] = inst
         self._pool.missing.pop(inst.id, None)
@@ -203,6 +207,9 @@ class Recovery:
         if died and not inst.draining:
             for seq in _ran(inst):
                 self._life.suspect(seq, f"{instance} {why} while it ran there")
+            for turn in inst.turns:
+                if turn.warm_up and turn.model is not None:
+                    turn.model.fragile = True
         for seq in list(inst.sequences.values()):
             if seq.source is not None:
                 self._back_to_source(seq, seq.source)

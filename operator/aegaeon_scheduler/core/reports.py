@@ -130,8 +130,11 @@ class Reports:
         issued.steps_done += event.steps
         if issued.dropped and not event.steps:
             return
-        inst.tried.add(model.name)
-        self._seconds(inst, model, event)
+        if event.warm:
+            inst.cold.discard(model.name)
+        if event.warm or not issued.warm_up:
+            inst.tried.add(model.name)
+        self._seconds(inst, issued, model, event)
         if not self._pool.config.refine:
             return
         estimate = self._pool.estimates.of(model.name, inst.device)
@@ -146,11 +149,15 @@ class Reports:
             if done >= 0:
                 estimate.saw_prefill(event.prefill_tokens, event.prefill_s, done)
 
-    def _seconds(self, inst: Instance, model: Model, event: TurnProgress) -> None:
+    def _seconds(self, inst: Instance, issued: Issued, model: Model, event: TurnProgress) -> None:
         """Where the compute lane's time went. What the first report of another model waited is the switch to it."""
         busy_s = event.decode_s + event.prefill_s + event.first_s
         inst.busy_s += busy_s
+        inst.first_s += event.first_s
         model.busy_s += busy_s
+        if issued.warm_up:
+            inst.ahead_s += event.first_s
+            return
         if inst.running is model:
             inst.stall_s += event.wait_s
             model.stall_s += event.wait_s

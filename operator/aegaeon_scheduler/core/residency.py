@@ -137,13 +137,40 @@ class Residency:
         for seq in proposal.prefill:
             self._enlist(turn, seq, proposal.part_of(seq))
         turn.alone = not self._pool.suspects.keys().isdisjoint(turn.members)
-        weights = inst.weights[proposal.model.name]
-        turn.weights = weights
-        weights.turns += 1
-        weights.last_turn = turn.id
-        inst.turns.append(turn)
+        _on_lane(inst, turn, inst.weights[proposal.model.name])
         return turn
+
+    def warm_up(self, inst: Instance) -> None:
+        """Where no sequence is, what first steps of a model that is there would wait for is done ahead: graphs are
+        captured, kernels compiled. A kind of step a turn, of what was used last first."""
+        if inst.sequences or inst.turns or inst.wanted or inst.draining:
+            return
+        here = (weights for name, weights in inst.weights.items() if name in inst.cold)
+        ready = [
+            each
+            for each in here
+            if each.ready and each.unload is None and not (each.model.queued or each.model.fragile)
+        ]
+        if not ready:
+            return
+        weights = max(ready, key=lambda each: each.used)
+        fp, name = weights.model.fp, weights.model.name
+        slabs = inst.book.slabs_for(fp, 1)
+        if slabs > inst.book.free():
+            return
+        body = Turn(name, (), (), 0, slabs, warm_up=True)
+        turn = self._pool.issue(inst, body, f"nothing runs here: first steps of {name} ahead", model=weights.model)
+        inst.book.grant_kv(turn, fp, 1)
+        turn.warm_up = True
+        _on_lane(inst, turn, weights)
 
     def _parts(self, seq: Sequence, left: int) -> list[PrefillPart]:
         chunk = self._pool.config.prefill_chunk_tokens
         return [PrefillPart(seq.id, min(chunk, left - at)) for at in range(0, left, chunk)]
+
+
+def _on_lane(inst: Instance, turn: Issued, weights: Weights) -> None:
+    turn.weights = weights
+    weights.turns += 1
+    weights.last_turn = turn.id
+    inst.turns.append(turn)

@@ -156,6 +156,8 @@ class Scheduler:
         self._fill_lane(inst)
         if inst.newcomer is not None:
             self._overtaking.go_ahead(inst)
+        if inst.cold:
+            self._residency.warm_up(inst)
 
     def _fill_lane(self, inst: Instance) -> None:
         barred: list[Proposal] = []

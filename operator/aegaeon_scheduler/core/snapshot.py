@@ -29,6 +29,8 @@ class InstanceView:
     busy_s: float
     stall_s: float
     switch_s: float
+    first_s: float
+    ahead_s: float
     reason: str
     draining: bool = False
 
@@ -135,7 +137,7 @@ def _instance(inst: Instance) -> InstanceView:
     return InstanceView(
         inst.id, inst.role, inst.device, resident, running, loading, inst.slabs, inst.book.memory,
         len(inst.sequences), inst.switches, inst.loads, inst.busy_s, inst.stall_s, inst.switch_s,
-        inst.reason, inst.draining,
+        inst.first_s, inst.ahead_s, inst.reason, inst.draining,
     )  # fmt: skip
 
 

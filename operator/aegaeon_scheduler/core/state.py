@@ -50,6 +50,7 @@ class Model:
     holders: dict[InstanceId, Instance] = field(default_factory=dict)  # whose `weights` have it; see shared_weights.py
     withdrawn: bool = False
     ranked: bool = False  # some of its sequences were deferred, or had a priority
+    fragile: bool = False  # an instance died in a turn that warmed it up: there are no more of these
     queued: int = 0
     running: int = 0
     ended: int = 0
@@ -127,6 +128,7 @@ class Issued(Grant):
     steps_done: int = 0
     shortened: bool = False  # it was to have more steps
     dropped: bool = False  # it is to end before it begins: it takes no place on the lane
+    warm_up: bool = False  # a turn of no sequence
     tag: object | None = None
     weights: Weights | None = None
 
@@ -282,6 +284,8 @@ class Instance:
     busy_s: float = 0.0
     stall_s: float = 0.0
     switch_s: float = 0.0
+    first_s: float = 0.0  # of busy_s: first steps of models
+    ahead_s: float = 0.0  # of first_s: those that no sequence waited for
     phases: dict[ModelName, Phase] = field(default_factory=dict)
     without: dict[ModelName, dict[str, str]] = field(default_factory=dict)  # adapters that failed here, and why
     weights: dict[ModelName, Weights] = field(default_factory=dict)
@@ -297,6 +301,7 @@ class Instance:
     incoming: deque[Sequence] = field(default_factory=deque)  # to copy in ahead of turns once there is room
     held: dict[SeqId, Held] = field(default_factory=dict)
     tried: set[ModelName] = field(default_factory=set)  # models that had a turn here, or were resident as it attached
+    cold: set[ModelName] = field(default_factory=set)  # models of which a turn may warm up
     failures: dict[ModelName, int] = field(default_factory=dict)
     running: Model | None = None
     reason: str = ""
@@ -362,4 +367,5 @@ class Instance:
     def leave(self, model: Model) -> None:
         """Nothing is known of a model here."""
         self.phases.pop(model.name, None)
+        self.cold.discard(model.name)
         model.cached.pop(self.id, None)

@@ -48,6 +48,8 @@ _INSTANCE_FAMILIES: tuple[tuple[str, str, Family, Callable[[InstanceView], float
     ("switches", "Changes of the running model.", CounterMetricFamily, lambda i: i.switches),
     ("loads", "Loads of weights.", CounterMetricFamily, lambda i: i.loads),
     ("busy_seconds", "Seconds that the compute lane worked.", CounterMetricFamily, lambda i: i.busy_s),
+    ("first_steps_seconds", "Of these, in first steps of models.", CounterMetricFamily, lambda i: i.first_s),
+    ("first_steps_ahead_seconds", "Of these, ahead of requests.", CounterMetricFamily, lambda i: i.ahead_s),
     ("switch_seconds", "Seconds that it waited to change the model.", CounterMetricFamily, lambda i: i.switch_s),
     ("stall_seconds", "Seconds that it waited in a turn of the same model.", CounterMetricFamily, lambda i: i.stall_s),
     ("prompt_tokens", "Tokens to prefill.", CounterMetricFamily, lambda i: i.memory.reuse.prompt_tokens),

@@ -57,6 +57,9 @@ class ComputeLane:
             raise WireViolationError(f"a turn of {body.model}, which generates nothing, has decode steps")
         self.turn = Running(send.id, body, body.steps, body.slabs, list(body.decode), deque(body.prefill))
         waited = self._state.usage.unblock(self._state.clock.now)
+        if body.warm_up:
+            self._warm_up(self.turn)
+            return
         if not body.steps and not body.prefill:
             self._advance()
             return
@@ -66,6 +69,17 @@ class ComputeLane:
             self._state.usage.changed(waited)
         self._last_model = body.model
         self._advance()
+
+    def _warm_up(self, turn: Running) -> None:
+        if turn.body.steps or turn.body.prefill or turn.body.decode:
+            raise WireViolationError(f"a turn that warms up {turn.body.model} has something else to do")
+        if not self._is_first(turn):
+            self._advance()
+
+    def is_cold(self, model: ModelName) -> bool:
+        """Whether its first step here will take longer."""
+        generates = not self._state.models[model].footprint.pools
+        return generates and self._state.spec.first_s > 0.0 and model not in self._tried
 
     def touch(self, body: cmd.Body) -> None:
         """What concerns the running turn acts at its next token boundary."""
@@ -174,7 +188,7 @@ class ComputeLane:
     def _is_first(self, turn: Running) -> bool:
         """Before a model's first step graphs are captured: as long as that takes, nothing runs."""
         first_s, model = self._state.spec.first_s, turn.body.model
-        if not first_s or model in self._tried:
+        if not self.is_cold(model):
             return False
         self._tried.add(model)
         turn.first_s += first_s
@@ -295,7 +309,7 @@ class ComputeLane:
         event = ev.TurnProgress(
             self._state.spec.instance, turn.id, tuple(turn.changed.values()), turn.report_steps, turn.decode_s,
             turn.prefill_tokens, turn.prefill_s, turn.wait_s, turn.batch, turn.context, self._state.memory(), end,
-            turn.first_s,
+            turn.first_s, (turn.first_s > 0.0 or turn.body.warm_up) and not self.is_cold(turn.body.model),
         )  # fmt: skip
         turn.changed = {}
         turn.report_steps = turn.prefill_tokens = 0

@@ -63,7 +63,10 @@ class Engine:
             s.instance, self.incarnation, s.node, s.role, s.device, s.slab_bytes, s.slabs, s.host_slabs, s.max_batch,
             state.memory(), tuple(state.resident), held, tuple(state.resident.items()),
         )  # fmt: skip
-        models = [ev.ModelReported(s.instance, m, Phase.CACHED, v.footprint) for m, v in state.models.items()]
+        models = [
+            ev.ModelReported(s.instance, m, Phase.CACHED, v.footprint, cold=self.compute.is_cold(m))
+            for m, v in state.models.items()
+        ]
         return [up, *models]
 
     def heartbeat(self) -> None:

@@ -32,7 +32,7 @@ from aegaeon_simulator.engine.host_cache import HostCache
 from aegaeon_simulator.engine.links import Node
 from aegaeon_simulator.engine.spec import EngineSpec, Prompt, Served
 from aegaeon_simulator.engine.state import EngineState
-from aegaeon_simulator.errors import WireViolationError
+from aegaeon_simulator.errors import SettingsError, WireViolationError
 from aegaeon_simulator.pool.client import Client
 
 GATEWAY = GatewayId("gateway")
@@ -171,10 +171,9 @@ class World:
 
     def fail_adapters(self, instance: InstanceId, model: ModelName, failed: Mapping[str, str]) -> None:
         """The engine says which of the model's adapters it cannot serve, and why; others it can."""
-        served = self._served(self.specs[instance])[model]
-        self._from_engine(
-            ev.ModelReported(instance, model, Phase.CACHED, served.footprint, without=tuple(failed.items()))
-        )
+        footprint, without = self._served(self.specs[instance])[model].footprint, tuple(failed.items())
+        cold = self.engines[instance].compute.is_cold(model)
+        self._from_engine(ev.ModelReported(instance, model, Phase.CACHED, footprint, without=without, cold=cold))
 
     def _greet(self, engine: Engine) -> None:
         """Say hello; commands given from then on go to this attachment."""
@@ -205,9 +204,11 @@ class World:
         max_tokens: int = 1 << 20,
         adapter: str = "",
     ) -> Client:
-        """A request arrives at this time and ends by itself after `length` tokens."""
+        """A request arrives at this time and ends by itself after `length` tokens. Raises SettingsError."""
         seq = SeqId(name, 0)
         client = Client(seq, model, prompt_tokens, min(length, max_tokens), max_tokens, at, adapter=adapter)
+        if model in self.models and self.models[model][0].footprint.pools and client.length > 1:
+            raise SettingsError(f"{model} generates nothing, but {name} asks it for {client.length} tokens; give 1")
         self.clients[seq] = client
         self._waiting.append(client)
         self.clock.at(at, lambda: self._submit(client))

@@ -380,7 +380,9 @@ Global___PrefillPart: _TypeAlias = PrefillPart  # noqa: Y015
 @_typing.final
 class Turn(_message.Message):
     """First the prefill parts in order, then `steps` decode steps of everything in `decode`. A sequence whose KV is
-    still coming joins at the next token boundary after it is in. A turn ends early when nothing in it can run.
+    still coming joins at the next token boundary after it is in. A turn ends early when nothing in it can run. One that
+    warms up has no sequences: it runs one of the model's kinds of steps that have not run here yet (ModelState.cold), on
+    a block of its own.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -390,10 +392,12 @@ class Turn(_message.Message):
     DECODE_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
     SLABS_FIELD_NUMBER: _builtins.int
+    WARM_UP_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     steps: _builtins.int
     slabs: _builtins.int
     """for growth of the KV cache during the turn"""
+    warm_up: _builtins.bool
     @_builtins.property
     def prefill(self) -> _containers.RepeatedCompositeFieldContainer[Global___PrefillPart]: ...
     @_builtins.property
@@ -406,10 +410,11 @@ class Turn(_message.Message):
         decode: _abc.Iterable[_model_pb2.SeqId] | None = ...,
         steps: _builtins.int = ...,
         slabs: _builtins.int = ...,
+        warm_up: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode", b"decode", "model", b"model", "prefill", b"prefill", "slabs", b"slabs", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode", b"decode", "model", b"model", "prefill", b"prefill", "slabs", b"slabs", "steps", b"steps", "warm_up", b"warm_up"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1114,6 +1119,7 @@ class StepDone(_message.Message):
     MEMORY_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
     FIRST_S_FIELD_NUMBER: _builtins.int
+    WARM_FIELD_NUMBER: _builtins.int
     turn: _builtins.int
     steps: _builtins.int
     """decode steps since the last report"""
@@ -1130,7 +1136,9 @@ class StepDone(_message.Message):
     """sum over the batch in the last step"""
     end: _builtins.bool
     first_s: _builtins.float
-    """compute seconds of a model's first prefill and decode step here, in none above"""
+    """compute seconds of first steps of their kind here, in none above"""
+    warm: _builtins.bool
+    """with first_s, or of a turn that warms up: these were the last such steps"""
     @_builtins.property
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___SeqProgress]:
         """those that changed since the last report"""
@@ -1152,10 +1160,11 @@ class StepDone(_message.Message):
         memory: Global___Memory | None = ...,
         end: _builtins.bool = ...,
         first_s: _builtins.float = ...,
+        warm: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "context_tokens", b"context_tokens", "decode_s", b"decode_s", "end", b"end", "first_s", b"first_s", "memory", b"memory", "prefill_s", b"prefill_s", "prefill_tokens", b"prefill_tokens", "progress", b"progress", "steps", b"steps", "turn", b"turn", "wait_s", b"wait_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "context_tokens", b"context_tokens", "decode_s", b"decode_s", "end", b"end", "first_s", b"first_s", "memory", b"memory", "prefill_s", b"prefill_s", "prefill_tokens", b"prefill_tokens", "progress", b"progress", "steps", b"steps", "turn", b"turn", "wait_s", b"wait_s", "warm", b"warm"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -423,6 +423,7 @@ class ModelState(_message.Message):
     REMAINING_S_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
     ADAPTERS_FIELD_NUMBER: _builtins.int
+    COLD_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     phase: Global___ModelPhase.ValueType
     reason: _builtins.str
@@ -436,6 +437,8 @@ class ModelState(_message.Message):
     """and how long it takes at this rate"""
     identity: _builtins.str
     """of the ModelSpec that it is about; empty: of a version without"""
+    cold: _builtins.bool
+    """For CACHED: graphs are captured and kernels compiled when it runs its first steps, or before, in a Turn that warms up."""
     @_builtins.property
     def footprint(self) -> Global___Footprint:
         """for CACHED"""
@@ -457,10 +460,11 @@ class ModelState(_message.Message):
         remaining_s: _builtins.float = ...,
         identity: _builtins.str = ...,
         adapters: _abc.Iterable[Global___AdapterState] | None = ...,
+        cold: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["footprint", b"footprint"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "identity", b"identity", "model", b"model", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "cold", b"cold", "footprint", b"footprint", "identity", b"identity", "model", b"model", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

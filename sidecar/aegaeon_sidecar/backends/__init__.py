@@ -141,6 +141,12 @@ class Backend(Protocol):
         """
         ...
 
+    @property
+    def captured(self) -> tuple[int, ...]:
+        """Least numbers of sequences of the decodes of which each kind, running first, has a graph captured or kernels
+        compiled; ascending from 1. Empty: none takes longer for that."""
+        ...
+
     def may_follow(self, samplers: Seq[SamplerState | None]) -> bool:
         """Whether a step may be launched after a decode with these samplers before its tokens are known to the host."""
         ...

@@ -29,6 +29,7 @@ from aegaeon_sidecar.sampling import Chosen, Masker, Sampled, SamplerState
 # Sequences of a pass, padded: a pass reads all weights, and up to 64 rows take the time of that; a larger batch is
 # several passes.
 ROWS = (16, 64)
+CAPTURED = (1, *(rows + 1 for rows in ROWS[:-1]))  # least sequences of a pass of each number of rows
 LEAST_CONTEXT = 2048  # tokens: of shorter contexts all programs of attention run at once anyway
 
 

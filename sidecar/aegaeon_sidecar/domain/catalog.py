@@ -121,7 +121,10 @@ class AdapterState:
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """A report: how far a model is. `footprint` when it is cached; bytes, rate and time to go while it is fetched."""
+    """A report: how far a model is. `footprint` when it is cached; bytes, rate and time to go while it is fetched.
+
+    `cold`: its first steps will take longer than later ones, unless a turn warms up.
+    """
 
     model: str
     phase: ModelPhase
@@ -133,3 +136,4 @@ class ModelState:
     remaining_s: float = 0.0
     identity: str = ""
     adapters: tuple[AdapterState, ...] = ()
+    cold: bool = False

@@ -64,13 +64,17 @@ class PrefillPart:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Compute lane: the prefill parts in order, then `steps` decode steps of everything in `decode`."""
+    """Compute lane: the prefill parts in order, then `steps` decode steps of everything in `decode`.
+
+    `warm_up`: of no sequence: one kind of step of the model runs that has not run yet.
+    """
 
     model: str
     prefill: tuple[PrefillPart, ...] = ()
     decode: tuple[SeqKey, ...] = ()
     steps: int = 0
     slabs: int = 0
+    warm_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)

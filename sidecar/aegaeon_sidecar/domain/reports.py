@@ -140,7 +140,8 @@ class SeqProgress:
 class StepDone:
     """What a turn did since its last report; `end`: it is over.
 
-    `first_s`: of a model's first prefill and decode step here, for which kernels are compiled and graphs captured.
+    `first_s`: of steps that were the first of their kind here, for which kernels are compiled and graphs captured;
+    `warm`: the model has none to come.
     """
 
     turn: int
@@ -155,6 +156,7 @@ class StepDone:
     memory: Memory
     end: bool
     first_s: float = 0.0
+    warm: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from aegaeon_sidecar.engine.state import Queued, State
 from aegaeon_sidecar.engine.steps import Step, Steps
 from aegaeon_sidecar.engine.turn import Together, Turn
 from aegaeon_sidecar.engine.waiting import is_coming, kv_is_coming, model_is_coming
+from aegaeon_sidecar.engine.warm_up import WarmUp
 from aegaeon_sidecar.kv.reuse import PrefixReuse
 from aegaeon_sidecar.kv.sequences import Sequence
 from aegaeon_sidecar.weights.models import Model
@@ -59,12 +60,14 @@ class Compute:
         self,
         state: State,
         steps: Steps,
+        warm_up: WarmUp,
         post: PostStep,
         reuse: PrefixReuse,
         chunk_tokens: int,
     ) -> None:
         self._state = state
         self._steps = steps
+        self._warm_up = warm_up
         self._post = post
         self._chunk_tokens = chunk_tokens
         self._reuse = reuse
@@ -93,6 +96,9 @@ class Compute:
         """From boundary to boundary, until `_next` says that the turn is over."""
         model = self._await_model(command, turn, progress)
         if model is None:
+            return
+        if turn.warm_up:
+            self._warm_up.run(turn, model, progress)
             return
         self._boundary_s = time.perf_counter()
         while True:
@@ -258,11 +264,12 @@ class Compute:
             self._report(command, progress, end=False)
 
     def _count(self, step: Step, progress: TurnProgress, seconds: float) -> None:
-        """Of a model's first steps it is counted apart, and reported at once: it says nothing of those that follow."""
-        first = step.prefill in step.model.untried
+        """Of the first of a kind it is counted apart, and reported at once: it says nothing of those that follow."""
+        steps = step.model.first_steps
+        first = steps.ran(steps.kind(step.prefill, len(step.sequences)))
         if first:
-            step.model.untried.discard(step.prefill)
             progress.first_s += seconds
+            progress.warm = not steps.cold
             progress.urgent = True
         if step.prefill:
             progress.prefill_tokens += step.tokens

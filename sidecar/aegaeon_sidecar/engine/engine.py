@@ -31,6 +31,7 @@ from aegaeon_sidecar.engine.steps import Steps
 from aegaeon_sidecar.engine.sweeper import Sweeper, sweep
 from aegaeon_sidecar.engine.switch import Switch
 from aegaeon_sidecar.engine.turn import Turn
+from aegaeon_sidecar.engine.warm_up import WarmUp
 from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.kv.moves import KvMoves
 from aegaeon_sidecar.kv.reuse import PrefixReuse
@@ -107,6 +108,7 @@ class Engine:
             self._phases,
             crashed,
             partial(enter, config.device),
+            _captured(config, backend),
         )
         self._retries = Retries(self.state.table, self._fetcher.again, crashed)
         self._grammars = Grammars()
@@ -224,6 +226,7 @@ class Engine:
         compute = Compute(
             self.state,
             Steps(self.state, backend, push, config.max_batch),
+            WarmUp(self.state, backend),
             self._post,
             PrefixReuse(self.state.kv, self._copiers[Lane.KV_IN]),
             config.prefill_chunk_tokens,
@@ -231,6 +234,13 @@ class Engine:
         images = Images(self.state.table, self._cache, self._ring, self._phases)
         kv = KvMoves(self.state.kv, config.node, self._segment.name, self._attachments)
         return Switch(self.state, images, self._phases, kv, compute, self._copiers)
+
+
+def _captured(config: SidecarConfig, backend: Backend) -> tuple[int, ...]:
+    """Of the decodes that are captured each on its own, those that are computed here."""
+    if config.role == "prefill":
+        return ()
+    return tuple(least for least in backend.captured if least <= config.max_batch)
 
 
 def _hidden(config: SidecarConfig) -> dict[Path, str]:

@@ -24,6 +24,7 @@ class TurnProgress:
     prefill_s: float = 0.0
     wait_s: float = 0.0
     first_s: float = 0.0
+    warm: bool = False
     batch: int = 0
     context_tokens: int = 0
     urgent: bool = False
@@ -67,11 +68,12 @@ class TurnProgress:
             memory=memory,
             end=end,
             first_s=self.first_s,
+            warm=self.warm,
         )
         self._advanced.clear()
         self._noted.clear()
         self.last_s, self.steps, self.decode_s, self.urgent = now_s, 0, 0.0, False
-        self.prefill_tokens, self.prefill_s, self.wait_s, self.first_s = 0, 0.0, 0.0, 0.0
+        self.prefill_tokens, self.prefill_s, self.wait_s, self.first_s, self.warm = 0, 0.0, 0.0, 0.0, False
         return report
 
 

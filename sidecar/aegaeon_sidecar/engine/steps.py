@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 # Whatever a request can make the backend raise. DeviceLostError is not among them: a lost device is no single request's
 # failure, and ends the lane.
-_STEP_ERRORS = (BackendError, RuntimeError, ValueError, LookupError, MemoryError, ArithmeticError, TypeError)
+STEP_ERRORS = (BackendError, RuntimeError, ValueError, LookupError, MemoryError, ArithmeticError, TypeError)
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class Steps:
             inputs = [_input(step, sequence, rows.get(sequence)) for sequence in step.sequences]
             for some in self._parts(inputs):
                 step.launched.append(self._backend.launch(step.model.name, some, after))
-        except _STEP_ERRORS as error:
+        except STEP_ERRORS as error:
             step.failed = error
 
     def _goes_on(self, step: Step) -> bool:
@@ -105,7 +105,7 @@ class Steps:
             return False
         try:
             launched = self._backend.again(step.model.name, last.launched[0])
-        except _STEP_ERRORS as error:
+        except STEP_ERRORS as error:
             step.failed = error
         else:
             if launched is None:
@@ -141,7 +141,7 @@ class Steps:
         for part in step.launched:
             try:
                 results += part.results()
-            except _STEP_ERRORS as error:
+            except STEP_ERRORS as error:
                 step.failed = error
         return results
 
@@ -168,7 +168,7 @@ class Steps:
         try:
             for some in self._parts([_input(step, sequence, None) for sequence in sequences]):
                 results += self._backend.launch(step.model.name, some).results()
-        except _STEP_ERRORS as error:
+        except STEP_ERRORS as error:
             if len(sequences) > 1:
                 return self._apart(step, sequences, error)
             return [Failure(FailureKind.ENGINE, f"a step of {step.model.name} failed with it alone: {error}")]

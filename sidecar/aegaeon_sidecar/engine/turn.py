@@ -43,14 +43,16 @@ class Together:
 
 @dataclass(slots=True)
 class Turn:
-    """Guarded by the engine's lock. `grant`: slabs that the KV cache may still take; `begun`: of its decode
-    steps; `ended`: stop at this boundary; `together`: the newest step's, where it was of all of `decode`."""
+    """Guarded by the engine's lock. `grant`: slabs that the KV cache may still take; `warm_up`: it has no sequence;
+    `begun`: of its decode steps; `ended`: stop at this boundary; `together`: the newest step's, where it was of all of
+    `decode`."""
 
     model: str
     prefill: list[Part]
     decode: dict[SeqKey, None]
     steps: int
     grant: int
+    warm_up: bool = False
     begun: int = 0
     ended: bool = field(default=False)
     together: Together | None = None
@@ -64,6 +66,7 @@ class Turn:
             decode=dict.fromkeys(turn.decode),
             steps=turn.steps,
             grant=turn.slabs,
+            warm_up=turn.warm_up,
         )
 
     @property

@@ -20,6 +20,7 @@ from aegaeon_proto.outbound.slots import Slots
 from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.domain.catalog import DirectorySource, ModelPhase, ModelSpec
 from aegaeon_sidecar.domain.errors import CacheFullError, FillCancelledError, ModelError
+from aegaeon_sidecar.domain.first_steps import FirstSteps
 from aegaeon_sidecar.domain.sticky import end_if_sticky
 from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.memory.prefix import seed_of
@@ -61,6 +62,7 @@ class Fetcher:
         phases: Phases,
         crashed: Callable[[], None],
         enter: Callable[[], None],
+        captured: tuple[int, ...],
     ) -> None:
         self._table, self._kv, self._update_pins = table, kv, update_pins
         self._backend = backend
@@ -68,6 +70,7 @@ class Fetcher:
         self._phases = phases
         self._crashed = crashed
         self._enter = enter
+        self._captured = captured
         self._stop = threading.Event()
         self._cache = cache
         self._ring = ring
@@ -266,6 +269,7 @@ class Fetcher:
             self._backend.bind_kv(layout.kv_shape, *(blocks.dlpack(rank) for rank in range(pool.ranks)))
         with self._table.monitor.changed:
             model.layout, model.range, model.kv_seed = layout, weights, seed
+            model.first_steps = FirstSteps(() if layout.pools else self._captured)
             model.files, model.served, model.trying = files, Served(model.content, files.config), False
             self._update_pins()
 

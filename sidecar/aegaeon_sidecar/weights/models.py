@@ -9,6 +9,7 @@ from aegaeon_native import Range, SlabPool
 from aegaeon_sidecar.backends import AdapterWeights
 from aegaeon_sidecar.domain.catalog import AdapterSpec, AdapterState, Footprint, ModelPhase, ModelSpec, ModelState
 from aegaeon_sidecar.domain.errors import BackendError, OtherWeightsError
+from aegaeon_sidecar.domain.first_steps import FirstSteps
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.models.weight_files import WeightFiles
 from aegaeon_sidecar.weights.image import Image
@@ -100,7 +101,7 @@ class Model(Claims):
     until its first copy, and from then on; `loaded_s`: when that ended (time.monotonic());
     `adapters`: by name, of the catalog; sidecars know of them once the model is registered.
     `kv_seed`: what names of its KV blocks begin with; `token_s`: seconds to compute a token of a prompt.
-    `untried`: whether a step is a prefill, of those kinds that have not run yet.
+    `first_steps`: those that have not run yet, known once it is registered.
     """
 
     spec: ModelSpec
@@ -116,7 +117,7 @@ class Model(Claims):
     content: str = ""
     layout: Layout | None = None
     range: Range | None = None
-    untried: set[bool] = field(default_factory=lambda: {True, False})
+    first_steps: FirstSteps = field(default_factory=FirstSteps)
     resident: bool = False
     moving: bool = False
     weights: SharedWeights | None = None
@@ -153,6 +154,7 @@ class Model(Claims):
             footprint=self._footprint(),
             identity=self.spec.identity,
             adapters=tuple(adapter.own_state() for adapter in self.adapters.values()),
+            cold=self.phase is ModelPhase.CACHED and self.first_steps.cold,
         )
 
     def _footprint(self) -> Footprint | None:

@@ -57,6 +57,7 @@ class TimedBackend:
         self._timed = timed
         self.describe, self.describe_adapter, self.register = timed.describe, timed.describe_adapter, timed.register
         self.bind_kv, self.forget, self.may_follow = timed.bind_kv, timed.forget, timed.may_follow
+        self.captured = timed.captured
         self.steps: list[Span] = []
 
     def launch(self, model: str, inputs: Sequence[StepInput], after: Launched | None = None) -> Launched:

@@ -40,7 +40,7 @@ def _adopt(out: engine_pb2.Command, body: commands.Adopt) -> None:
 
 def _turn(out: engine_pb2.Command, body: commands.Turn) -> None:
     turn = out.turn
-    turn.model, turn.steps, turn.slabs = body.model, body.steps, body.slabs
+    turn.model, turn.steps, turn.slabs, turn.warm_up = body.model, body.steps, body.slabs, body.warm_up
     for part in body.prefill:
         message = turn.prefill.add()
         _name(message.seq, part.seq)

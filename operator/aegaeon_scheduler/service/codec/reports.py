@@ -53,6 +53,7 @@ def model_reported(instance: InstanceId, state: model_pb2.ModelState) -> events.
         footprint=footprint_from(state.footprint) if state.HasField("footprint") else None,
         reason=state.reason,
         without=tuple((one.identity, one.reason) for one in state.adapters if PHASES.get(one.phase) is Phase.FAILED),
+        cold=state.cold,
     )
 
 
@@ -145,6 +146,7 @@ class ReportDecoder:
             memory=self._newest(done),
             end=done.end,
             first_s=done.first_s,
+            warm=done.warm,
         )
 
     def _failed(self, failed: engine_pb2.Failed) -> events.CommandFailed:

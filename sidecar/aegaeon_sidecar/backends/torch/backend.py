@@ -19,7 +19,7 @@ from torch.utils.dlpack import from_dlpack
 from aegaeon_native.arrays import DeviceBytes
 from aegaeon_sidecar.backends import Launched, StepInput
 from aegaeon_sidecar.backends.completed import CompletedStep, chosen_rows, wanted_rows
-from aegaeon_sidecar.backends.decodes import Decodes
+from aegaeon_sidecar.backends.decodes import CAPTURED, Decodes
 from aegaeon_sidecar.backends.device import drained_on_error, on, open_devices, recorded
 from aegaeon_sidecar.backends.draws import FOLLOWED, on_device
 from aegaeon_sidecar.backends.graphs import Capture, cuda_graphs
@@ -182,6 +182,11 @@ class TorchBackend:
     def again(self, model: str, before: Launched) -> Launched | None:
         """See Backend: every step is made of its inputs."""
         return None
+
+    @property
+    def captured(self) -> tuple[int, ...]:
+        """See Backend."""
+        return CAPTURED if self._paged else ()
 
     def may_follow(self, samplers: Seq[SamplerState | None]) -> bool:
         """See Backend: where tokens stay on the device, and no rule of choosing depends on those before.

@@ -249,6 +249,11 @@ class VllmBackend:
         chosen: list[Chosen] = [*(greedy(logits) if before.plain else choose(logits, before.samplers))]
         return _Decoded(chosen, None, batch, batch.moved, before.samplers, before.plain)
 
+    @property
+    def captured(self) -> tuple[int, ...]:
+        """See Backend: all decodes have one number of rows."""
+        return () if self._capture is None else (1,)
+
     def may_follow(self, samplers: Seq[SamplerState | None]) -> bool:
         """See Backend. A CPU has nothing to overlap; slots of adapters are filled by the host."""
         if self._capture is None or self._adapters is not None or len(samplers) > FOLLOWED:

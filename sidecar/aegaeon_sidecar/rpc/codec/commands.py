@@ -33,7 +33,7 @@ def _adopt(adopt: engine_pb2.Adopt) -> commands.Adopt:
 
 def _turn(turn: engine_pb2.Turn) -> commands.Turn:
     parts = tuple(commands.PrefillPart(seq_from(part.seq), part.tokens) for part in turn.prefill)
-    return commands.Turn(turn.model, parts, seqs_from(turn.decode), turn.steps, turn.slabs)
+    return commands.Turn(turn.model, parts, seqs_from(turn.decode), turn.steps, turn.slabs, turn.warm_up)
 
 
 def _open(opened: engine_pb2.Open) -> commands.Open:

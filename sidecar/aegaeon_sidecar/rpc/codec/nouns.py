@@ -208,6 +208,7 @@ def state_to(state: ModelState) -> model_pb2.ModelState:
         remaining_s=state.remaining_s,
         identity=state.identity,
         adapters=[_adapter_state_to(adapter) for adapter in state.adapters],
+        cold=state.cold,
     )
 
 

@@ -114,6 +114,7 @@ def _step_done(done: reports.StepDone) -> engine_pb2.Report:
         prefill_s=done.prefill_s,
         wait_s=done.wait_s,
         first_s=done.first_s,
+        warm=done.warm,
         batch=done.batch,
         context_tokens=done.context_tokens,
         memory=_memory(done.memory),

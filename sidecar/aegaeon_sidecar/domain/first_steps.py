@@ -1,0 +1,39 @@
+"""The kinds of steps of a model that have not run yet: the first of a kind compiles kernels and captures a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+PREFILL = 0  # a kind; the others are decodes, by their least number of sequences
+
+
+class FirstSteps:
+    """Of one model. `decodes`: least numbers of sequences of the decodes that are captured each on its own, 1 first.
+
+    `cold`: its first steps take so long that they are worth doing ahead.
+    """
+
+    def __init__(self, decodes: Iterable[int] = ()) -> None:
+        self._decodes = tuple(decodes) or (1,)
+        self._slow = self._decodes if decodes else ()
+        self.left = {PREFILL, *self._decodes}
+
+    @property
+    def cold(self) -> bool:
+        """Whether any of those that take long is to come."""
+        return not self.left.isdisjoint(self._slow)
+
+    @property
+    def next(self) -> int | None:
+        """The kind to do ahead next."""
+        return min(self.left) if self.cold else None
+
+    def kind(self, prefill: bool, sequences: int) -> int:
+        """The kind of a step."""
+        return PREFILL if prefill else max(least for least in self._decodes if least <= sequences)
+
+    def ran(self, kind: int) -> bool:
+        """A step of this kind has run; whether it was the first."""
+        first = kind in self.left
+        self.left.discard(kind)
+        return first

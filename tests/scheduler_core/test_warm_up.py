@@ -1,0 +1,138 @@
+"""First steps of a model on an engine, done ahead: in turns of no sequence, while nothing else is to be done there."""
+
+from __future__ import annotations
+
+from scheduler_core.test_slack import Watched
+
+from aegaeon_scheduler.core import commands as cmd
+from aegaeon_scheduler.core.domain import FailureKind, ModelName, Role
+
+FIRST_S = 0.4
+WARM_SET = {"warm": True, "warm_gap_s": 0.1}
+
+
+def warm_ups(w: Watched) -> list[tuple[float, str]]:
+    return [(at, s.body.model) for at, s in w.sends if isinstance(s.body, cmd.Turn) and s.body.warm_up]
+
+
+def firsts(w: Watched) -> float:
+    """Seconds of first steps on all engines, ahead or not."""
+    return sum(engine.state.usage.first_s for engine in w.world.engines.values())
+
+
+def gaps(client) -> list[float]:
+    return [after - before for before, after in zip(client.times, client.times[1:], strict=False)]
+
+
+def test_an_engine_without_work_warms_up_what_it_has_loaded_ahead():
+    w = Watched([Role.UNIFIED], WARM_SET, slabs=450, models=4, first_s=FIRST_S)
+    w.ask("other", 0, 50, 5)
+    later = [w.ask(f"r{i}", i, 50, 20, at=20.0 + i) for i in (1, 2, 3)]
+    w.world.run(40)
+    assert w.all_finished()
+    assert sorted(model for _, model in warm_ups(w)) == ["m1", "m2", "m3"]
+    assert all(at < 20.0 for at, _ in warm_ups(w))
+    assert max(max(gaps(client)) for client in later) < 0.05  # a step takes 10 ms
+
+
+def test_without_it_the_first_reader_waits():
+    """So that the test above can fail: a model that is loaded for its first request is not warmed up before."""
+    w = Watched([Role.UNIFIED], slabs=450, first_s=FIRST_S)
+    client = w.ask("r", 0, 50, 20)
+    w.world.run(20)
+    assert not warm_ups(w)
+    assert max(gaps(client)) > FIRST_S
+    assert firsts(w) == FIRST_S
+
+
+def test_a_model_that_has_only_prefilled_is_warmed_up_once():
+    w = Watched([Role.UNIFIED], slabs=450, first_s=FIRST_S)
+    w.ask("short", 0, 50, 1)
+    second = w.ask("second", 0, 50, 20, at=5.0)
+    w.world.run(20)
+    assert [model for _, model in warm_ups(w)] == ["m0"]
+    assert max(gaps(second)) < 0.05
+    assert firsts(w) == FIRST_S
+
+
+def test_while_any_sequence_is_on_an_engine_nothing_is_warmed_up_there():
+    """What is loaded ahead beside it is warmed up afterwards, but for what it waited for itself."""
+    w = Watched([Role.UNIFIED], WARM_SET, slabs=450, models=3, first_s=FIRST_S)
+    long = w.ask("long", 0, 50, 600)
+    w.world.run(60, idle=False)
+    assert {model for _, model in warm_ups(w)} == {"m1", "m2"}
+    assert all(at >= long.arrival + long.times[-1] for at, _ in warm_ups(w))
+
+
+def test_a_prompt_that_comes_meanwhile_is_next():
+    w = Watched([Role.UNIFIED], slabs=450, first_s=FIRST_S)
+    w.ask("short", 0, 50, 1)
+    w.world.run(3.0, idle=False)
+    ((began, _),) = warm_ups(w)
+    w = Watched([Role.UNIFIED], slabs=450, first_s=FIRST_S)
+    w.ask("short", 0, 50, 1)
+    early, later = (w.ask(f"at{at}", 0, 50, 1, at=began + at) for at in (0.01, 0.02))
+    w.world.run(20)
+    assert [model for _, model in warm_ups(w)] == ["m0"]
+    assert early.times[0] < later.times[0] + 0.01 < FIRST_S + 0.05
+
+
+def test_the_engine_of_a_pool_that_pools_only_has_nothing_to_warm_up():
+    w = Watched([Role.UNIFIED], slabs=450, pooling=4, first_s=FIRST_S)
+    w.ask("text", 0, 50, 1)
+    w.world.run(20)
+    assert w.all_finished()
+    assert not warm_ups(w)
+
+
+def test_one_that_fails_is_not_repeated_and_the_model_serves():
+    def fails(send: cmd.Send) -> FailureKind | None:
+        return FailureKind.ENGINE if isinstance(send.body, cmd.Turn) and send.body.warm_up else None
+
+    w = Watched([Role.UNIFIED], slabs=450, first_s=FIRST_S, fault=fails)
+    w.ask("short", 0, 50, 1)
+    second = w.ask("second", 0, 50, 20, at=5.0)
+    w.world.run(20)
+    assert len(warm_ups(w)) == 1
+    assert second.finished
+    assert max(gaps(second)) > FIRST_S
+
+
+def test_an_engine_that_dies_of_it_does_not_die_of_it_again():
+    w = Watched([Role.UNIFIED], slabs=450, first_s=FIRST_S)
+    engine = next(iter(w.world.specs))
+    w.ask("short", 0, 50, 1)
+    w.world.run(1.0, idle=False)
+    ((began, _),) = warm_ups(w)
+    w = Watched([Role.UNIFIED], slabs=450, first_s=FIRST_S)
+    w.ask("short", 0, 50, 1)
+    w.world.clock.at(began + 0.1, lambda: w.world.kill(engine))
+    w.world.clock.at(began + 1.0, lambda: w.world.start(engine))
+    again, other = (w.ask(f"m{model}", model, 50, 1, at=5.0 + model) for model in (0, 1))
+    w.world.run(20, idle=False)
+    assert again.finished
+    assert other.finished
+    assert [model for _, model in warm_ups(w)] == ["m0", "m1"]
+
+
+def test_an_engine_that_attaches_again_is_not_warmed_up_anew():
+    w = Watched([Role.UNIFIED], slabs=450, first_s=FIRST_S)
+    w.ask("short", 0, 50, 1)
+    w.world.clock.at(3.0, lambda: w.world.attach_again(next(iter(w.world.specs))))
+    w.world.run(20, idle=False)
+    assert len(warm_ups(w)) == 1
+
+
+def test_where_memory_is_needed_the_unload_waits_for_the_end_of_the_turn():
+    w = Watched([Role.UNIFIED], slabs=130, first_s=FIRST_S)
+    w.ask("short", 0, 50, 1)
+    w.world.run(2.0, idle=False)
+    ((at, _),) = warm_ups(w)
+    w = Watched([Role.UNIFIED], slabs=130, first_s=FIRST_S)
+    w.ask("short", 0, 50, 1)
+    other = w.ask("other", 1, 50, 5, at=at + 0.05)
+    w.world.run(20)
+    (turn,) = (s.id for _, s in w.sends if isinstance(s.body, cmd.Turn) and s.body.warm_up and s.body.model == "m0")
+    unload = next(s for _, s in w.sends if isinstance(s.body, cmd.Unload) and s.body.model == ModelName("m0"))
+    assert turn in unload.after
+    assert other.finished

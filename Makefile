@@ -71,11 +71,11 @@ DEMO_torch = $(BIN)/aegaeon demo --models $(MODELS)
 DEMO_vllm = $(VLLM_VENV)/bin/aegaeon demo --models $(MODELS) -f examples/vllm
 demo: models $(if $(filter vllm,$(BACKEND)),$(VLLM_STAMP)) ## four models share two engines: the whole stack, driven by an OpenAI client; BACKEND=vllm
 	@$(DEMO_$(BACKEND))
-# One more worker than cores: many tests wait for processes that they started.
-WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
+# Two more workers than cores: many tests wait, for processes that they started or for a time to pass.
+WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
 # Whole stacks that wait: for leases, for idle engines, for drains, for files that change while they serve.
 STACKS := $(addprefix tests/stack/test_,failover.py zero.py changed_models.py changed_files.py pods.py poison.py structured.py \
-  twins.py sources.py hold.py warm_up.py)
+  twins.py sources.py hold.py warm_up.py faults_of_roles.py)
 test: export AEGAEON_CORE := interpreted
 test: $(STAMP) redis-server ## the tests on WORKERS; random ones with the same examples each time
 	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" $(addprefix --ignore=,$(STACKS))

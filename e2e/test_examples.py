@@ -22,7 +22,7 @@ CASES = {
 
 
 @contextmanager
-def defined(kubeconfig: Path, kinds: tuple[tuple[str, str], ...], namespace: str) -> Iterator[None]:
+def defined(kubeconfig: Path, kinds: tuple[tuple[str, str, str], ...], namespace: str) -> Iterator[None]:
     """With the definitions, and the namespace, for the time of a `with`."""
     files = [file for kind in kinds for file in definitions.files(kind)]
     define(kubeconfig, files)

@@ -29,10 +29,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=compiled.FOLDER, help="default: beside the core", metavar="FOLDER")
     parser.add_argument("--cache", type=Path, help="builds are kept here, by content", metavar="FOLDER")
     given = parser.parse_args()
-    if given.cache is not None:
-        given.cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=given.cache) as scratch:
-        build = _build(Path(scratch)) if given.cache is None else _kept(given.cache, Path(scratch))
+    cache = given.cache and given.cache.absolute()  # mypyc runs in another folder
+    if cache is not None:
+        cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as scratch:
+        build = _build(Path(scratch)) if cache is None else _kept(cache, Path(scratch))
         _install(build, given.out)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 from types import MappingProxyType
 
 import pytest
@@ -19,6 +20,11 @@ interpreted = pytest.mark.skipif(COMPILED, reason="replaces parts of the core, w
 
 SLAB_BYTES = 1 << 20
 BLOCK_TOKENS = 16
+
+
+def examples(count: int) -> int:
+    """How many random ones a test tries: all with the compiled core (make test-core), a third with the slow one."""
+    return count if COMPILED else ceil(count / 3)
 
 
 def served(

@@ -13,6 +13,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # before torch or triton is impo
 import numpy as np
 import pytest
 import torch
+import triton_interpreter  # noqa: F401 - which it makes quicker
 from numpy.typing import NDArray
 
 from aegaeon_sidecar.backends import StepInput

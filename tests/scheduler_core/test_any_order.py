@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from small_world import small_world
+from small_world import examples, small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
@@ -99,7 +99,7 @@ LEFT_ARRIVALS = [
     *(Arrival(0.0, 1, 1, length) for length in (18, 1)),
 ]
 ADAPTERS = ("poet", "judge")
-EXAMPLES = int(os.environ.get("EXAMPLES", "240"))
+EXAMPLES = int(os.environ.get("EXAMPLES", examples(240)))
 
 times = st.floats(0, 6, allow_nan=False).map(lambda x: round(x, 3))
 arrivals = st.lists(

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_core.test_slack import Watched
-from small_world import interpreted
+from small_world import examples, interpreted
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.config import SlackSettings
@@ -167,7 +167,7 @@ REQUESTS = st.lists(
 
 
 @interpreted
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(REQUESTS)
 def test_a_part_of_a_long_prompt_runs_before_no_group_that_is_due_before_and_has_little_slack(requests):
     w, turns = checked({})

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_core.test_slack import Watched
-from small_world import small_world
+from small_world import examples, small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
@@ -108,7 +108,7 @@ class Cuts:
             self.wrong.append(f"{now:.3f} something here is late")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([4, 9]))
 def test_a_turn_is_cut_short_only_where_all_of_it_is_due_after_the_prompt_and_nothing_is_late(seed, models):
     rng, seen = Random(seed), Cuts()

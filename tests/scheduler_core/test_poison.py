@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from scheduler_core.test_any_order import Arrival, arrivals, ask, config, shape
-from small_world import small_world
+from small_world import examples, small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
@@ -16,7 +16,7 @@ from aegaeon_scheduler.core.domain import FailureKind, Finish, InstanceId, Model
 from aegaeon_simulator.engine.engine import Engine
 from aegaeon_simulator.pool.world import Client, World
 
-EXAMPLES = int(os.environ.get("EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("EXAMPLES", examples(100)))
 DEATHS = 3  # twice with company, once alone
 CLEARED = 16  # tokens
 LANE = 2  # turns that are out: the second may have begun before it hears that the first one failed

@@ -6,6 +6,7 @@ from math import inf
 
 import pytest
 from scheduler_core.test_slack import Watched
+from small_world import small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.domain import (
@@ -22,6 +23,7 @@ from aegaeon_scheduler.core.domain import (
 from aegaeon_scheduler.core.events import Submitted
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind
 from aegaeon_scheduler.core.state import Model, Sequence
+from aegaeon_simulator.errors import SettingsError
 from aegaeon_simulator.pool.client import Client
 
 
@@ -45,6 +47,16 @@ def test_prompts_run_between_the_turns_of_chats_on_the_same_engine() -> None:
     w.world.scheduler.check()
     [instance] = w.world.engines.values()
     assert not instance.state.sequences
+
+
+def test_a_workload_that_asks_an_embedder_for_tokens_is_refused_before_it_runs() -> None:
+    world = small_world([Role.UNIFIED], slabs=450, pooling=1)
+    with pytest.raises(SettingsError, match="m0 generates nothing, but wrong asks it for 2 tokens; give 1"):
+        world.request("wrong", ModelName("m0"), 300, 2, at=0.1)
+    right = world.request("right", ModelName("m0"), 300, 1, at=0.1)
+    chat = world.request("chat", ModelName("m1"), 300, 2, at=0.1)
+    world.run(60)
+    assert [len(client.times) for client in (right, chat)] == [1, 2]
 
 
 def test_a_prompt_that_is_computed_drives_the_order_no_more() -> None:

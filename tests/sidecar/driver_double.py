@@ -23,14 +23,23 @@ class _Live(ctypes.Structure):
     )
 
 
+def _compile(library: Path) -> None:
+    """Each source by itself: where make has found a ccache, one that is unchanged is not compiled again."""
+    compiler = [*os.environ.get("CMAKE_CXX_COMPILER_LAUNCHER", "").split(), os.environ.get("CXX", "c++")]
+    options = ["-std=c++20", "-fPIC", "-pthread", f"-I{NATIVE / 'include'}"]
+    sources = sorted((NATIVE / "cpp_tests").glob("fake_cuda*.cpp"))
+    objects = [str(library.with_name(f"{source.stem}.o")) for source in sources]
+    for source, made in zip(sources, objects, strict=True):
+        subprocess.run([*compiler, *options, "-c", str(source), "-o", made], check=True)
+    subprocess.run([compiler[-1], "-shared", "-pthread", *objects, "-o", str(library)], check=True)
+
+
 class DriverDouble:
     """Compiled into a folder; one world for all devices that are opened with it. `gpu` and `other` are its two."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "libfake_cuda.so"
-        sources = sorted(map(str, (NATIVE / "cpp_tests").glob("fake_cuda*.cpp")))
-        options = ["-std=c++20", "-shared", "-fPIC", "-pthread", f"-I{NATIVE / 'include'}"]
-        subprocess.run([os.environ.get("CXX", "c++"), *options, *sources, "-o", str(path)], check=True)
+        _compile(path)
         self._library = ctypes.CDLL(str(path))
         self._library.fake_live.restype = _Live
         for size in (self._library.fake_pageable, self._library.fake_longest_lock):

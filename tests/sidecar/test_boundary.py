@@ -26,6 +26,7 @@ from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.domain.catalog import HttpSource, HubSource, S3Source
 from aegaeon_sidecar.domain.errors import FillCancelledError, SourceError
+from aegaeon_sidecar.weights import download
 from aegaeon_sidecar.weights import hub as hub_module
 from aegaeon_sidecar.weights import sources as sources_module
 from aegaeon_sidecar.weights.boundary import Guarded
@@ -199,6 +200,7 @@ async def test_an_engine_outlives_every_exception_of_sources_and_serves_the_othe
     errors = list(_errors())
     places = ("make", "files", "read")
     caplog.set_level(logging.DEBUG, "aegaeon_sidecar")
+    monkeypatch.setattr(download, "_PAUSES_S", (0.01,) * len(download._PAUSES_S))  # as many tries, without the waits
 
     def thrower(name: str) -> Throwing:
         number, place = name.rpartition("/")[2].split(".")

@@ -43,7 +43,14 @@ WEIGHTS = "model.safetensors"
 
 
 @pytest.fixture
-def mine(folder: Path, tiny_models: dict[str, Path]) -> Path:
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed models are looked at ten times as often."""
+    monkeypatch.setattr(retries, "LOOK_S", retries.LOOK_S / 10)
+    monkeypatch.setattr(retries, "FIRST_PAUSE_S", {far: pause_s / 10 for far, pause_s in retries.FIRST_PAUSE_S.items()})
+
+
+@pytest.fixture
+def mine(folder: Path, tiny_models: dict[str, Path], often: None) -> Path:
     """A model whose files may be changed."""
     return shutil.copytree(tiny_models["llama"], folder / "mine")
 
@@ -222,9 +229,8 @@ async def test_a_model_that_was_never_servable_is_served_once_its_files_are(
 
 
 async def test_a_file_of_the_disk_tier_that_was_changed_is_fetched_anew(
-    web: Server, scheduler: Rig, folder: Path, mine: Path, monkeypatch: pytest.MonkeyPatch
+    web: Server, scheduler: Rig, folder: Path, mine: Path
 ) -> None:
-    monkeypatch.setitem(retries.FIRST_PAUSE_S, True, 0.5)
     web.files = files_of(mine)
     model = mpb.ModelSpec(name="m", source=mpb.ModelSource(http=mpb.HttpSource(url=web.address)))
     disk = {"folder": str(folder / "disk"), "budget_bytes": 1 << 30}

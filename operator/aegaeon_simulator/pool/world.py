@@ -32,7 +32,7 @@ from aegaeon_simulator.engine.host_cache import HostCache
 from aegaeon_simulator.engine.links import Node
 from aegaeon_simulator.engine.spec import EngineSpec, Prompt, Served
 from aegaeon_simulator.engine.state import EngineState
-from aegaeon_simulator.errors import WireViolationError
+from aegaeon_simulator.errors import SettingsError, WireViolationError
 from aegaeon_simulator.pool.client import Client
 
 GATEWAY = GatewayId("gateway")
@@ -204,9 +204,11 @@ class World:
         max_tokens: int = 1 << 20,
         adapter: str = "",
     ) -> Client:
-        """A request arrives at this time and ends by itself after `length` tokens."""
+        """A request arrives at this time and ends by itself after `length` tokens. Raises SettingsError."""
         seq = SeqId(name, 0)
         client = Client(seq, model, prompt_tokens, min(length, max_tokens), max_tokens, at, adapter=adapter)
+        if model in self.models and self.models[model][0].footprint.pools and client.length > 1:
+            raise SettingsError(f"{model} generates nothing, but {name} asks it for {client.length} tokens; give 1")
         self.clients[seq] = client
         self._waiting.append(client)
         self.clock.at(at, lambda: self._submit(client))

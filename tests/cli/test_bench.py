@@ -110,6 +110,20 @@ def test_waiting_for_another_models_first_report_is_switching_and_later_waits_ar
     assert shares(lanes.spans[engine]) == {"A": expected, "B": expected}
 
 
+def test_first_steps_are_busy_and_a_turn_that_warms_up_changes_no_running_model():
+    """As the scheduler counts (core/reports.py)."""
+    lanes, engine, id = Lanes(), InstanceId("e0"), CommandId(0)
+    for model, warm_up in (("A", False), ("B", True), ("A", False)):
+        id = CommandId(id + 1)
+        turn = cmd.Turn(ModelName(model), (), (), 9, 1, warm_up)
+        lanes.see(0.0, ev.Tick(), [cmd.Send(engine, id, turn, (), "")])
+        computed = (0, 0.0) if warm_up else (4, 0.5)
+        report = ev.TurnProgress(engine, id, (), *computed, 0, 0.0, 0.25, 1, 9, Memory(1, 1), True, first_s=0.2)
+        lanes.see(10.0 * id, report, [])
+    of_a = pytest.approx({"busy": 1.4, "switching": 0.25, "stalled": 0.25})
+    assert shares(lanes.spans[engine]) == {"A": of_a, "B": pytest.approx({"busy": 0.2, "switching": 0, "stalled": 0})}
+
+
 def test_a_window_of_the_busiest_engine_begins_with_its_first_turn(log: Path):
     engine, spans, seconds = busiest(log, 1.0)
     assert (engine, seconds) == ("e0", 1.0)

@@ -57,17 +57,19 @@ class Lanes:
         self.spans.setdefault(event.instance, []).append(span)
 
     def _computed(self, now: float, event: ev.TurnProgress) -> None:
-        """The seconds of a report lie right before it: first what was waited, then what was computed."""
+        """The seconds of a report lie right before it: first what was waited, then what was computed. What a turn that
+        warms up waited kept no sequence waiting."""
         sent = self._sent.get((event.instance, event.turn))
         if sent is None or not isinstance(sent.body, cmd.Turn):
             return
         model, spans = sent.body.model, self.spans.setdefault(event.instance, [])
-        waited = "stalled" if self._running.get(event.instance) == model else "switching"
-        self._running[event.instance] = model
-        busy_s = event.decode_s + event.prefill_s
+        busy_s = event.decode_s + event.prefill_s + event.first_s
         begin = now - busy_s
-        if event.wait_s > 0:
-            spans.append(Span("compute", waited, model, begin - event.wait_s, begin))
+        if not sent.body.warm_up:
+            waited = "stalled" if self._running.get(event.instance) == model else "switching"
+            self._running[event.instance] = model
+            if event.wait_s > 0:
+                spans.append(Span("compute", waited, model, begin - event.wait_s, begin))
         if busy_s > 0:
             spans.append(Span("compute", "busy", model, begin, now))
 

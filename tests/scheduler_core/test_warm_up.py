@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from scheduler_core.test_slack import Watched
+from small_world import small_world
 
 from aegaeon_scheduler.core import commands as cmd
+from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.domain import FailureKind, ModelName, Role
 
 FIRST_S = 0.4
@@ -188,3 +190,31 @@ def test_a_request_that_waits_for_a_place_is_waited_for():
     w.world.run(20, idle=False)
     assert [model for _, model in warm_ups(w)] == ["m0"]
     assert warm_ups(w)[0][0] > other.arrival + other.times[-1]
+
+
+def test_the_price_of_a_place_is_of_its_first_decode_not_of_one_with_more_rows():
+    """A model whose passes have one number of rows runs the other kinds in no time."""
+    turns: list[cmd.Send] = []
+
+    def see(now: float, event: ev.Event, commands: list[cmd.Command]) -> None:
+        turns.extend(c for c in commands if isinstance(c, cmd.Send) and isinstance(c.body, cmd.Turn))
+
+    world = small_world([Role.UNIFIED], first_s=FIRST_S, observe=see)
+    world.request("r", ModelName("m0"), 50, 100, 0.1)
+    world.run(1.0)
+    estimate = world.scheduler._pool.estimates.of(ModelName("m0"), "modelled")
+    assert estimate.first_s == FIRST_S
+    engine, memory = turns[-1].instance, world.engines[turns[-1].instance].state.memory()
+    world.feed(ev.TurnProgress(engine, turns[-1].id, (), 1, 0.0, 0, 0.0, 0.0, 20, 9, memory, end=False, first_s=0.004))
+    assert estimate.first_s == FIRST_S
+
+
+def test_a_first_decode_has_one_price_done_ahead_or_not():
+    world = small_world([Role.UNIFIED, Role.UNIFIED], first_s=FIRST_S)
+    world.request("prompt", ModelName("m0"), 50, 1, 0.1)
+    world.run(2.0, idle=False)
+    world.kill(next(iter(world.specs)))
+    world.request("elsewhere", ModelName("m0"), 50, 20, 3.0)
+    world.run(6.0, idle=False)
+    assert [engine.state.usage.first_s for engine in world.engines.values()] == [FIRST_S]
+    assert world.scheduler._pool.estimates.of(ModelName("m0"), "modelled").first_s == FIRST_S

@@ -138,8 +138,10 @@ class Reports:
         if not self._pool.config.refine:
             return
         estimate = self._pool.estimates.of(model.name, inst.device)
-        if event.first_s > 0.0:
+        if event.first_s > 0.0 and not (event.steps and model.name in inst.decoded):
             estimate.saw_first(event.first_s, prefill=not event.steps)
+        if event.steps:
+            inst.decoded.add(model.name)
         if event.steps and event.decode_s > 0 and event.batch:
             estimate.saw_steps(event.context_tokens, event.batch, event.decode_s / event.steps)
             self._policy.refined(model)

@@ -301,6 +301,7 @@ class Instance:
     incoming: deque[Sequence] = field(default_factory=deque)  # to copy in ahead of turns once there is room
     held: dict[SeqId, Held] = field(default_factory=dict)
     tried: set[ModelName] = field(default_factory=set)  # models that had a turn here, or were resident as it attached
+    decoded: set[ModelName] = field(default_factory=set)  # of these: first steps with more rows are no first decode
     cold: set[ModelName] = field(default_factory=set)  # models of which a turn may warm up
     failures: dict[ModelName, int] = field(default_factory=dict)
     running: Model | None = None
@@ -325,6 +326,7 @@ class Instance:
         self.book = Book(event.slabs, event.slab_bytes, event.memory)
         self.reported = list(event.resident)
         self.tried.update(event.resident)
+        self.decoded.update(event.resident)
         self.shared = dict(event.twins)
 
     def has(self, model: Model) -> bool:

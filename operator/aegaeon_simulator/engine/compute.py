@@ -73,7 +73,9 @@ class ComputeLane:
     def _warm_up(self, turn: Running) -> None:
         if turn.body.steps or turn.body.prefill or turn.body.decode:
             raise WireViolationError(f"a turn that warms up {turn.body.model} has something else to do")
-        if not self._is_first(turn):
+        if self._is_first(turn):
+            turn.report_steps = 1  # a decode
+        else:
             self._advance()
 
     def is_cold(self, model: ModelName) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +129,24 @@ async def test_a_first_step_that_raises_is_left_to_the_first_sequence(
         assert reports[2].first_s == 0.0
         assert "a decode of 3 sequences or more" in caplog.text
         assert len(await scheduler.received_tokens("r", 6) if await served(scheduler, link, "r") else []) == 6
+        engine.check()
+
+
+async def test_its_block_is_accounted_for_while_it_runs(folder: Path, tiny_models: dict[str, Path]) -> None:
+    checks: list[Callable[[], None]] = []
+
+    class Checked(Seen):
+        def launch(self, model: str, inputs: Sequence[StepInput], after: Launched | None = None) -> Launched:
+            for check in checks:
+                check()
+            return super().launch(model, inputs, after)
+
+    backend = Checked(paged=True)
+    async with rig(folder) as scheduler, inside(config(folder), backend) as engine:
+        link = await loaded(scheduler, tiny_models["llama"])
+        checks.append(engine.check)
+        await warmed(link)
+        assert backend.steps == [1]
         engine.check()
 
 

@@ -15,7 +15,9 @@ from aegaeon_sidecar.domain.program import Item, Lane, Program
 from aegaeon_sidecar.domain.reports import Memory, PrefixReuse
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.kv.memory import KvMemory
+from aegaeon_sidecar.memory.eviction import Blocks
 from aegaeon_sidecar.memory.outside import Outside
+from aegaeon_sidecar.memory.tiers import Owned
 from aegaeon_sidecar.weights.pins import update_pins
 from aegaeon_sidecar.weights.table import ModelTable
 
@@ -25,7 +27,8 @@ Queued = Item[Work]
 
 @dataclass(slots=True)
 class State:
-    """`running`: commands that lanes carry out now."""
+    """`running`: commands that lanes carry out now; `scratch`: KV shape and blocks of a turn that warms up, which no
+    sequence has."""
 
     monitor: Monitor
     kv: KvMemory
@@ -33,6 +36,7 @@ class State:
     outside: Outside
     program: Program[Work] = field(default_factory=Program)
     running: int = 0
+    scratch: tuple[str, Blocks] | None = None
 
     def memory(self) -> Memory:
         """What is free, for a report."""
@@ -61,6 +65,11 @@ class State:
         """Assert conservation of slabs and blocks in both tiers, at any time. Raises MemoryBookError or NativeError."""
         with self.monitor.changed:
             device, host = self.kv.sequences.owned()
+            if self.scratch is not None:
+                kv_shape, blocks = self.scratch
+                mine = device.setdefault(kv_shape, Owned())
+                mine.blocks += blocks.tolist()
+                mine.writable += blocks.tolist()
             slabs = {
                 id(model.weights): len(model.weights.slabs) for model in self.table.all if model.weights is not None
             }

@@ -66,6 +66,7 @@ class WarmUp:
             except OutOfSlabs as error:
                 raise UnknownError(f"model {model.name} is not warmed up: no KV block is free for it") from error
             model.users += 1
+            self._state.scratch = model.layout.kv_shape, blocks
             return blocks
 
     def _release(self, model: Model, blocks: Blocks) -> None:
@@ -73,6 +74,7 @@ class WarmUp:
             assert model.layout is not None
             self._state.kv.device.release(model.layout.kv_shape, blocks, published=0, block_s=0.0)
             model.users -= 1
+            self._state.scratch = None
             self._state.monitor.notify()
 
 

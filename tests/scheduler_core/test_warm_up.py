@@ -117,6 +117,19 @@ def test_an_engine_that_dies_of_it_does_not_die_of_it_again():
     assert [model for _, model in warm_ups(w)] == ["m0", "m1"]
 
 
+def test_an_engine_whose_stream_breaks_meanwhile_has_not_died_of_it():
+    w = Watched([Role.UNIFIED, Role.UNIFIED], slabs=450, first_s=FIRST_S)
+    first, second = w.world.specs
+    w.ask("short", 0, 50, 1)
+    w.world.clock.at(0.4, lambda: w.world.attach_again(first))
+    w.world.clock.at(2.0, lambda: w.world.kill(first))
+    w.ask("elsewhere", 0, 50, 1, at=3.0)
+    w.world.run(20, idle=False)
+    turns = [s for _, s in w.sends if isinstance(s.body, cmd.Turn) and s.body.warm_up]
+    assert [turn.instance for turn in turns] == [first, second]
+    assert warm_ups(w)[0][0] < 0.4 < warm_ups(w)[0][0] + FIRST_S
+
+
 def test_an_engine_that_attaches_again_is_not_warmed_up_anew():
     w = Watched([Role.UNIFIED], slabs=450, first_s=FIRST_S)
     w.ask("short", 0, 50, 1)

@@ -50,7 +50,8 @@ class Model:
     holders: dict[InstanceId, Instance] = field(default_factory=dict)  # whose `weights` have it; see shared_weights.py
     withdrawn: bool = False
     ranked: bool = False  # some of its sequences were deferred, or had a priority
-    fragile: bool = False  # an instance died in a turn that warmed it up: there are no more of these
+    # Incarnations of instances that were lost in a turn that warmed it up: there are no more of these.
+    fragile: dict[InstanceId, str] = field(default_factory=dict)
     queued: int = 0
     running: int = 0
     ended: int = 0

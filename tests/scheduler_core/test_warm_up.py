@@ -87,6 +87,14 @@ def test_the_engine_of_a_pool_that_pools_only_has_nothing_to_warm_up():
     assert not warm_ups(w)
 
 
+def test_an_engine_that_only_prefills_has_no_decodes_to_warm_up():
+    w = Watched([Role.PREFILL, Role.DECODE], slabs=450, first_s=FIRST_S)
+    w.ask("short", 0, 50, 1)
+    w.world.run(20, idle=False)
+    assert w.all_finished()
+    assert not warm_ups(w)
+
+
 def test_one_that_fails_is_not_repeated_and_the_model_serves():
     def fails(send: cmd.Send) -> FailureKind | None:
         return FailureKind.ENGINE if isinstance(send.body, cmd.Turn) and send.body.warm_up else None

@@ -9,7 +9,7 @@ from typing import Protocol
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants
-from aegaeon_scheduler.core.domain import CommandId, Finish, ModelName, Place, SeqId
+from aegaeon_scheduler.core.domain import CommandId, Finish, ModelName, Place, Role, SeqId
 from aegaeon_simulator.engine.lanes import Lanes
 from aegaeon_simulator.engine.spec import Chunk, Running, Sequence
 from aegaeon_simulator.engine.state import EngineState
@@ -80,8 +80,9 @@ class ComputeLane:
 
     def is_cold(self, model: ModelName) -> bool:
         """Whether its first step here will take longer."""
-        generates = not self._state.models[model].footprint.pools
-        return generates and self._state.spec.first_s > 0.0 and model not in self._tried
+        spec = self._state.spec
+        decodes = spec.role is not Role.PREFILL and not self._state.models[model].footprint.pools
+        return decodes and spec.first_s > 0.0 and model not in self._tried
 
     def touch(self, body: cmd.Body) -> None:
         """What concerns the running turn acts at its next token boundary."""

@@ -57,7 +57,7 @@ def _paused(requests: Sequence[Served]) -> float:
         if len(request.times) > 1:
             first.setdefault(request.model, request)
     later = [request for request in first.values() if request.arrival_s >= BEGUN_S]
-    return sum(float(max(np.diff(request.times))) >= FIRST_S for request in later) / len(later)
+    return sum(float(max(np.diff(request.times))) >= FIRST_S for request in later) / max(len(later), 1)
 
 
 def _first(requests: Sequence[Served], silence_s: float) -> tuple[list[float], list[float]]:

@@ -147,8 +147,8 @@ class Recovery:
             inst.busy_s, inst.stall_s, inst.switch_s = old.busy_s, old.stall_s, old.switch_s
             inst.first_s, inst.ahead_s = old.first_s, old.ahead_s
         for model in self._pool.models.values():
-            if model.fragile.get(inst.id) == inst.incarnation:
-                del model.fragile[inst.id]  # its stream broke, and it has not died
+            if model.died_warming_up.get(inst.id) == inst.incarnation:
+                del model.died_warming_up[inst.id]  # its stream broke, and it has not died
         inst.next_id = self._pool.next_ids.get(inst.id, 1)  # ids rise over attachments: no late report is mistaken
         self._pool.instances[inst.id] = inst
         self._pool.missing.pop(inst.id, None)
@@ -214,7 +214,7 @@ class Recovery:
                 self._life.suspect(seq, f"{instance} {why} while it ran there")
             for turn in inst.turns:
                 if turn.warm_up and turn.model is not None:
-                    turn.model.fragile[instance] = inst.incarnation
+                    turn.model.died_warming_up[instance] = inst.incarnation
         for seq in list(inst.sequences.values()):
             if seq.source is not None:
                 self._back_to_source(seq, seq.source)

@@ -150,7 +150,7 @@ class Residency:
         ready = [
             each
             for each in here
-            if each.ready and each.unload is None and not (each.model.queued or each.model.fragile)
+            if each.ready and each.unload is None and not (each.model.queued or each.model.died_warming_up)
         ]
         if not ready or self._awaits(inst):
             return

@@ -51,7 +51,7 @@ class Model:
     withdrawn: bool = False
     ranked: bool = False  # some of its sequences were deferred, or had a priority
     # Incarnations of instances that were lost in a turn that warmed it up: there are no more of these.
-    fragile: dict[InstanceId, str] = field(default_factory=dict)
+    died_warming_up: dict[InstanceId, str] = field(default_factory=dict)
     queued: int = 0
     running: int = 0
     ended: int = 0

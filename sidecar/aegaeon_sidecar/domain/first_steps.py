@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 PREFILL = 0  # a kind; the others are decodes, by their least number of sequences
 
 
@@ -13,9 +11,9 @@ class FirstSteps:
     `cold`: its first steps take so long that they are worth doing ahead.
     """
 
-    def __init__(self, decodes: Iterable[int] = ()) -> None:
-        self._decodes = tuple(decodes) or (1,)
-        self._slow = self._decodes if decodes else ()
+    def __init__(self, decodes: tuple[int, ...] = ()) -> None:
+        self._decodes = decodes or (1,)
+        self._slow = decodes
         self.left = {PREFILL, *self._decodes}
 
     @property

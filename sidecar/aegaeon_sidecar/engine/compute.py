@@ -266,7 +266,9 @@ class Compute:
     def _count(self, step: Step, progress: TurnProgress, seconds: float) -> None:
         """Of the first of a kind it is counted apart, and reported at once: it says nothing of those that follow."""
         steps = step.model.first_steps
-        first = steps.ran(steps.kind(step.prefill, len(step.sequences)))
+        # A decode with an adapter runs uncaptured, so the graph of its kind is still to come.
+        counts = step.prefill or all(sequence.adapter is None for sequence in step.sequences)
+        first = counts and steps.ran(steps.kind(step.prefill, len(step.sequences)))
         if first:
             progress.first_s += seconds
             progress.warm = not steps.cold

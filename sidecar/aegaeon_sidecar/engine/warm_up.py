@@ -48,7 +48,8 @@ class WarmUp:
     def _step(self, kind: int, model: Model, blocks: Blocks, progress: TurnProgress) -> None:
         start = time.perf_counter()
         try:
-            self._backend.launch(model.name, _inputs(kind, blocks)).results()
+            assert model.layout is not None
+            self._backend.launch(model.name, _inputs(kind, blocks, model.layout.kv_block_tokens)).results()
         except STEP_ERRORS as error:
             log.warning("a first step of %s (%s) failed: %s", model.name, _name(kind), error)
         else:
@@ -78,10 +79,12 @@ class WarmUp:
             self._state.monitor.notify()
 
 
-def _inputs(kind: int, blocks: Blocks) -> list[StepInput]:
-    """Rows of one token each, all of which write the same to the same place."""
-    row = StepInput((_TOKEN,), 0, np.asarray(blocks, dtype=np.int32), None, prompt=kind == PREFILL)
-    return [row] * max(kind, 1)
+def _inputs(kind: int, blocks: Blocks, block_tokens: int) -> list[StepInput]:
+    """A prompt that fills the block; or rows of one token each, all of which write the same to the same place."""
+    table = np.asarray(blocks, dtype=np.int32)
+    if kind == PREFILL:
+        return [StepInput((_TOKEN,) * block_tokens, 0, table, None, prompt=True)]
+    return [StepInput((_TOKEN,), 0, table, None)] * kind
 
 
 def _name(kind: int) -> str:

@@ -70,6 +70,17 @@ def _kv_s(model: Placed, batch: int, context: int, rate: float) -> float:
     return batch * (context + STEPS / 2) * model.layout.kv_block_bytes / 16 / rate
 
 
+def first_steps(bench: Bench, model: Placed, name: str) -> None:
+    """Of each kind of decode that is captured on its own, as a turn that warms up runs it. Simulated: 0.2 s."""
+    table = model.blocks.allocate(1, 2**30)
+    for least in model.backend.captured or (1,):
+        start = time.perf_counter()
+        model.backend.launch(MODEL, [StepInput([5], 0, table, None)] * least).results()
+        seconds = time.perf_counter() - start
+        bench.figures.add(Row(f"{name}: first step of {least} sequences or more", seconds * 1e3, "ms"))
+    model.blocks.release(table)
+
+
 def seven_b(bench: Bench, model: Placed, rate: float) -> None:
     """`rate`: bytes a second that the device reads from its memory."""
     figures, limit = bench.figures, model.layout.weight_bytes / rate
@@ -91,6 +102,7 @@ def seven_b(bench: Bench, model: Placed, rate: float) -> None:
 
 def eight_b(bench: Bench, model: Placed, rate: float) -> None:
     """The bars at 2K: the step, and what the host takes for one."""
+    first_steps(bench, model, "8B")
     limit, samplers = model.layout.weight_bytes / rate, [SamplerState()] * BAR_BATCH
     seconds, host = step_and_launch_s(bench, model, bench.sized(BAR_CONTEXT, 64), samplers)
     name = f"8B: step, batch {BAR_BATCH}, {BAR_CONTEXT} tokens (limit: weights)"

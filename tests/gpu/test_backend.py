@@ -185,6 +185,26 @@ def test_a_graph_stays_valid_through_evictions_and_loads(gpu: CudaDevice, tiny_m
     model.pool.check()
 
 
+def test_first_steps_ahead_leave_no_graph_to_capture(gpu: CudaDevice, tiny_models: dict[str, Path]) -> None:
+    """As engine/warm_up.py runs them: rows of one token, all on one block that no sequence has."""
+    model, image = placed(gpu, tiny_models["llama"], "bfloat16")
+    model.load(image)
+    lengths, seeds = [2 + at for at in range(20)], [at % 3 for at in range(20)]
+    expected = generate(model, lengths, seeds, 8)
+    warmed, image = placed(gpu, tiny_models["llama"], "bfloat16")
+    warmed.load(image)
+    block = warmed.blocks.allocate(1, 16)
+    for least in warmed.backend.captured:
+        warmed.backend.launch("model", [StepInput((0,), 0, block, None)] * least).results()
+    warmed.blocks.release(block)
+    decodes = warmed.backend._shells["model"].decodes
+    assert decodes is not None
+    graphs = dict(decodes._replays)
+    assert graphs
+    assert generate(warmed, lengths, seeds, 8) == expected
+    assert decodes._replays == graphs
+
+
 @pytest.mark.parametrize("sampler", [None, SamplerState()])
 def test_a_step_completes_when_its_kernels_have_and_not_before(
     gpu: CudaDevice, tiny_models: dict[str, Path], sampler: SamplerState | None

@@ -40,6 +40,18 @@ def served(
     return Served(footprint, LatencyConstants(load_bytes_per_s=weight_bytes / 0.2, kv_bytes_per_s=4e9))
 
 
+def _models(
+    count: int, block_bytes: int, shapes: int, contents: int, pooling: int
+) -> dict[ModelName, tuple[Served, Slo]]:
+    """See small_world."""
+    pool = {}
+    for i in range(count):
+        content = f"content{i % contents}" if contents else ""
+        model = served(100, block_bytes, f"shape{i % shapes}", content, pools=i < pooling)
+        pool[ModelName(f"m{i}")] = (model, Slo(2.0, 0.1))
+    return pool
+
+
 def small_world(
     roles: Sequence[Role],
     models: int = 4,
@@ -66,14 +78,7 @@ def small_world(
     A model's first decode step on an engine takes `first_s` longer, or a turn that warms up takes it before.
     The memory of a node holds the weights of `host_models` models, or of all with 0; its disk takes 1 s for each.
     """
-    block_bytes = SLAB_BYTES // 8 + (1 << 14) * odd_blocks
-    pool = {}
-    for i in range(models):
-        content = f"content{i % contents}" if contents else ""
-        pool[ModelName(f"m{i}")] = (
-            served(100, block_bytes, f"shape{i % shapes}", content, pools=i < pooling),
-            Slo(2.0, 0.1),
-        )
+    pool = _models(models, SLAB_BYTES // 8 + (1 << 14) * odd_blocks, shapes, contents, pooling)
     specs = [
         EngineSpec(
             InstanceId(f"e{i}"),

@@ -13,7 +13,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # before torch or triton is impo
 import numpy as np
 import pytest
 import torch
-import triton_interpreter  # noqa: F401 - which it makes quicker
+import triton_interpreter  # noqa: F401  # imported for its effect: Triton's interpreter is quicker
 from numpy.typing import NDArray
 
 from aegaeon_sidecar.backends import StepInput

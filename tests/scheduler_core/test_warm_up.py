@@ -22,6 +22,15 @@ def firsts(w: Watched) -> float:
     return sum(engine.state.usage.first_s for engine in w.world.engines.values())
 
 
+def begin_s(slabs: int = 450) -> float:
+    """When an engine that has computed a prompt of m0 alone, as request `short`, begins to warm it up."""
+    w = Watched([Role.UNIFIED], slabs=slabs, first_s=FIRST_S)
+    w.ask("short", 0, 50, 1)
+    w.world.run(3.0, idle=False)
+    ((began, _),) = warm_ups(w)
+    return began
+
+
 def gaps(client) -> list[float]:
     return [after - before for before, after in zip(client.times, client.times[1:], strict=False)]
 
@@ -67,10 +76,7 @@ def test_while_any_sequence_is_on_an_engine_nothing_is_warmed_up_there():
 
 
 def test_a_prompt_that_comes_meanwhile_is_next():
-    w = Watched([Role.UNIFIED], slabs=450, first_s=FIRST_S)
-    w.ask("short", 0, 50, 1)
-    w.world.run(3.0, idle=False)
-    ((began, _),) = warm_ups(w)
+    began = begin_s()
     w = Watched([Role.UNIFIED], slabs=450, first_s=FIRST_S)
     w.ask("short", 0, 50, 1)
     early, later = (w.ask(f"at{at}", 0, 50, 1, at=began + at) for at in (0.01, 0.02))
@@ -109,12 +115,9 @@ def test_one_that_fails_is_not_repeated_and_the_model_serves():
 
 
 def test_an_engine_that_dies_of_it_does_not_die_of_it_again():
+    began = begin_s()
     w = Watched([Role.UNIFIED], slabs=450, first_s=FIRST_S)
     engine = next(iter(w.world.specs))
-    w.ask("short", 0, 50, 1)
-    w.world.run(1.0, idle=False)
-    ((began, _),) = warm_ups(w)
-    w = Watched([Role.UNIFIED], slabs=450, first_s=FIRST_S)
     w.ask("short", 0, 50, 1)
     w.world.clock.at(began + 0.1, lambda: w.world.kill(engine))
     w.world.clock.at(began + 1.0, lambda: w.world.start(engine))
@@ -147,13 +150,10 @@ def test_an_engine_that_attaches_again_is_not_warmed_up_anew():
 
 
 def test_where_memory_is_needed_the_unload_waits_for_the_end_of_the_turn():
+    began = begin_s(slabs=130)
     w = Watched([Role.UNIFIED], slabs=130, first_s=FIRST_S)
     w.ask("short", 0, 50, 1)
-    w.world.run(2.0, idle=False)
-    ((at, _),) = warm_ups(w)
-    w = Watched([Role.UNIFIED], slabs=130, first_s=FIRST_S)
-    w.ask("short", 0, 50, 1)
-    other = w.ask("other", 1, 50, 5, at=at + 0.05)
+    other = w.ask("other", 1, 50, 5, at=began + 0.05)
     w.world.run(20)
     (turn,) = (s.id for _, s in w.sends if isinstance(s.body, cmd.Turn) and s.body.warm_up and s.body.model == "m0")
     unload = next(s for _, s in w.sends if isinstance(s.body, cmd.Unload) and s.body.model == ModelName("m0"))

@@ -334,6 +334,16 @@ async def inside(settings: dict[str, Any], backend: Backend | None = None) -> As
     assert not list(made.segments.glob(f"{made.instance}@*"))
 
 
+async def ready(scheduler: Rig, directory: Path) -> Link:
+    """Sidecar `a`, once its only model `m` is on the device."""
+    link = await scheduler.link("a")
+    link.send(pb.Catalog(models=[spec("m", directory)]))
+    await link.until(lambda: "m" in link.models)
+    await link.cached("m")
+    await link.done(link.send(pb.Load(model="m", slabs=32)))
+    return link
+
+
 def scrub(engine: Engine) -> None:
     """What unloaded models have left in free slabs is gone: the next load copies all of its bytes."""
     pool = engine.state.kv.device.pool

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sidecar.rig import Link, Rig, config, inside, seq, spec
+from sidecar.rig import Link, Rig, config, inside, ready, seq
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 
@@ -19,15 +19,6 @@ async def answer(scheduler: Rig, link: Link, name: str, prompt: list[int]) -> li
     part = pb.PrefillPart(seq=seq(name), tokens=len(prompt))
     await link.done(link.send(pb.Turn(model="m", prefill=[part], decode=[seq(name)], steps=9, slabs=24)))
     return await scheduler.received_tokens(name, 8)
-
-
-async def ready(scheduler: Rig, directory: Path) -> Link:
-    link = await scheduler.link("a")
-    link.send(pb.Catalog(models=[spec("m", directory)]))
-    await link.until(lambda: "m" in link.models)
-    await link.cached("m")
-    await link.done(link.send(pb.Load(model="m", slabs=32)))
-    return link
 
 
 @pytest.fixture

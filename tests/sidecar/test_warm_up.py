@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sidecar.rig import Link, Rig, config, inside, rig, seq, spec
+from sidecar.rig import Link, Rig, config, inside, ready, rig, seq
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_sidecar.backends import Launched, StepInput
@@ -40,15 +40,6 @@ class Seen(TorchBackend):
         return super().launch(model, inputs, after)
 
 
-async def loaded(scheduler: Rig, model: Path) -> Link:
-    link = await scheduler.link("a")
-    link.send(pb.Catalog(models=[spec("m", model)]))
-    await link.until(lambda: "m" in link.models)
-    await link.cached("m")
-    await link.done(link.send(pb.Load(model="m", slabs=32)))
-    return link
-
-
 async def warmed(link: Link) -> pb.StepDone:
     """One turn that warms up; its only report."""
     turn = link.send(pb.Turn(model="m", slabs=1, warm_up=True))
@@ -71,7 +62,7 @@ async def test_each_turn_runs_one_kind_of_step_and_requests_find_none_left(
 ) -> None:
     backend = Seen(paged=True)
     async with rig(folder) as scheduler, inside(config(folder), backend) as engine:
-        link = await loaded(scheduler, tiny_models["llama"])
+        link = await ready(scheduler, tiny_models["llama"])
         assert link.models["m"].cold
         slabs_free = link.memory.slabs_free
         reports = [await warmed(link) for _ in range(3)]
@@ -92,7 +83,7 @@ async def test_what_others_have_stays_as_it_is(folder: Path, tiny_models: dict[s
     found = []
     for warm in (False, True):
         async with rig(folder) as scheduler, inside(config(folder), TorchBackend(paged=True)):
-            link = await loaded(scheduler, tiny_models["llama"])
+            link = await ready(scheduler, tiny_models["llama"])
             link.send(scheduler.open("r", "m", PROMPT, max_tokens=12))
             parts = [pb.PrefillPart(seq=seq("r"), tokens=99)]
             for prefill, steps in ((parts, 0), ([], 3), ([], 3), ([], 99)):
@@ -105,7 +96,7 @@ async def test_what_others_have_stays_as_it_is(folder: Path, tiny_models: dict[s
 
 async def test_a_larger_batch_is_another_kind_and_counted_apart(folder: Path, tiny_models: dict[str, Path]) -> None:
     async with rig(folder) as scheduler, inside(config(folder), TorchBackend(paged=True)):
-        link = await loaded(scheduler, tiny_models["llama"])
+        link = await ready(scheduler, tiny_models["llama"])
         reports = await served(scheduler, link, "r")
         assert [report.warm for report in reports if report.first_s] == [False, False]
         names = [f"s{i}" for i in range(3)]
@@ -123,7 +114,7 @@ async def test_a_first_step_that_raises_is_left_to_the_first_sequence(
     backend = Seen(paged=True)
     backend.broken = 3
     async with rig(folder) as scheduler, inside(config(folder), backend) as engine:
-        link = await loaded(scheduler, tiny_models["llama"])
+        link = await ready(scheduler, tiny_models["llama"])
         reports = [await warmed(link) for _ in range(3)]
         assert reports[2].warm
         assert reports[2].first_s == 0.0
@@ -143,7 +134,7 @@ async def test_its_block_is_accounted_for_while_it_runs(folder: Path, tiny_model
 
     backend = Checked(paged=True)
     async with rig(folder) as scheduler, inside(config(folder), backend) as engine:
-        link = await loaded(scheduler, tiny_models["llama"])
+        link = await ready(scheduler, tiny_models["llama"])
         checks.append(engine.check)
         await warmed(link)
         assert backend.steps == [1]
@@ -154,7 +145,7 @@ async def test_without_room_for_a_block_it_fails_and_changes_nothing(
     folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     async with rig(folder) as scheduler, inside(config(folder), TorchBackend(paged=True)) as engine:
-        link = await loaded(scheduler, tiny_models["llama"])
+        link = await ready(scheduler, tiny_models["llama"])
         failed = await link.refused(link.send(pb.Turn(model="m", slabs=0, warm_up=True)))
         assert "no KV block is free" in failed.reason
         engine.check()
@@ -164,7 +155,7 @@ async def test_without_room_for_a_block_it_fails_and_changes_nothing(
 async def test_an_engine_whose_first_steps_take_no_longer_says_so(folder: Path, tiny_models: dict[str, Path]) -> None:
     backend = Seen()
     async with rig(folder) as scheduler, inside(config(folder), backend):
-        link = await loaded(scheduler, tiny_models["llama"])
+        link = await ready(scheduler, tiny_models["llama"])
         assert not link.models["m"].cold
         assert (await warmed(link)).warm
         assert not backend.steps
@@ -174,5 +165,5 @@ async def test_an_engine_that_only_prefills_has_no_decodes_to_warm_up(
     folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     async with rig(folder) as scheduler, inside(config(folder, role="prefill"), TorchBackend(paged=True)):
-        link = await loaded(scheduler, tiny_models["llama"])
+        link = await ready(scheduler, tiny_models["llama"])
         assert not link.models["m"].cold

@@ -10,5 +10,5 @@ from aegaeon_sidecar.backends.torch import TorchBackend, decodes
 
 if __name__ == "__main__":
     decodes.ROWS = (4,)  # of a pass: the interpreter computes one after the other
-    process.TorchBackend = partial(TorchBackend, paged=True)  # type: ignore[misc,assignment]  # as stack.mortal_engine
+    process.TorchBackend = partial(TorchBackend, paged=True)  # type: ignore[misc,assignment]  # no seam but for tests
     sys.exit(process.main())

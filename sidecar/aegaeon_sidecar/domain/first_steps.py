@@ -14,17 +14,17 @@ class FirstSteps:
     def __init__(self, decodes: tuple[int, ...] = ()) -> None:
         self._decodes = decodes or (1,)
         self._slow = decodes
-        self.left = {PREFILL, *self._decodes}
+        self._left = {PREFILL, *self._decodes}
 
     @property
     def cold(self) -> bool:
         """Whether any of those that take long is to come."""
-        return not self.left.isdisjoint(self._slow)
+        return not self._left.isdisjoint(self._slow)
 
     @property
     def next(self) -> int | None:
         """The kind to do ahead next."""
-        return min(self.left) if self.cold else None
+        return min(self._left) if self.cold else None
 
     def kind(self, prefill: bool, sequences: int) -> int:
         """The kind of a step."""
@@ -32,6 +32,6 @@ class FirstSteps:
 
     def ran(self, kind: int) -> bool:
         """A step of this kind has run; whether it was the first."""
-        first = kind in self.left
-        self.left.discard(kind)
+        first = kind in self._left
+        self._left.discard(kind)
         return first

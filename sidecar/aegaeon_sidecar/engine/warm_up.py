@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-
-import numpy as np
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from aegaeon_native import OutOfSlabs
 from aegaeon_sidecar.backends import Backend, StepInput
@@ -19,6 +19,7 @@ from aegaeon_sidecar.engine.state import State
 from aegaeon_sidecar.engine.steps import STEP_ERRORS
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.memory.eviction import Blocks
+from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.weights.models import Model
 
 log = logging.getLogger(__name__)
@@ -38,18 +39,14 @@ class WarmUp:
         with: so it is logged, and not tried again. Raises UnknownError, DeviceLostError."""
         kind = model.first_steps.next
         if kind is not None:
-            blocks = self._claim(turn, model)
-            try:
-                self._step(kind, model, blocks, progress)
-            finally:
-                self._release(model, blocks)
+            with self._block(turn, model) as (layout, block):
+                self._step(model, kind, _inputs(kind, block, layout.kv_block_tokens), progress)
         progress.warm = not model.first_steps.cold
 
-    def _step(self, kind: int, model: Model, blocks: Blocks, progress: TurnProgress) -> None:
+    def _step(self, model: Model, kind: int, inputs: list[StepInput], progress: TurnProgress) -> None:
         start = time.perf_counter()
         try:
-            assert model.layout is not None
-            self._backend.launch(model.name, _inputs(kind, blocks, model.layout.kv_block_tokens)).results()
+            self._backend.launch(model.name, inputs).results()
         except STEP_ERRORS as error:
             log.warning("a first step of %s (%s) failed: %s", model.name, _name(kind), error)
         else:
@@ -57,34 +54,35 @@ class WarmUp:
             progress.steps += kind != PREFILL
         model.first_steps.ran(kind)
 
-    def _claim(self, turn: Turn, model: Model) -> Blocks:
-        """A block; from here on no unload takes the weights."""
+    @contextmanager
+    def _block(self, turn: Turn, model: Model) -> Iterator[tuple[Layout, Blocks]]:
+        """A block, while no unload takes the weights. Raises UnknownError."""
+        device = self._state.kv.device
         with self._state.monitor.changed:
-            if not model.usable or model.layout is None:
+            layout = model.layout
+            if not model.usable or layout is None:
                 raise UnknownError(f"model {model.name} leaves, so it is not warmed up")
             try:
-                blocks = self._state.kv.device.allocate(model.layout.kv_shape, 1, turn.grant)
+                block = device.allocate(layout.kv_shape, 1, turn.grant)
             except OutOfSlabs as error:
                 raise UnknownError(f"model {model.name} is not warmed up: no KV block is free for it") from error
             model.users += 1
-            self._state.scratch = model.layout.kv_shape, blocks
-            return blocks
+            self._state.scratch = layout.kv_shape, block
+        try:
+            yield layout, block
+        finally:
+            with self._state.monitor.changed:
+                device.release(layout.kv_shape, block, published=0, block_s=0.0)
+                model.users -= 1
+                self._state.scratch = None
+                self._state.monitor.notify()
 
-    def _release(self, model: Model, blocks: Blocks) -> None:
-        with self._state.monitor.changed:
-            assert model.layout is not None
-            self._state.kv.device.release(model.layout.kv_shape, blocks, published=0, block_s=0.0)
-            model.users -= 1
-            self._state.scratch = None
-            self._state.monitor.notify()
 
-
-def _inputs(kind: int, blocks: Blocks, block_tokens: int) -> list[StepInput]:
+def _inputs(kind: int, block: Blocks, block_tokens: int) -> list[StepInput]:
     """A prompt that fills the block; or rows of one token each, all of which write the same to the same place."""
-    table = np.asarray(blocks, dtype=np.int32)
     if kind == PREFILL:
-        return [StepInput((_TOKEN,) * block_tokens, 0, table, None, prompt=True)]
-    return [StepInput((_TOKEN,), 0, table, None)] * kind
+        return [StepInput((_TOKEN,) * block_tokens, 0, block, None, prompt=True)]
+    return [StepInput((_TOKEN,), 0, block, None)] * kind
 
 
 def _name(kind: int) -> str:

@@ -27,6 +27,12 @@ needs_redis = pytest.mark.skipif(
 )
 
 
+def _answers(path: Path) -> bool:
+    """The socket is there before anything listens on it."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
 @pytest.fixture
 def redis_url(tmp_path: Path) -> Iterator[str]:
     """A real server on a socket of its own."""
@@ -35,7 +41,7 @@ def redis_url(tmp_path: Path) -> Iterator[str]:
         ["redis-server", "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(tmp_path)],
         stdout=subprocess.DEVNULL,
     )
-    while not path.exists():
+    while not _answers(path):
         assert server.poll() is None
         time.sleep(0.01)  # the server says nothing that could be waited for
     yield f"unix://{path}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 URL, MODEL = sys.argv[1:]
 FOLDER = sys.stdin.read().strip()
-REQUESTS, OUTPUT = 4, 16
+REQUESTS, OUTPUT = 4, 128  # tokens enough that a client without a processor does not read an answer in one piece
 environment = {**os.environ, "GUIDELLM__MAX_WORKER_PROCESSES": "1"}
 
 with tempfile.TemporaryDirectory() as folder:
@@ -27,6 +27,7 @@ totals = metrics["request_totals"]
 assert totals == {"successful": REQUESTS, "errored": 0, "incomplete": 0, "total": REQUESTS}, totals
 assert metrics["output_token_count"]["successful"]["min"] == OUTPUT, metrics["output_token_count"]
 assert metrics["prompt_token_count"]["successful"]["min"] >= 32, metrics["prompt_token_count"]
-first = metrics["time_to_first_token_ms"]["successful"]
-assert 0 < first["min"] < 1000 * metrics["request_latency"]["successful"]["max"], first
+first_ms = metrics["time_to_first_token_ms"]["successful"]["mean"]
+latency_ms = 1000 * metrics["request_latency"]["successful"]["mean"]
+assert 0 < first_ms < latency_ms, (first_ms, latency_ms)
 assert metrics["inter_token_latency_ms"]["successful"]["mean"] > 0, metrics["inter_token_latency_ms"]

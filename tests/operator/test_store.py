@@ -48,6 +48,17 @@ def test_objects_deleted_during_a_list_do_not_reappear() -> None:
     assert store.put(at(12, uid="another")) == {KEY}
 
 
+def test_an_answer_to_a_status_is_news_where_something_else_has_changed() -> None:
+    store = Store()
+    store.put(at(1))
+    assert store.put_status(at(2) | {"status": {"served": 1}}) == set()
+    changed = model_pool("red", "llama", "qwen")
+    changed["metadata"] |= {"resourceVersion": "4", "uid": "one"}
+    assert store.put_status(changed) == {KEY}
+    changed["metadata"]["resourceVersion"] = "3"
+    assert store.put(changed) == set()
+
+
 def test_a_list_of_one_namespace_leaves_others_unchanged() -> None:
     store = Store()
     store.put(at(1))

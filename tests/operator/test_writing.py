@@ -22,7 +22,7 @@ from aegaeon_operator.kube.store import Store
 from aegaeon_operator.kube.writing import Writer
 from aegaeon_operator.pki import is_of
 from aegaeon_operator.reconcile.cluster.desired import desired
-from aegaeon_operator.reconcile.cluster.facts import ChildKey
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Key
 from aegaeon_proto.roles import Role
 
 Json = dict[str, Any]
@@ -148,6 +148,35 @@ async def test_a_refused_status_or_event_does_not_block_others() -> None:
             await Controller(Cluster(api), store, PLATFORM).reconcile(KEY)
     base = "/apis/serving.aegaeon.io/v1alpha1/namespaces/infra"
     assert {f"{base}/modelpools/red/status", f"{base}/gpupools/pool/status"} <= server.there.keys()
+
+
+async def test_a_change_that_the_answer_to_a_status_brings_is_reconciled() -> None:
+    """The watch brings it as well, and nothing that is newer: the pool would not be looked at for minutes."""
+    server, store, asked = Server(), Store(), list[Key]()
+    pools = [gpu_pool(), model_pool("red", "llama"), model_pool("blue", "qwen")]
+    for one in pools:
+        store.put(one)
+
+    async def changed_meanwhile(request: web.Request) -> web.StreamResponse:
+        answer = await server.answer(request)
+        kind, name = request.path.split("/")[-3:-1]
+        if not request.path.endswith("/status"):
+            return answer
+        assert isinstance(answer, web.Response)
+        written = json.loads(answer.text or "")
+        read = next(one for one in pools if one["metadata"]["name"] == name)
+        after = {**read, "status": written["status"]}
+        after["metadata"] = {**read["metadata"], "resourceVersion": written["metadata"]["resourceVersion"]}
+        if kind == "modelpools" and name == "red":
+            after["spec"] = {**read["spec"], "gpuPoolRef": {"name": "other"}}
+        return web.json_response(after)
+
+    async with api_server(changed_meanwhile) as api:
+        controller = Controller(Cluster(api), store, PLATFORM)
+        controller.look_at = asked.extend
+        await controller.reconcile(KEY)
+    assert server.tries("/status") == 3
+    assert set(asked) == {KEY, Key("infra", "other")}
 
 
 async def test_certificates_that_cannot_be_issued_are_reported_in_the_status() -> None:

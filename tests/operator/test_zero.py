@@ -89,7 +89,7 @@ async def test_the_first_request_of_a_pool_at_zero_is_reported_at_once_and_start
         cluster.objects[one["kind"], one["metadata"]["name"]] = one
         store.put(one)
     controller = Controller(cluster, store, PLATFORM)
-    controller.on_demand = asked.put_nowait
+    controller.look_at = lambda keys: [asked.put_nowait(key) for key in keys]
     await controller.reconcile(KEY)
     assert cluster.engines == 0
     (tmp_path / "scheduler").mkdir()

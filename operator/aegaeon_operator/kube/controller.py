@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -85,8 +85,9 @@ class Controller:
         self._metrics = metrics or Metrics()
         self._clock = clock
         self._memories: dict[Key, _Memory] = {}
-        self.on_demand: Callable[[Key], None] = lambda key: None
-        """called when a pool without engines is asked for something"""
+        self.look_at: Callable[[Collection[Key]], None] = lambda keys: None
+        """called with pools to reconcile at once: one without engines is asked for something, or an object of them was
+        changed while its status was written"""
 
     async def reconcile(self, key: Key) -> float:
         """Make the pool what it should be; returns when to look again, infinity when there is nothing to look at.
@@ -108,7 +109,7 @@ class Controller:
         warnings = await self._warnings(observed, memory)
         observed = replace(observed, scheduler=memory.facts, unreachable=memory.unreachable, warnings=warnings)
         found = reports(observed, wanted, failures)
-        await memory.statuses.write(found)
+        await memory.statuses.write(found, self.look_at)
         self._metrics.seen(key, figures(observed, found, failures), memory.expiries)
         return min(self._wake(observed, memory), self._again_in(observed, memory, found), memory.writer.again_in())
 
@@ -226,7 +227,7 @@ class Controller:
 
     async def _await_demand(self, key: Key, link: SchedulerLink) -> None:
         if await link.demand():
-            self.on_demand(key)
+            self.look_at([key])
 
     def _again_in(self, observed: Observed, memory: _Memory, found: list[Report]) -> float:
         if memory.facts is None and memory.unreachable:

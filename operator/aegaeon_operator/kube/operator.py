@@ -66,7 +66,7 @@ async def _work(config: OperatorConfig, cluster: Cluster, metrics: Metrics) -> N
     queue = Queue(reconcile, config.workers)
     metrics.queue_length.set_function(lambda: queue.length)
     metrics.running.set_function(lambda: queue.running)
-    controller.on_demand = lambda key: queue.add([key], 0.0)
+    controller.look_at = lambda keys: queue.add(keys, 0.0)
     while True:  # nothing is decided before the first list is complete
         try:
             await list_all(config, cluster, store, queue)

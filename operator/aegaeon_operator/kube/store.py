@@ -39,6 +39,12 @@ class Store:
             self._of_pool.setdefault(pool, set()).add(key)
         return {one for one in (pool, old[2] if old else None) if one}
 
+    def put_status(self, body: Mapping[str, Any]) -> set[Key]:
+        """Take in the answer to a write of a status; returns the pools that the rest of it matters to, where that is
+        news."""
+        old, pools = self.get(ChildKey.of(body)), self.put(body)
+        return pools if old is None or _without_status(old) != _without_status(body) else set()
+
     def remove(self, body: Mapping[str, Any]) -> set[Key]:
         """It is gone, and this is its last state; returns the pools that it mattered to.
 
@@ -87,6 +93,11 @@ class Store:
             if not self._of_pool[pool]:
                 del self._of_pool[pool]
         return pool
+
+
+def _without_status(body: Mapping[str, Any]) -> Json:
+    metadata = {name: value for name, value in body["metadata"].items() if name not in (*_DROPPED, "resourceVersion")}
+    return {**body, "metadata": metadata, "status": None}
 
 
 def _version(metadata: Mapping[str, Any]) -> int:

@@ -140,7 +140,9 @@ def test_one_that_does_not_fit_any_more_keeps_its_metadata_editable(guarded: Pat
 
 def test_a_name_that_another_model_pool_serves_is_refused_with_its_holder(guarded: Path, tmp_path: Path) -> None:
     whole = pool("demo")
-    apply(guarded, whole, models("red", "demo", "llama"))
+    apply(guarded, whole)
+    red = models("red", "demo", "llama")
+    poll("the policy has seen the pool's folder", lambda: not refusal(guarded, red, dry=False), 30)
     blue = models("blue", "demo", "llama", "qwen")
     with operator(guarded):
         said = f"'llama' is served already by ModelPool {namespace_of(guarded)}/red; rename one of them"

@@ -34,13 +34,14 @@ def served(four_models: dict[str, Path], files: str, max_model_len: int = 0) -> 
 
 
 async def asked(client: Any, stop: asyncio.Event) -> list[list[str]]:
-    """Requests without a pause until the change is through: by three clients, in the order of their beginning."""
+    """Requests without a pause until the change is through, and one after it: by three clients, in the order of their
+    beginning."""
 
     async def one(prompt: str) -> list[str]:
         answers = []
         while not stop.is_set():
             answers.append(await stream(client, "qwen3", prompt))
-        return answers
+        return [*answers, await stream(client, "qwen3", prompt)]
 
     return list(await asyncio.gather(*(one(prompt) for prompt in PROMPTS)))
 

@@ -160,6 +160,27 @@ async def test_a_changed_model_is_prepared_while_the_former_one_drains(
         core.check()
 
 
+async def test_engines_learn_of_a_change_that_comes_due_with_a_list_that_changes_nothing(
+    serve: Any, core: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an operator sends it whose certificate is new."""
+    async with serve(core) as stack:
+        sidecar, gateway = await stack.sidecar(models=running()["models"]), await stack.gateway()
+        monkeypatch.setattr("aegaeon_scheduler.service.changes._LOOK_S", 3600.0)  # the list comes between two looks
+        await change(stack, NEW)
+        sent = await catalog_with(sidecar, "tiny-a", STAGED)
+        await says(sidecar, sent[STAGED])
+        async with asyncio.timeout(60):
+            while "1 of 1 engines have it" not in (await status(stack)).changing[0].reason:
+                pass
+        assert not (await change(stack, NEW)).changed
+        async with asyncio.timeout(60):
+            sent = await catalog_with(sidecar, "tiny-a")
+        assert sent["tiny-a"].identity == NEW.identity
+        await says(sidecar, sent["tiny-a"])
+        await shown(gateway, CACHED, "/models/other")
+
+
 async def test_a_change_that_no_engine_can_prepare_is_refused_and_the_former_model_keeps_serving(
     serve: Any, core: Scheduler, submit: Any
 ) -> None:

@@ -46,8 +46,8 @@ class CatalogChanges:
         reply.removed.extend(name for name in self._catalog.specs if name not in asked and name not in leaving)
         for name in reply.removed:
             self._withdraw(name, drain_s)
-        self.rolls.step()
-        if reply.added or reply.changed or request.retry:
+        switched = self.rolls.step()
+        if switched or reply.added or reply.changed or request.retry:
             self._tell(request.retry)
         self._look()
         return reply

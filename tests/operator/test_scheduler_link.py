@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import time
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from operator_objects import KEY, gpu_pool, model_pool, observed
 
@@ -23,6 +25,7 @@ from aegaeon_operator.kube.scheduler import SchedulerLink
 from aegaeon_operator.reconcile.cluster.desired import desired
 from aegaeon_scheduler.config import SchedulerConfig, core_config
 from aegaeon_scheduler.core.scheduler import Scheduler
+from aegaeon_scheduler.service.admin import AdminService
 from aegaeon_scheduler.service.server import Service
 
 
@@ -75,4 +78,30 @@ async def test_the_operator_is_authenticated_by_its_own_certificate_alone(tmp_pa
         link = SchedulerLink(listen, made.own)
         with pytest.raises(KubeError, match="Method not found"):
             await link.exchange(wanted, 1 << 20)
+        await link.close()
+
+
+async def test_a_change_of_which_the_scheduler_took_a_part_is_undone_when_it_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await certificates.ensure(Kept(), KEY, live(gpu_pool()), {}, datetime.now(UTC), {})
+    secrets = {one["metadata"]["name"]: one for one in made.written}
+    before, after = (desired(observed(gpu_pool(), model_pool("red", *names))) for names in (["llama"], ["llama", "qwen"]))
+    set_catalog, breaks = AdminService.SetCatalog, asyncio.Event()
+
+    async def may_break(self: AdminService, request: Any, context: Any) -> Any:
+        reply = await set_catalog(self, request, context)
+        if breaks.is_set():
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the connection broke behind it")
+        return reply
+
+    monkeypatch.setattr(AdminService, "SetCatalog", may_break)
+    async with scheduler(tmp_path, secrets["pool-scheduler-tls"]) as (_, admin):
+        link = SchedulerLink(admin, made.own)
+        assert set((await link.exchange(before, 1 << 20)).models) == {"llama"}
+        breaks.set()
+        with pytest.raises(KubeError, match="the connection broke"):
+            await link.exchange(after, 1 << 20)
+        breaks.clear()
+        assert set((await link.exchange(before, 1 << 20)).models) == {"llama"}
         await link.close()

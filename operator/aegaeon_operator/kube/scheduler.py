@@ -48,6 +48,7 @@ class SchedulerLink:
             status = await self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S)
             said = fingerprint([wanted.catalog, wanted.tenants])
             if self._reported != (status.incarnation, said):
+                self._reported = ("", "")  # of what fails half-way it may have taken any part
                 await self._tell(wanted)
                 self._reported = (status.incarnation, said)
                 status = await self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S)

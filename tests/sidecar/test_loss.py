@@ -123,6 +123,20 @@ async def test_a_refused_sidecar_swaps_out_its_kv_and_retries_with_backoff(sched
     assert held.place == pb.KV_PLACE_HOST
 
 
+@pytest.mark.parametrize("engine", [1.0], indirect=True)
+async def test_kv_stays_where_hello_says_it_is_though_the_lease_ends_before_the_scheduler_sends_anything(
+    scheduler: Rig, engine: Engine
+) -> None:
+    await run(scheduler, scheduler.links["a"], "r", steps=20)
+    link = await back(scheduler)
+    (held,) = link.hello.held
+    await asyncio.sleep(1.5)  # the end of the lease
+    if held.place == pb.KV_PLACE_HOST:  # on a machine that is busy with much else
+        await link.done(link.send(pb.SwapIn(seq=seq("r"), epoch=1, slabs=16)))
+    await go_on(link, "r")
+    assert await scheduler.received_tokens("r", LENGTH) == scheduler.output("whole")
+
+
 async def test_tokens_that_were_not_acknowledged_are_sent_again(scheduler: Rig, engine: Engine) -> None:
     scheduler.deaf = True
     await run(scheduler, scheduler.links["a"], "r", steps=LENGTH)

@@ -44,7 +44,8 @@ class Attachment:
         self._number = 0
         self._draining = False
         self._attached = False
-        self._lease: asyncio.TimerHandle | None = None  # until KV is parked; None while the scheduler is there
+        self._lease_ends: float | None = None  # when KV is parked, by the loop's clock; None with a scheduler
+        self._lease: asyncio.TimerHandle | None = None  # until then; None from Hello on, until the stream breaks
         self._backoff = Backoff()
         self._ended = asyncio.Event()
 
@@ -73,8 +74,7 @@ class Attachment:
                 await self._attempt()
                 if self._outbox.closed:
                     return
-                if self._lease is None:
-                    self._lease = asyncio.get_running_loop().call_later(self._lease_s, self._engine.park)
+                self._begin_lease()
                 await self._backoff.pause()
         finally:
             self._end_lease()
@@ -92,13 +92,26 @@ class Attachment:
             self._attached = False
             self._outbox.end()
 
-    def _end_lease(self) -> None:
+    def _begin_lease(self) -> None:
+        """Park KV when the lease is over. It began when the scheduler was lost, however many refused this sidecar since."""
+        loop = asyncio.get_running_loop()
+        if self._lease_ends is None:
+            self._lease_ends = loop.time() + self._lease_s
+        if self._lease is None:
+            self._lease = loop.call_at(self._lease_ends, self._engine.park)
+
+    def _hold_lease(self) -> None:
         if self._lease is not None:
             self._lease.cancel()
         self._lease = None
 
+    def _end_lease(self) -> None:
+        self._hold_lease()
+        self._lease_ends = None
+
     async def _attach(self, leader: Leader) -> None:
         """One attachment, until its stream breaks or the scheduler leads no more."""
+        self._hold_lease()  # KV that is parked behind Hello is not where the scheduler believes it to be
         await asyncio.to_thread(self._engine.quiesce)
         self._number += 1
         call: Call = rpc.EngineStub(leader.channel).Attach()

@@ -57,8 +57,11 @@ class Adapters:
         self._used = used
 
     def follow(self, model: Model, retry: bool = False) -> None:
-        """The adapters that the model's spec names (engine's lock held); none before the model is registered."""
-        wanted = {spec.name: spec for spec in model.spec.adapters} if model.range is not None else {}
+        """The adapters that the model's spec names (engine's lock held).
+
+        None before the model is registered, and none when it left the catalog meanwhile: nobody would forget them.
+        """
+        wanted = {spec.name: spec for spec in model.spec.adapters} if model.range and not model.forgotten else {}
         before = dict(model.adapters)
         for name, adapter in before.items():
             spec, again = wanted.get(name), retry and adapter.phase is ModelPhase.FAILED

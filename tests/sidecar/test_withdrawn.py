@@ -1,0 +1,45 @@
+"""A model that leaves the catalog while it is being brought: nothing of it stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+from sidecar.rig import PATIENCE_S, Rig, config, inside, spec
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.backends.torch import TorchBackend
+
+
+class Slow(TorchBackend):
+    """Begins to register a model when `begun`, and has registered it when `goes_on`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+
+    def register(self, model: str, *more: Any) -> None:
+        self.begun.set()
+        assert self.goes_on.wait(PATIENCE_S)
+        super().register(model, *more)
+
+
+async def test_adapters_of_a_model_that_was_withdrawn_while_it_was_registered_are_not_begun(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    """They would be tried for ever, each time with a report that their base is cached, whatever its name has now."""
+    backend, adapter = Slow(), folder / "adapter"
+    async with inside(config(folder), backend) as engine:
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=[spec("m", tiny_models["mistral"], adapters={"x": adapter})]))
+        assert await asyncio.to_thread(backend.begun.wait, PATIENCE_S)
+        link.send(pb.Catalog(models=[spec("m", folder / "nothing"), spec("n", tiny_models["qwen2"])]))
+        await link.until(lambda: "n" in link.models)  # it has gone
+        backend.goes_on.set()
+        await link.cached("n")  # what the fetcher had to do before is done
+        assert link.models["m"].phase == mpb.MODEL_PHASE_FAILED
+        assert not engine.state.table.adapters
+        assert not engine.state.table.withdrawn

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -126,6 +127,19 @@ async def test_a_killed_pod_is_started_again_and_the_others_stay(folder: RunFold
             while not await ready(pod.probe):  # noqa: ASYNC110 - another process is asked
                 await asyncio.sleep(0.01)
     assert heard.events == [("a", "killed by SIGKILL; starting it again in 0.02 s")]
+
+
+async def test_a_pod_that_cannot_be_started_for_a_moment_is_started_then(folder: RunFolder, make_pod: MakePod) -> None:
+    heard = Heard()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with running(folder, make_pod("a"), heard=heard) as runner:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # every descriptor beyond is refused
+        try:
+            os.kill(runner.pids["a"], signal.SIGKILL)
+            await eventually(lambda: any("cannot be started" in text for _, text in heard.events))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        await eventually(lambda: "a" in runner.pids)
 
 
 async def test_the_pause_between_restarts_doubles_to_its_bound(folder: RunFolder, make_pod: MakePod) -> None:

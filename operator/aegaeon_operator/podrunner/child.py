@@ -104,13 +104,16 @@ class Child:
         pause, loop = self._policy.first_s, asyncio.get_running_loop()
         while not self._stopping.is_set():
             began = loop.time()
-            code = await self._run_once()
+            try:
+                ended = _ending(await self._run_once())
+            except OSError as error:  # the machine has no process, descriptor or memory left
+                ended = f"cannot be started: {error.strerror}"
             if self._stopping.is_set():
                 return
             self.deaths += 1
             if loop.time() - began >= self._policy.reset_after_s:
                 pause = self._policy.first_s
-            self._reporter.event(self.pod.name, f"{_ending(code)}; starting it again in {pause:g} s")
+            self._reporter.event(self.pod.name, f"{ended}; starting it again in {pause:g} s")
             await self._pause(pause)
             pause = min(2 * pause, self._policy.longest_s)
 

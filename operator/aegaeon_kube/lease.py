@@ -63,6 +63,7 @@ class Leadership:
         self._term = 0
         self._holder = ""
         self._away = False
+        self._renewed = 0.0  # by the loop's clock: when the try began that took or renewed the Lease
 
     @property
     def term(self) -> int:
@@ -83,15 +84,12 @@ class Leadership:
     async def keep(self) -> None:
         """Renew; returns when the lease is lost, also while a call of the API server hangs: before the lease runs out,
         so that at no time two act."""
-        settings, clock = self._settings, asyncio.get_running_loop().time
-        renewed = clock()
+        settings = self._settings
         with contextlib.suppress(TimeoutError):
             while True:
-                async with asyncio.timeout_at(renewed + settings.life_s - settings.period_s):
+                async with asyncio.timeout_at(self._renewed + settings.life_s - settings.period_s):
                     await asyncio.sleep(settings.period_s)
-                    began = clock()
-                    if await self._try():
-                        renewed = began
+                    await self._try()
         _log.error("the lease could not be renewed: another process may lead now")
 
     async def replaced(self) -> None:
@@ -135,10 +133,12 @@ class Leadership:
 
     async def _try(self) -> bool:
         """Take the Lease, or renew it; False when it is another's, or that is unknown."""
-        self._away = False
+        self._away, began = False, asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._settings.life_s / 2):
-                return await self._take()
+                taken = await self._take()
+            self._renewed = began if taken else self._renewed
+            return taken
         except KubeError as error:
             self._away = error.status == 0 or error.status >= _SERVER_ERROR
             if error.status != _CONFLICT:

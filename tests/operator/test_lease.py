@@ -143,19 +143,28 @@ async def test_a_lease_long_expired_by_all_clocks_is_acquired_at_once() -> None:
         assert objects["lease"]["spec"]["holderIdentity"] == "b"
 
 
-async def test_a_leader_steps_down_before_its_lease_expires_even_if_the_server_is_unresponsive() -> None:
-    settings = LeaseSettings("infra", "us", life_s=0.6, period_s=0.1)
-    over = asyncio.Event()
+@pytest.mark.parametrize("answers_after_s", [0.0, 0.9])
+async def test_a_leader_steps_down_before_its_lease_expires_even_if_the_server_is_unresponsive(
+    answers_after_s: float,
+) -> None:
+    settings = LeaseSettings("infra", "us", life_s=2.0, period_s=0.4)
+    over, taken_at, clock = asyncio.Event(), list[float](), asyncio.get_running_loop().time
     lease = {"metadata": {"namespace": "infra", "name": "x", "resourceVersion": "1"}, "spec": {"holderIdentity": "us"}}
 
     async def handler(request: web.Request) -> web.StreamResponse:
-        if request.method == "PUT":
+        if request.method == "PUT" and not taken_at:
+            taken_at.append(clock())  # from here on others count
+            await asyncio.sleep(answers_after_s)
+        elif request.method == "PUT":
             await over.wait()
         return web.json_response(lease)
 
     async with api_server(handler) as api:
         try:
-            await asyncio.wait_for(Leadership(api, settings).keep(), 60)
+            leader = Leadership(api, settings)
+            await leader.acquire()
+            await asyncio.wait_for(leader.keep(), 60)
+            assert clock() - taken_at[0] < settings.life_s
         finally:
             over.set()
 

@@ -19,7 +19,8 @@ from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.errors import ConfigError, UnauthorizedError
 from aegaeon_gateway.run import serve
 from aegaeon_gateway.tenancy import TenantsFile
-from aegaeon_gateway.tenancy.model import digest
+from aegaeon_gateway.tenancy import file as tenants_file
+from aegaeon_gateway.tenancy.model import Directory, digest
 from aegaeon_gateway.workers.supervisor import Starter
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
@@ -255,6 +256,36 @@ def test_keys_are_rotated_without_a_restart(tmp_path: Path) -> None:
     now[0] = 4.0
     with pytest.raises(UnauthorizedError):
         file.current().identify("Bearer sk-red")
+    assert file.current().identify("Bearer sk-next").name == "red"
+
+
+def test_a_key_that_is_rotated_while_the_files_are_read_is_read_at_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, read = [0.0], tenants_file._directory
+
+    def rotated_behind(file: Any, folder: Path) -> Directory:
+        found = read(file, folder)
+        (folder / "red.key").write_text("sk-next\n")
+        return found
+
+    monkeypatch.setattr(tenants_file, "_directory", rotated_behind)
+    file = TenantsFile(write(tmp_path, [RED]), clock=lambda: now[0])
+    monkeypatch.setattr(tenants_file, "_directory", read)
+    assert file.current().identify("Bearer sk-red").name == "red"
+    now[0] = 2.0
+    assert file.current().identify("Bearer sk-next").name == "red"
+
+
+def test_a_key_that_is_written_in_the_same_step_of_the_clock_is_read(tmp_path: Path) -> None:
+    now = [0.0]
+    path = write(tmp_path, [RED])
+    key_file = tmp_path / "red.key"
+    at = key_file.stat()
+    file = TenantsFile(path, clock=lambda: now[0])
+    key_file.write_text("sk-red\nsk-next\n")
+    os.utime(key_file, ns=(at.st_atime_ns, at.st_mtime_ns))
+    now[0] = 2.0
     assert file.current().identify("Bearer sk-next").name == "red"
 
 

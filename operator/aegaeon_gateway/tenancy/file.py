@@ -20,7 +20,7 @@ from aegaeon_gateway.tenancy.model import Directory, Quota, Tenant, digest
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S = 1.0
-_Stamp = tuple[tuple[str, int, int], ...]
+_Stamp = tuple[tuple[str, int, int, int], ...]
 
 
 class _Strict(BaseModel):
@@ -74,24 +74,24 @@ class TenantsFile:
         return self._directory
 
     def _load(self, path: Path) -> None:
-        stamp = self._stamps()
+        stamp = _stamp(path)  # each before its file is read: what changes meanwhile is read again
         file = _read(path)
         key_files = tuple(path.parent / name for tenant in file.tenants for name in tenant.key_files)
+        stamps = tuple(_stamp(one) for one in key_files)
         self._directory = _directory(file, path.parent)
-        self._files = (path, *key_files)
-        self._stamp = stamp if key_files == self._files[1:] and len(stamp) == len(self._files) else self._stamps()
+        self._files, self._stamp = (path, *key_files), (stamp, *stamps)
         log.info("%d tenants", len(file.tenants))
 
     def _stamps(self) -> _Stamp:
         return tuple(_stamp(file) for file in self._files)
 
 
-def _stamp(file: Path) -> tuple[str, int, int]:
+def _stamp(file: Path) -> tuple[str, int, int, int]:
     try:
         found = file.stat()
     except OSError:
-        return (str(file), 0, 0)
-    return (str(file), found.st_mtime_ns, found.st_ino)
+        return (str(file), 0, 0, 0)
+    return (str(file), found.st_mtime_ns, found.st_ino, found.st_size)  # times have steps of 4 ms
 
 
 def _read(path: Path) -> _File:

@@ -89,6 +89,16 @@ async def test_every_line_is_kept_whatever_bytes_a_pod_writes(folder: RunFolder,
     assert max(len(line) for _, line in heard.lines) <= 2 * 65536
 
 
+async def test_a_log_that_cannot_be_opened_does_not_stop_the_pod_that_writes(
+    folder: RunFolder, make_pod: MakePod
+) -> None:
+    heard, pod = Heard(), make_pod("a")
+    folder.log_file("a").mkdir()
+    noise = "print('x' * 200000, flush=True)\n"  # more than the pipe holds
+    async with running(folder, replace(pod, argv=(*pod.argv[:-2], noise + pod.argv[-2], pod.argv[-1])), heard=heard):
+        assert "x" * 200000 in "".join(line for _, line in heard.lines)
+
+
 async def test_a_pod_waits_for_the_pods_that_it_depends_on(folder: RunFolder, make_pod: MakePod) -> None:
     heard = Heard()
     first = make_pod("first", crash=2)

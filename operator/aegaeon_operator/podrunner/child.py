@@ -148,9 +148,9 @@ class Child:
         return code
 
     async def _copy_output(self, process: asyncio.subprocess.Process) -> None:
-        """Lines to log and reporter until the pipe closes. A full disk is reported to stderr and stops nothing."""
+        """Lines to log and reporter until the pipe closes. What the disk refuses goes to stderr and stops nothing."""
         assert process.stdout is not None
-        log = RotatingFileHandler(self._log_file, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
+        log = RotatingFileHandler(self._log_file, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8", delay=True)
         with closing(log):
             rest = b""
             while chunk := await process.stdout.read(_LONGEST_LINE):

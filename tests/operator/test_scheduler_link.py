@@ -86,7 +86,9 @@ async def test_a_change_of_which_the_scheduler_took_a_part_is_undone_when_it_is_
 ) -> None:
     made = await certificates.ensure(Kept(), KEY, live(gpu_pool()), {}, datetime.now(UTC), {})
     secrets = {one["metadata"]["name"]: one for one in made.written}
-    before, after = (desired(observed(gpu_pool(), model_pool("red", *names))) for names in (["llama"], ["llama", "qwen"]))
+    before, after = (
+        desired(observed(gpu_pool(), model_pool("red", *names))) for names in (["llama"], ["llama", "qwen"])
+    )
     set_catalog, breaks = AdminService.SetCatalog, asyncio.Event()
 
     async def may_break(self: AdminService, request: Any, context: Any) -> Any:

@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from aegaeon_native import SlabPool
 from aegaeon_native.leases import hold, is_held, locked
+from aegaeon_sidecar.engine import sweeper
 from aegaeon_sidecar.engine.sweeper import Found, Kind, survey, sweep
 from aegaeon_sidecar.memory.leases import Borrowing, Lending
 from aegaeon_sidecar.memory.segments import leases_path, segment_path
@@ -143,3 +146,13 @@ def test_closing_a_handle_ends_its_lease(tmp_path: Path) -> None:
     os.close(handle)
     assert not is_held(tmp_path / "run.lock")
     assert not is_held(tmp_path / "nothing")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_sidecar_that_cannot_tidy_any_more_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeper, "SWEEP_S", 0.01)
+    crashed = threading.Event()
+    made = sweeper.Sweeper(tmp_path, (tmp_path / "none").rmdir, crashed.set)
+    made.start()
+    assert crashed.wait(60)
+    made.stop()

@@ -88,7 +88,7 @@ class Engine:
             self._lending = Lending(leases_path(self._segment))
             self.state = _state(config, self._segment, self._lending, gpus)
         self._attachments = Attachments(config.segments, gpus)
-        self._sweeper = Sweeper(config.segments, self._tidy)
+        self._sweeper = Sweeper(config.segments, self._tidy, crashed)
         self._prefaulter = Prefaulter(self.state.kv.device.pool, self.state.kv.host.pool)
         self._events = EventTable.private(_EVENTS * config.ranks)
         self._copiers = {lane: Copier(lane.value, self._events, gpus) for lane in _COPYING}

@@ -143,11 +143,13 @@ def _leases(path: Path) -> str:
 
 
 class Sweeper:
-    """Sweeps in a thread of its own, and does what else a sidecar has to do now and then."""
+    """Sweeps in a thread of its own, and does what `also` a sidecar has to do now and then; `crashed` is called when a
+    defect ends the thread."""
 
-    def __init__(self, folder: Path, also: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, also: Callable[[], None], crashed: Callable[[], None]) -> None:
         self._folder = folder
         self._also = also
+        self._crashed = crashed
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
 
@@ -160,12 +162,20 @@ class Sweeper:
         self._thread.join(_STOP_S)
 
     def _run(self) -> None:
-        while not self._stop.wait(SWEEP_S):
-            self._also()
-            try:
-                swept = sweep(self._folder)
-            except OSError as error:
-                log.warning("%s cannot be swept: %s", self._folder, error)
-                continue
-            if swept:
-                log.info("removed what dead processes left: %s", ", ".join(path.name for path in swept))
+        try:
+            while not self._stop.wait(SWEEP_S):
+                self._also()
+                self._sweep()
+        except BaseException:
+            log.exception("what is to be done now and then is not done any more; the sidecar ends")
+            self._crashed()
+            raise
+
+    def _sweep(self) -> None:
+        try:
+            swept = sweep(self._folder)
+        except OSError as error:
+            log.warning("%s cannot be swept: %s", self._folder, error)
+            return
+        if swept:
+            log.info("removed what dead processes left: %s", ", ".join(path.name for path in swept))

@@ -16,7 +16,7 @@ from aegaeon_operator.kube import controller as looked_at
 from aegaeon_operator.kube.client import Cluster, Resource
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.store import Store
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Key, Subject
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Key, SchedulerFacts, Subject
 from aegaeon_operator.reconcile.processes import scheduler_settings
 from aegaeon_operator.spec.resources import GpuPoolSpec
 from aegaeon_proto.channels import open_channel
@@ -107,6 +107,48 @@ async def test_the_first_request_of_a_pool_at_zero_is_reported_at_once_and_start
         assert cluster.engines == 1
         stream.cancel()
         await controller.close()
+
+
+async def test_the_first_request_is_awaited_of_the_scheduler_that_leads_now(
+    cluster: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that led before may be paused, and answer nothing for long."""
+    store, asked, requested = Store(), asyncio.Queue[Key](), asyncio.Event()
+    leads = ["scheduler"]
+
+    class Link:
+        """Of one scheduler; requests come to the standby."""
+
+        def __init__(self, target: str, _: object) -> None:
+            self._name = target
+
+        async def exchange(self, wanted: object, _: int) -> SchedulerFacts:
+            return SchedulerFacts(self._name, standby=self._name not in leads, term=len(leads))
+
+        async def demand(self) -> bool:
+            await (requested if self._name == "standby" else asyncio.Event()).wait()
+            return True
+
+        async def close(self) -> None:
+            """Nothing is open."""
+
+    monkeypatch.setattr(looked_at, "SchedulerLink", Link)
+    monkeypatch.setattr(looked_at, "admin_target", lambda key, name: name)
+    for one in (gpu_pool(engines=ZERO, scheduling={"standby": True}), model_pool("red", "llama")):
+        cluster.objects[one["kind"], one["metadata"]["name"]] = one
+        store.put(one)
+    controller = Controller(cluster, store, PLATFORM)
+    controller.look_at = lambda keys: [asked.put_nowait(key) for key in keys]
+    await controller.reconcile(KEY)
+    for name in ("scheduler", "standby"):
+        ready = cluster.objects["Deployment", f"pool-{name}"] | {"status": {"readyReplicas": 1}}
+        store.put(await cluster.apply(ready))
+    await controller.reconcile(KEY)
+    leads[:] = ["standby"]
+    await controller.reconcile(KEY)
+    requested.set()
+    assert await asyncio.wait_for(asked.get(), 60) == KEY
+    await controller.close()
 
 
 @pytest.mark.parametrize(

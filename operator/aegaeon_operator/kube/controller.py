@@ -64,6 +64,8 @@ class _Memory:
     scaler: Scaler = field(default_factory=Scaler)
     failover: Failover = field(default_factory=Failover)
     demand: asyncio.Task[None] | None = None
+    awaited: SchedulerLink | None = None
+    """whose demand that is"""
     heard: dict[Subject, tuple[float, str]] = field(default_factory=dict)
     """what Events said of an object, and when they were asked"""
 
@@ -221,8 +223,11 @@ class Controller:
             return _REST_S
         if memory.facts.open_requests:
             return 0.0
-        if memory.demand is None or memory.demand.done():
+        if memory.demand is None or memory.demand.done() or memory.awaited is not memory.leader:
+            if memory.demand:
+                memory.demand.cancel()  # who led before gets no requests, and may be there all the same
             memory.demand = asyncio.create_task(self._await_demand(observed.key, memory.leader))
+            memory.awaited = memory.leader
         return _REST_S
 
     async def _await_demand(self, key: Key, link: SchedulerLink) -> None:
@@ -248,7 +253,7 @@ class Controller:
         if memory.demand:
             memory.demand.cancel()
             await asyncio.wait([memory.demand])
-            memory.demand = None
+            memory.demand = memory.awaited = None
         links, memory.links, memory.leader = memory.links, {}, None
         for link in links.values():
             await link.close()

@@ -93,7 +93,7 @@ class Attachment:
             self._outbox.end()
 
     def _begin_lease(self) -> None:
-        """Park KV when the lease is over: it began when the scheduler was lost, whoever refused this sidecar since."""
+        """Park KV when the lease is over: it began when the scheduler was lost, and refusals do not begin it anew."""
         loop = asyncio.get_running_loop()
         if self._lease_ends is None:
             self._lease_ends = loop.time() + self._lease_s

@@ -59,7 +59,7 @@ class Adapters:
     def follow(self, model: Model, retry: bool = False) -> None:
         """The adapters that the model's spec names (engine's lock held).
 
-        None before the model is registered, and none when it left the catalog meanwhile: nobody would forget them.
+        None before the model is registered, and none when it left the catalog meanwhile: they would be tried for ever.
         """
         wanted = {spec.name: spec for spec in model.spec.adapters} if model.range and not model.forgotten else {}
         before = dict(model.adapters)

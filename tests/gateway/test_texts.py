@@ -51,6 +51,29 @@ async def test_files_that_fail_before_engines_have_them_are_tried_again_without_
         assert (name, texts.failures()) == ("m", {"m": reason})
 
 
+async def test_a_failure_is_reported_of_the_names_that_have_the_source_now(
+    model_directory: Path, tmp_path: Path, workers: WorkerPool
+) -> None:
+    broken, works = (ModelSource(directory=str(folder)) for folder in (tmp_path / "none", model_directory))
+
+    def cached(name: str, source: ModelSource) -> ModelStatus:
+        return ModelStatus(spec=ModelSpec(name=name, source=source), phase=ModelPhase.MODEL_PHASE_CACHED)
+
+    texts, reported = Texts(workers), dict[str, str]()
+    texts.report = reported.__setitem__
+    texts.keep([cached("m", broken)])
+    with pytest.raises(TokenizerError):
+        await texts.get(broken)
+    assert reported["m"]
+    texts.keep([cached("m", works), cached("renamed", broken)])
+    await texts.get(works)
+    assert reported["m"] == ""
+    assert reported["renamed"]
+    texts.keep([cached("m", works)])
+    assert reported == {"m": "", "renamed": ""}
+    await texts.stop()
+
+
 async def test_tokenizers_of_four_models_load_concurrently(tiny_models: dict[str, Path]) -> None:
     async with working(start_process) as workers:
         texts = Texts(workers)

@@ -62,6 +62,7 @@ class Texts:
         self._loading: dict[bytes, asyncio.Task[ModelText]] = {}
         self._failed: dict[bytes, _Failure] = {}
         self._names: dict[bytes, list[str]] = {}
+        self._reported: dict[str, str] = {}  # the reasons by model, as `report` has them
         self._cached: set[bytes] = set()
         self._ahead: dict[bytes, asyncio.Task[None]] = {}
         self._turn = asyncio.Lock()
@@ -107,6 +108,7 @@ class Texts:
             self._failed.pop(key, None)
             if self._loading.pop(key, None) is not None:
                 self._pool.drop(key)
+        self._report_news()
         for source in [model.spec.source for model in models if _takes_requests(model)]:
             if (key := _key(source)) not in self._loading.keys() | self._failed.keys() | self._ahead.keys():
                 self._ahead[key] = asyncio.create_task(self._preload(key, source))
@@ -132,10 +134,8 @@ class Texts:
             self._ahead.pop(key, None)
 
     def _fail(self, key: bytes, error: TokenizerError) -> None:
-        early = key not in self._cached
-        self._failed[key] = _Failure(str(error), time.monotonic(), early)
-        if not early:
-            self._tell(key, str(error))
+        self._failed[key] = _Failure(str(error), time.monotonic(), early=key not in self._cached)
+        self._report_news()
 
     def _task(self, source: ModelSource) -> asyncio.Task[ModelText]:
         """The loading of a source, begun unless it is loaded or loading."""
@@ -154,15 +154,19 @@ class Texts:
             raise
         if key not in self._loading:
             self._pool.drop(key)  # the catalog has dropped the model in the meantime, and not taken it up again
-        if self._failed.pop(key, None) is not None:
-            self._tell(key, "")
+        self._failed.pop(key, None)
+        self._report_news()
         return text
 
-    def _tell(self, key: bytes, reason: str) -> None:
-        for name in self._names.get(key, []):
-            log.warning("%s: %s", name, reason or "its tokenizer can be loaded again")
-            if self.report is not None:
-                self.report(name, reason)
+    def _report_news(self) -> None:
+        """By name: one that has another source now, or has left the catalog, is not failed for the former one."""
+        before, self._reported = self._reported, self.failures()
+        for name in sorted(before.keys() | self._reported.keys()):
+            reason = self._reported.get(name, "")
+            if reason != before.get(name, ""):
+                log.warning("%s: %s", name, reason or "its tokenizer is not known to fail any more")
+                if self.report is not None:
+                    self.report(name, reason)
 
     async def _loaded(self, key: bytes, source: ModelSource) -> ModelText:
         directory = await self._directories.get(source)

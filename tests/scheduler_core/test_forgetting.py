@@ -30,10 +30,10 @@ HELD = Held(SeqId("r", 0), 1, M, 20, 5, 24, Place.DEVICE)
 MEMORY = Memory(40, 40)
 
 
-def up(held: tuple[Held, ...] = (), incarnation: str = "1", node: str = "n", instance: InstanceId = E0) -> ev.InstanceUp:
-    return ev.InstanceUp(
-        instance, incarnation, node, Role.UNIFIED, "cpu", 1 << 20, 40, 40, 8, MEMORY, (), held
-    )  # fmt: skip
+def up(
+    held: tuple[Held, ...] = (), incarnation: str = "1", node: str = "n", instance: InstanceId = E0
+) -> ev.InstanceUp:
+    return ev.InstanceUp(instance, incarnation, node, Role.UNIFIED, "cpu", 1 << 20, 40, 40, 8, MEMORY, (), held)
 
 
 def catalog(*names: ModelName) -> ev.CatalogChanged:

@@ -95,7 +95,8 @@ async def serve(config: GatewayConfig, start_workers: Starter = start_process) -
         stack.push_async_callback(_cancel, tasks)
         shutdown = GracefulShutdown()
         await stack.enter_async_context(_pages(config, gateway, shutdown))
-        port = await stack.enter_async_context(_http(config, gateway, shutdown, access_log))
+        port, sweeping = await stack.enter_async_context(_http(config, gateway, shutdown, access_log))
+        tasks.append(sweeping)
         yield Served(port, open_, gateway, tasks)
 
 
@@ -164,8 +165,9 @@ def _pool_config(config: GatewayConfig) -> PoolConfig:
 @asynccontextmanager
 async def _http(
     config: GatewayConfig, gateway: Gateway, shutdown: GracefulShutdown, access_log: AccessLog
-) -> AsyncIterator[int]:
-    """Serve HTTP; yields the port. At the end connections are drained; what is left then is cut."""
+) -> AsyncIterator[tuple[int, asyncio.Task[None]]]:
+    """Serve HTTP; yields the port, and the task that ends overdue connections. At the end connections are drained; what
+    is left then is cut."""
     refusals = Refusals(gateway.metrics)
     app = make_app(gateway, refusals, access_log, shutdown.inside)
     connections = Connections(config.http, gateway.metrics, refusals)
@@ -179,7 +181,7 @@ async def _http(
         port = server.sockets[0].getsockname()[1]
         log.info("listening on http://%s:%d", config.address[0], port)
         try:
-            yield port
+            yield port, sweeping
         finally:
             await shutdown.drain(config.withdraw_s, config.drain_s, server.close)
     finally:

@@ -106,13 +106,18 @@ async def _run(
     if metrics_port:
         start_http_server(metrics_port, registry=metrics.registry)
     stop = _stop_signal()
+    defect = asyncio.gather(served.main.failed(), served.probes.failed())
+    defect.add_done_callback(lambda _: stop.set())
     if fixed is not None:
         await _know(fleet, served, fixed)
         await stop.wait()
     else:
         await _follow_until(stop, fleet, served, namespace, pool or "")
     log.info("stopping: open streams have %g s to end", grace)
+    failed = defect.done()
     await served.stop(grace)
+    if failed:
+        await defect
 
 
 def _stop_signal() -> asyncio.Event:

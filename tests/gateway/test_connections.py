@@ -12,6 +12,8 @@ import aiohttp
 import pytest
 from gateway.conftest import TEXT
 
+from aegaeon_gateway.http.connection import Connection
+
 BODY = json.dumps({"model": "tiny", "prompt": "hi", "max_tokens": 200}).encode()
 HANG_S = 60
 
@@ -237,3 +239,16 @@ async def test_health_answers_during_hundreds_of_slow_connections(pool: Any) -> 
         assert response.status == 200
     for _, writer in dripping:
         writer.close()
+
+
+@limited(idle_s=0.2)
+async def test_a_gateway_that_can_end_no_connections_any_more_ends(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def defect(connection: Connection, now: float) -> None:
+        raise ZeroDivisionError(f"{connection} at {now}")
+
+    monkeypatch.setattr(Connection, "look", defect)
+    _, writer = await asyncio.open_connection("127.0.0.1", pool.served.port)
+    async with asyncio.timeout(HANG_S):
+        first, _ = await asyncio.wait(pool.served.tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert isinstance(first.pop().exception(), ZeroDivisionError)
+    writer.close()

@@ -1,13 +1,19 @@
 """A session on a transport that a test plays, for what takes too long."""
 
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import pytest
 from picker.hostile import DATA, HELLO, body_request, frame, grpc_message, open_stream, settings, window
 
+from aegaeon_cli.demo.stack import free_port
+from aegaeon_picker.__main__ import _run
 from aegaeon_picker.fleet import Endpoint, Fleet
 from aegaeon_picker.metrics import Metrics
 from aegaeon_picker.server import Picker
+from aegaeon_picker.transport import server
 from aegaeon_picker.transport.budget import Budget
 from aegaeon_picker.transport.connection import Connection
 from aegaeon_picker.transport.limits import Limits, Reason
@@ -112,3 +118,24 @@ def test_a_fault_closes_the_connection_and_what_comes_after_it_is_not_read() -> 
     written = len(wire.written)
     wire.connection.data_received(window(0, 1) * 1000)
     assert len(wire.written) == written
+
+
+async def test_a_picker_that_can_end_no_connections_any_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def defect(connection: Connection) -> None:
+        raise ZeroDivisionError(connection.address)
+
+    monkeypatch.setattr(Connection, "check", defect)
+    monkeypatch.setattr(server, "_CHECK_S", 0.01)
+    port = free_port()
+    ports = f"127.0.0.1:{port}", f"127.0.0.1:{free_port()}", 0
+    picker = _run(Limits(), None, "default", "127.0.0.1:1", *ports, "off", 0.0, conformance=False)
+    running = asyncio.create_task(picker)
+    async with asyncio.timeout(60):
+        while not running.done():
+            with suppress(ConnectionError):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                await asyncio.wait([running], timeout=1.0)
+                writer.close()
+            await asyncio.sleep(0.01)
+    with pytest.raises(ZeroDivisionError, match=r"127\.0\.0\.1"):
+        await running

@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pytest
+
 from aegaeon_picker.transport.admission import Admission
 from aegaeon_picker.transport.limits import Limits, Rate, Reason
 from aegaeon_picker.transport.turns import Turns
@@ -109,3 +111,17 @@ def test_misbehaving_addresses_wait_longer_and_are_forgotten_later() -> None:
         doors.leave("a", False, 3)
     doors.forget(100)
     assert not doors._addresses
+
+
+def test_a_defect_of_one_connection_takes_no_turn_from_others() -> None:
+    loop = Loop()
+    taken = turns(loop)
+    assert taken.offer(Worker(loop, "a", 0.1))
+    broken, other = Worker(loop, "b", 0.1), Worker(loop, "c", 0.002)
+    assert all(map(taken.offer, (broken, other)))
+    broken.loop = None  # type: ignore[assignment]  # what it does next fails
+    with pytest.raises(AttributeError):
+        loop.round()
+    while other.left_s > 1e-9:
+        assert loop.soon
+        loop.round()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import grpc
@@ -200,6 +201,16 @@ async def test_heartbeats_keep_a_sidecar_alive(serve: Any, brain: Any) -> None:
             await asyncio.sleep(0.1)
         assert not brain.all_of(events.InstanceDown)
         assert brain.all_of(events.MemoryReported)[0] == events.MemoryReported(HERE, Memory(9, 0))
+
+
+async def test_sidecars_are_not_lost_because_the_scheduler_was_stopped_for_a_moment(serve: Any, brain: Any) -> None:
+    async with serve(brain, heartbeat_timeout_s=1) as stack:
+        sidecar = await stack.sidecar()
+        time.sleep(1.7)  # noqa: ASYNC251 - nothing of this process runs
+        await sidecar.report(heartbeat=engine_pb2.Heartbeat())
+        await brain.wait_for(events.MemoryReported)
+        assert not brain.all_of(events.InstanceDown)
+        await brain.wait_for(events.InstanceDown)  # it says nothing more
 
 
 async def test_reports_about_commands_of_an_earlier_stream_never_reach_the_core(serve: Any, brain: Any) -> None:

@@ -32,7 +32,7 @@ from aegaeon_sidecar.domain.errors import SourceError, WeightsError
 from aegaeon_sidecar.domain.monitor import Monitor
 from aegaeon_sidecar.engine.engine import Engine
 from aegaeon_sidecar.weights import retries
-from aegaeon_sidecar.weights.models import Model
+from aegaeon_sidecar.weights.models import Adapter, Model
 from aegaeon_sidecar.weights.phases import Phases
 from aegaeon_sidecar.weights.retries import Tries, folder_state
 from aegaeon_sidecar.weights.sources import Located
@@ -333,6 +333,24 @@ def test_long_failing_retries_become_rarer() -> None:
         watch._round(float(now))
     assert 10 < len(at) < 20
     assert at[-1] - at[-2] > retries.WRONG_PAUSE_S * 0.8
+
+
+def test_a_source_that_was_corrected_does_not_wait_for_the_next_try_of_the_former_one() -> None:
+    table, at = ModelTable(Monitor()), list[int]()
+    wrong, unavailable = (ModelSpec("m", HttpSource(f"http://h/{folder}")) for folder in ("none", "m"))
+    table.models["m"] = Model(wrong, ModelPhase.FAILED)
+    now = 0
+
+    def again(model: Model | Adapter) -> None:
+        at.append(now)
+
+    watch = retries.Retries(table, again, lambda: None)
+    for now in range(1, 3600):
+        watch._round(float(now))
+    table.models["m"] = Model(unavailable, ModelPhase.FAILED, transient=True)
+    for now in range(3600, 3620):
+        watch._round(float(now))
+    assert at[-1] >= 3600
 
 
 def test_a_folders_state_tells_a_change_of_any_file_of_a_model_and_why_a_folder_cannot_be_read(tmp_path: Path) -> None:

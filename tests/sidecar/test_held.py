@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from pathlib import Path
 from typing import cast
+
+from sidecar.rig import Rig, config, inside, ready
 
 from aegaeon_sidecar.domain.catalog import DirectorySource, ModelSpec
 from aegaeon_sidecar.domain.monitor import Monitor
 from aegaeon_sidecar.models.weight_files import WeightFiles
 from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.held import Held
+from aegaeon_sidecar.weights.image_folder import ImageFolder
 from aegaeon_sidecar.weights.models import Model
 from aegaeon_sidecar.weights.table import ModelTable
 
@@ -66,3 +70,17 @@ def test_a_heartbeat_waits_for_the_caches_folder_without_keeping_a_new_attachmen
     assert received == [None]
     assert held.news() == ["m"]
     assert held.news() is None
+
+
+async def test_a_sidecar_is_heard_while_another_one_has_the_caches_folder_locked(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    """As one has that evicts a large image: for longer than a silent engine counts as alive."""
+    async with inside(config(folder)):
+        link = await ready(scheduler, tiny_models["llama"])
+        await link.until(lambda: link.held[-1:] == [{"m"}])
+        with ImageFolder(folder / "segments", 0).locked():
+            (folder / "segments" / "changed").touch()
+            before = link.heartbeats
+            async with asyncio.timeout(PATIENCE_S):
+                await link.until(lambda: link.heartbeats >= before + 5)

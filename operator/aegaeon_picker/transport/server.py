@@ -56,6 +56,10 @@ class Server:
             self._loop.create_task(self._check()),
         ]
 
+    async def failed(self) -> None:
+        """Until a defect has ended the task that accepts connections, or the one that ends them, and raises that."""
+        await asyncio.gather(*self._tasks)
+
     async def stop(self, grace_s: float) -> None:
         """Take no more calls; those that are open have `grace_s` to end."""
         await _cancel([self._tasks[0], *self._connecting])

@@ -64,6 +64,13 @@ class Turns:
         self._waiting.setdefault(worker.address, deque()).append(worker)
 
     def _run(self) -> None:
+        try:
+            self._work()
+        finally:  # also behind a defect of one connection
+            if self._queued:
+                self._call_soon(self._run)
+
+    def _work(self) -> None:
         until = self._clock() + _LOOP_S
         while self._queued and (now := self._clock()) < until:
             address, workers = next(iter(self._waiting.items()))
@@ -75,5 +82,3 @@ class Turns:
             if worker.work(now + _SLICE_S):
                 self._queued.add(worker)
                 self._waiting.setdefault(address, deque()).append(worker)
-        if self._queued:
-            self._call_soon(self._run)

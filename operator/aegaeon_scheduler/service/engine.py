@@ -200,14 +200,22 @@ class EngineService(engine_pb2_grpc.EngineServicer):
 
     def _watch(self, attachment: Attachment) -> None:
         attachment.heard_at = self._driver.clock()
-        attachment.timer = asyncio.get_running_loop().call_later(self._silence_s, self._listen, attachment)
+        self._listen_after(self._silence_s, attachment)
 
-    def _listen(self, attachment: Attachment) -> None:
-        left = attachment.heard_at + self._silence_s - self._driver.clock()
+    def _listen_after(self, seconds: float, attachment: Attachment) -> None:
+        due = self._driver.clock() + seconds
+        attachment.timer = asyncio.get_running_loop().call_later(seconds, self._listen, attachment, due)
+
+    def _listen(self, attachment: Attachment, due: float) -> None:
+        """A silent one is gone, unless it was this process that was stopped: what came meanwhile is read first."""
+        now = self._driver.clock()
+        left = attachment.heard_at + self._silence_s - now
+        if now - due > self._silence_s / 2:
+            left = max(left, self._silence_s / 4)
         if left <= 0:
             self._gone(attachment.instance)
         else:
-            attachment.timer = asyncio.get_running_loop().call_later(left, self._listen, attachment)
+            self._listen_after(left, attachment)
 
     def _broke(self, attachment: Attachment) -> None:
         """The stream ended, by either side. One that was replaced or given up belongs to no instance any more."""

@@ -149,15 +149,18 @@ class Engine:
             self._held.forget()
             return hello(self._config, self._make, self._incarnation, self._started, self._segment.name, self.state)
 
-    def heartbeat(self) -> list[reports.Report]:
-        """That it lives, what is free, and what the host cache holds when that has changed. Not on the event loop: the
-        cache's folder may be locked by another sidecar."""
-        held = self._held.news()  # first: a later attachment is not to be taken for this one
+    def heartbeat(self) -> reports.Heartbeat:
+        """That it lives, and what is free. Not on the event loop: it waits for the engine's lock."""
         with self.state.monitor.changed:
             self.state.kv.sequences.reclaim_loans()
         self.state.outside.sample()
-        changed = [] if held is None else [reports.HostCache(tuple(held))]
-        return [reports.Heartbeat(self.state.memory()), *changed]
+        return reports.Heartbeat(self.state.memory())
+
+    def host_cache(self) -> reports.HostCache | None:
+        """What the host cache holds when that has changed. It waits while another sidecar has the cache's folder
+        locked: for seconds, where that evicts a large image."""
+        held = self._held.news()
+        return None if held is None else reports.HostCache(tuple(held))
 
     def park(self) -> None:
         """The scheduler has been unavailable for longer than the lease: KV goes to the host, where it is held."""

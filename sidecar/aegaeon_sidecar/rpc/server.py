@@ -126,6 +126,7 @@ class Attachment:
                 ("commands", self._commands(call, self._number, leader)),
                 ("reports", self._reports(call)),
                 ("heartbeats", self._heartbeats()),
+                ("host cache", self._host_cache()),
                 ("leader", self._leaders.lost(leader)),
             )
         ]
@@ -159,8 +160,13 @@ class Attachment:
     async def _heartbeats(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat_s)
-            for report in await asyncio.to_thread(self._engine.heartbeat):
-                self._outbox.post(report)
+            self._outbox.post(await asyncio.to_thread(self._engine.heartbeat))
+
+    async def _host_cache(self) -> None:
+        while True:
+            await asyncio.sleep(self._heartbeat_s)
+            if (changed := await asyncio.to_thread(self._engine.host_cache)) is not None:
+                self._outbox.post(changed)
 
 
 async def _write(call: Call, reports: Iterable[pb.Report]) -> None:

@@ -1,4 +1,4 @@
-"""Tracks which catalog models the node's host cache holds: looked up after possible changes, reported at heartbeats."""
+"""Tracks which catalog models the node's host cache holds: looked up after possible changes, and reported."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from aegaeon_sidecar.domain.catalog import DirectorySource, ModelPhase
+from aegaeon_sidecar.domain.catalog import DirectorySource, ModelPhase, Source
 from aegaeon_sidecar.models.states import FileState
 from aegaeon_sidecar.weights.models import Adapter, Model
 from aegaeon_sidecar.weights.table import ModelTable
@@ -78,7 +78,7 @@ class Retries:
         self._again = again
         self._crashed = crashed
         self._stop = threading.Event()
-        self._tries: dict[str, Tries] = {}
+        self._tries: dict[tuple[str, Source], Tries] = {}  # of another source under the same name nothing is known
         self._thread = threading.Thread(target=self._run, name="retries", daemon=True)
 
     def start(self) -> None:
@@ -106,17 +106,14 @@ class Retries:
         for model in failed:
             if not model.trying:
                 self._look_after(model, now_s)
-            elif (tries := self._tries.get(model.name)) is not None:
+            elif (tries := self._tries.get((model.name, model.spec.source))) is not None:
                 tries.failed_s = now_s  # a try that takes long serves no request meanwhile
-        for name in [name for name, tries in self._tries.items() if now_s - tries.failed_s > _CALM_S]:
-            del self._tries[name]
+        for key in [key for key, tries in self._tries.items() if now_s - tries.failed_s > _CALM_S]:
+            del self._tries[key]
 
     def _look_after(self, model: Model | Adapter, now_s: float) -> None:
         source = model.spec.source
-        far = not isinstance(source, DirectorySource)
-        tries = self._tries.setdefault(model.name, Tries(far, _jitter))
-        if tries.far is not far:  # another source under the same name
-            tries = self._tries[model.name] = Tries(far, _jitter)
+        tries = self._tries.setdefault((model.name, source), Tries(not isinstance(source, DirectorySource), _jitter))
         state = folder_state(Path(source.directory)) if isinstance(source, DirectorySource) else ()
         if not tries.due(now_s, state, transient=model.transient):
             return

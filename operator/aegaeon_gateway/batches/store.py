@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _PART_BYTES = 5 << 20  # the least that S3 takes as a part of an upload
 _CLIENT: ClientConfig = {"connect_timeout": "10s", "timeout": "60s"}
 
@@ -34,7 +37,10 @@ class Entry(NamedTuple):
 
 
 class Store:
-    """Keys are texts with slashes. Every method raises UnavailableError when the store cannot be reached."""
+    """Keys are texts with slashes. Every method raises UnavailableError when the store cannot be reached.
+
+    A `put` or `create` that is cancelled is over, done or not, when its caller goes on.
+    """
 
     def __init__(self, objects: LocalStore | S3Store) -> None:
         self._objects = objects
@@ -65,13 +71,13 @@ class Store:
     async def put(self, key: str, data: bytes) -> None:
         """Write an object, in place of any before."""
         with _errors():
-            await self._objects.put_async(key, data)
+            await _to_its_end(self._objects.put_async(key, data))
 
     async def create(self, key: str, data: bytes) -> bool:
         """Write an object that is not there; False when it is. Of several writers one gets True."""
         with _errors():
             try:
-                await self._objects.put_async(key, data, mode="create", use_multipart=False)
+                await _to_its_end(self._objects.put_async(key, data, mode="create", use_multipart=False))
             except AlreadyExistsError:
                 return False
             return True
@@ -136,6 +142,16 @@ def _bucket(given: Bucket) -> S3Store:
         return S3Store(given.bucket, prefix=given.prefix.strip("/") or None, config=config, client_options=client)
     except BaseError as error:
         raise ConfigError(f"batches.s3: {sentence(error)}") from error
+
+
+async def _to_its_end(write: Awaitable[T]) -> T:
+    """Cancelling does not take back what has begun: it would land behind what its caller does next."""
+    task = asyncio.ensure_future(write)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise
 
 
 @contextmanager

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -93,6 +97,38 @@ async def test_the_least_recently_used_models_are_evicted(
     places = directories(tmp_path)
     first, second, third = [await places.get(http(web.address.replace("tiny", name))) for name in ("a", "b", "c")]
     assert (first.exists(), second.exists(), third.exists()) == (False, True, True)
+
+
+async def test_what_a_fetch_left_that_was_killed_is_removed_and_keeps_no_room(
+    web: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was counted and never removed, so that in the end no model's files were kept for another's sake."""
+    monkeypatch.setattr(remote_module, "_FETCHED_BYTES", 1 << 20)
+    old, young = tmp_path / "fetched" / "part-killed", tmp_path / "fetched" / "part-under-way"
+    for part in (old, young):
+        part.mkdir(parents=True)
+    (old / "tokenizer.json").write_bytes(bytes(2 << 20))
+    os.utime(old, (1.0, 1.0))
+    places = directories(tmp_path)
+    first = await places.get(http(web.address))
+    second = await places.get(http(f"{web.address}/"))
+    assert first != second
+    assert (first.is_dir(), second.is_dir(), old.exists(), young.exists()) == (True, True, False, True)
+
+
+def test_two_fetches_of_the_same_files_that_end_at_once_are_one(
+    web: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model is loaded ahead, and a request for it comes meanwhile."""
+    source, folder, outbound = http(web.address), tmp_path / "fetched", Outbound(Policy(EVERYWHERE))
+    both_are_here = threading.Barrier(2, timeout=10)
+    monkeypatch.setattr(remote_module, "_make_room", lambda folder: both_are_here.wait())
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(20):
+            both = [threads.submit(remote_module.fetch, source, folder, outbound) for _ in range(2)]
+            [directory] = {one.result() for one in both}
+            assert [path for path in folder.iterdir()] == [directory]
+            shutil.rmtree(directory)
 
 
 async def test_slow_sources_do_not_block_others(web: Server, tmp_path: Path) -> None:

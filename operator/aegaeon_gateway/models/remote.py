@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -115,10 +116,19 @@ def fetch(source: ModelSource, folder: Path, outbound: Outbound) -> Path:
     ):
         _fill(Path(part), _get(source, client, outbound.ambient))
         _make_room(folder)
-        if not directory.is_dir():
-            Path(part).rename(directory)  # whole or not at all
-            Path(part).mkdir()  # for TemporaryDirectory to remove
+        _publish(Path(part), directory)
     return directory
+
+
+def _publish(part: Path, directory: Path) -> None:
+    """Whole or not at all; another one that has brought the same meanwhile was first."""
+    try:
+        part.rename(directory)
+    except OSError:
+        if not directory.is_dir():
+            raise
+    else:
+        part.mkdir()  # for TemporaryDirectory to remove
 
 
 def _fill(part: Path, get: Get) -> None:
@@ -132,11 +142,12 @@ def _fill(part: Path, get: Get) -> None:
 
 
 def _make_room(folder: Path) -> None:
-    """For one model more."""
+    """For one model more. What a fetch has left that was killed, and is older than one may take, goes in any case."""
     sizes = {path: _size(path) for path in folder.iterdir() if path.is_dir()}
-    taken = sum(sizes.values())
+    taken, living_ns = sum(sizes.values()), time.time_ns() - int(2 * _MODEL_S * 1e9)
     for path in sorted(sizes, key=_changed_at):
-        if taken > _FETCHED_BYTES and not path.name.startswith("part-"):
+        part = path.name.startswith("part-")
+        if _changed_at(path) < living_ns if part else taken > _FETCHED_BYTES:
             shutil.rmtree(path, ignore_errors=True)
             taken -= sizes[path]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,6 +95,18 @@ async def test_the_least_recently_used_models_are_evicted(
     places = directories(tmp_path)
     first, second, third = [await places.get(http(web.address.replace("tiny", name))) for name in ("a", "b", "c")]
     assert (first.exists(), second.exists(), third.exists()) == (False, True, True)
+
+
+async def test_what_a_killed_gateway_left_half_fetched_is_removed(web: Server, tmp_path: Path) -> None:
+    left, filled = tmp_path / "fetched" / "part-left", tmp_path / "fetched" / "part-filled"
+    for folder in (left, filled):
+        folder.mkdir(parents=True)
+        (folder / "tokenizer.json").write_bytes(b" " * 60_000)
+    long_ago = time.time() - 3600
+    os.utime(left, (long_ago, long_ago))
+    await directories(tmp_path).get(http(web.address))
+    assert not left.exists()
+    assert filled.exists(), "another gateway of this machine may fill it"
 
 
 async def test_slow_sources_do_not_block_others(web: Server, tmp_path: Path) -> None:

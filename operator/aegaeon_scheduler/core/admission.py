@@ -54,7 +54,7 @@ class Admission:
         if self._starting(seq):
             return self._pool.now < seq.arrival + self._pool.config.start_s
         since = self._pool.now - self._pool.config.restart_s
-        return not self._bounds and any(lost_at > since for lost_at in self._pool.missing.values())
+        return not self._bounds and any(lost.since > since for lost in self._pool.missing.values())
 
     def _starting(self, seq: Sequence) -> bool:
         """Whether nothing serves its model, and an engine is started for what waits."""

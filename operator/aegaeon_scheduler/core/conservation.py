@@ -26,6 +26,7 @@ def _contradictions(pool: Pool, policy: Policy) -> Iterator[str]:
         yield from _of_commands(pool, inst)
         yield from _of_places(pool, inst)
     yield from _of_sequences(pool, policy)
+    yield from _of_held(pool)
     if not pool.fleet.agrees():
         yield "the instances that may take a model are others than those that were found"
     yield from policy.check(pool.now)
@@ -86,6 +87,15 @@ def _of_sequences(pool: Pool, policy: Policy) -> Iterator[str]:
             yield f"{seq.id} is a suspect, but gone or cleared"
     if (queued := sum(1 for s in pool.sequences.values() if s.stage is Stage.QUEUED)) != pool.queued:
         yield f"{queued} sequences are queued, the counter says {pool.queued}"
+
+
+def _of_held(pool: Pool) -> Iterator[str]:
+    """What no gateway has claimed."""
+    at_instances = {(seq, inst.id) for inst in pool.instances.values() for seq in inst.held}
+    if at_instances != {(seq, instance) for seq, holders in pool.held.items() for instance in holders}:
+        yield "what instances hold without a claim is not what the pool lists"
+    if empty := [seq for seq, holders in pool.held.items() if not holders]:
+        yield f"{empty[0]} is listed as held, by no instance"
 
 
 def _of_model(pool: Pool, model: Model, running: int) -> Iterator[str]:

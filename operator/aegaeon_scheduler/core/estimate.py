@@ -5,6 +5,8 @@ Coefficients are configured or default, and refined from reports: see fit.py. Ea
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig
 from aegaeon_scheduler.core.datasheet import guess
 from aegaeon_scheduler.core.domain import Footprint, ModelName
@@ -116,6 +118,11 @@ class Estimates:
     def size(self, model: ModelName, footprint: Footprint) -> None:
         """What guesses for the model begin with, on devices where it has no estimate yet."""
         self._sizes[model] = footprint
+
+    def keep_only(self, models: Container[str]) -> None:
+        """Forget the others, which left the catalog."""
+        self._table = {key: estimate for key, estimate in self._table.items() if key[0] in models}
+        self._sizes = {model: size for model, size in self._sizes.items() if model in models}
 
     def of(self, model: ModelName, device: str) -> Estimate:
         """The estimate of this pair."""

@@ -5,7 +5,7 @@ A node without reports counts as holding every model that it serves, so that thi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from aegaeon_scheduler.core.domain import ModelName
 
@@ -24,6 +24,10 @@ class Hosts:
     def report(self, node: str, cached: Iterable[ModelName]) -> None:
         """The whole list of one node."""
         self._cached[node] = frozenset(cached)
+
+    def keep_only(self, nodes: Container[str]) -> None:
+        """Forget what the others said: a cluster that scales gives every node that comes a new name."""
+        self._cached = {node: cached for node, cached in self._cached.items() if node in nodes}
 
     def cached(self, node: str) -> frozenset[ModelName] | None:
         """What the node said it holds; None when it never did."""

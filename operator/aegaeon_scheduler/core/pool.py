@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from aegaeon_scheduler.core.commands import Body, Command, Send
 from aegaeon_scheduler.core.config import SchedulerConfig
@@ -11,6 +12,13 @@ from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.fleet import Fleet
 from aegaeon_scheduler.core.hosts import Hosts
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence
+
+
+class Missing(NamedTuple):
+    """Where an instance was that is gone, and since when that is so."""
+
+    node: str
+    since: float
 
 
 class Pool:
@@ -28,7 +36,7 @@ class Pool:
         self.suspects: dict[SeqId, Sequence] = {}  # those that run alone, see suspects.py
         self.parked: dict[SeqId, Sequence] = {}  # prefilled, on a source's host tier, no decode instance yet
         self.next_ids: dict[InstanceId, int] = {}  # of instances that are gone
-        self.missing: dict[InstanceId, float] = {}  # instances that are gone, and since when
+        self.missing: dict[InstanceId, Missing] = {}  # instances that are gone, and may be back
         self.out: list[Command] = []
         self.now = 0.0
         self.began: float | None = None  # time of the first event
@@ -47,6 +55,13 @@ class Pool:
         """Something changed that may let the policy move models or sequences: a pass as soon as may be."""
         if self.pass_at is not None:
             self.pass_at = min(self.pass_at, max(self.now, self.pass_from))
+
+    def unhold(self, instance: InstanceId, seq: SeqId) -> None:
+        """The instance holds it no longer without a gateway's claim."""
+        holders = self.held.get(seq, {})
+        holders.pop(instance, None)
+        if not holders:
+            self.held.pop(seq, None)
 
     def tick(self) -> int:
         """A number that rises: order of use and of arrival."""

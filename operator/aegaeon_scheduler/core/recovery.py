@@ -14,7 +14,7 @@ from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.nodes import strand
 from aegaeon_scheduler.core.policies import Policy
-from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.pool import Missing, Pool
 from aegaeon_scheduler.core.residency import Residency
 from aegaeon_scheduler.core.shared_weights import entered, show, unshow
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, SharedWeights, Weights
@@ -54,6 +54,7 @@ class Recovery:
                 self._policy.reshaped(self._pool.models[name])
             else:
                 self._pool.models[name] = Model(config, self._pool.now)
+        self._pool.estimates.keep_only(listed)
 
     def _withdraw(self, model: Model, code: RejectCode, reason: str) -> None:
         for seq in [s for s in self._pool.sequences.values() if s.model is model]:
@@ -200,14 +201,14 @@ class Recovery:
             return
         self._pool.fleet.changed()
         self._pool.next_ids[instance] = inst.next_id
-        self._miss(instance)
+        self._miss(inst)
         for weights in inst.weights.values():
             weights.model.holders.pop(instance, None)
         for model in self._pool.models.values():
             model.failed.pop(instance, None)
             inst.leave(model)
         for held in inst.held.values():
-            self._pool.held.get(held.seq, {}).pop(instance, None)
+            self._pool.unhold(instance, held.seq)
         self._policy.instance_down(inst)
         if died and not inst.draining:
             for seq in _ran(inst):
@@ -224,11 +225,13 @@ class Recovery:
             self._life.lose(seq, f"{instance} {why} before its KV was copied", blame=0)
         self._refit()
 
-    def _miss(self, instance: InstanceId) -> None:
-        """It may be back, and so may others that are not gone for too long."""
-        now, missing = self._pool.now, self._pool.missing
-        recent = {other: at for other, at in missing.items() if at > now - self._pool.config.restart_s}
-        self._pool.missing = {**recent, instance: now}
+    def _miss(self, inst: Instance) -> None:
+        """It may be back, and so may others that are not gone for too long. What their nodes' hosts hold is kept."""
+        pool, since = self._pool, self._pool.now - self._pool.config.restart_s
+        recent = {other: lost for other, lost in pool.missing.items() if lost.since > since}
+        pool.missing = {**recent, inst.id: Missing(inst.node, pool.now)}
+        staying = {other.node for other in pool.instances.values()}
+        pool.hosts.keep_only(staying.union(lost.node for lost in pool.missing.values()))
 
     def _back_to_source(self, seq: Sequence, source: Instance) -> None:
         self._policy.forget(seq)
@@ -314,10 +317,7 @@ class Recovery:
 
     def _unhold(self, inst: Instance, held: Held) -> None:
         inst.held.pop(held.seq, None)
-        holders = self._pool.held.get(held.seq, {})
-        holders.pop(inst.id, None)
-        if not holders:
-            self._pool.held.pop(held.seq, None)
+        self._pool.unhold(inst.id, held.seq)
 
     def expire(self, instance: InstanceId, held: Held, reason: str = "no gateway claimed it") -> None:
         """Close a sequence that an instance holds and no gateway claims."""

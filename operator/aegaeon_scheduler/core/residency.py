@@ -54,7 +54,7 @@ class Residency:
         """Tell an instance of a sequence; the driver adds the prompt."""
         held = inst.held.pop(seq.id, None)
         if held is not None:
-            self._pool.held.get(seq.id, {}).pop(inst.id, None)
+            self._pool.unhold(inst.id, seq.id)
             self._pool.send(inst, Close(seq.id, held.epoch), "an older copy that is not gone on with")
         if seq.source is None:
             seq.handle_of = None  # a handle is good for one epoch

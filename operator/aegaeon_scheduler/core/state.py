@@ -370,5 +370,7 @@ class Instance:
     def leave(self, model: Model) -> None:
         """Nothing is known of a model here."""
         self.phases.pop(model.name, None)
-        self.cold.discard(model.name)
+        self.failures.pop(model.name, None)
+        for names in (self.cold, self.tried, self.decoded):
+            names.discard(model.name)
         model.cached.pop(self.id, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import astuple, dataclass
 from functools import partial
 
@@ -22,6 +23,8 @@ _ENDS = (
     ("choice_output_tokens", "Length of its output", _LENGTHS),
 )
 
+LINGER_S = 600.0
+"""for so long series of a model or tenant that is gone stay: scrapes meanwhile have its last values"""
 # What stock endpoint pickers read: the model server protocol of the Gateway API Inference Extension. One series each,
 # live at every scrape, since a picker that sees none for 200 ms takes the pod for full.
 _PICKER = """\
@@ -94,6 +97,7 @@ class ModelMetrics:
 
     def used(self, tenant: str, prompt_tokens: int, output_tokens: int) -> None:
         """What one request is billed for; `tenant` is empty for a client without a key."""
+        self._metrics.tenants.add(tenant)
         self._used.labels(tenant, self._model, "prompt").inc(prompt_tokens)
         self._used.labels(tenant, self._model, "output").inc(output_tokens)
 
@@ -129,12 +133,36 @@ class Metrics:
         self.kv_used = 0.0  # of the pool, as the scheduler says
         self.late = 0  # online tokens after their deadline
         self._models: dict[str, ModelMetrics] = {}
+        self.tenants: set[str] = set()  # those that were billed
+        self._gone: dict[tuple[str, str], float] = {}  # label and value, and since when
+        of_models = (self.ttft, self.tbt, self.queue_wait, self.tokens, self.on_time, self.requests, self.ended)
+        self._labelled = {
+            "model": (*of_models, self.used, self.prompts, *self.ends, self.open_streams),
+            "tenant": (self.used,),
+        }
 
     def of(self, model: str) -> ModelMetrics:
         """The metrics of a model of the catalog (never of a name that a client made up)."""
         if model not in self._models:
             self._models[model] = ModelMetrics(self, model)
         return self._models[model]
+
+    def follow(self, models: Collection[str], tenants: Collection[str], now: float) -> None:
+        """These are there; the series of those that have been gone for LINGER_S go. `now`: monotonic seconds."""
+        gone = [("model", name) for name in self._models if name not in models]
+        gone += [("tenant", name) for name in self.tenants if name not in tenants]
+        self._gone = {one: self._gone.get(one, now) for one in gone}
+        for (label, name), since in self._gone.items():
+            if now - since > LINGER_S:
+                self._forget(label, name)
+
+    def _forget(self, label: str, name: str) -> None:
+        for metric in self._labelled[label]:
+            metric.remove_by_labels({label: name})
+        if label == "model":
+            del self._models[name]
+        else:
+            self.tenants.discard(name)
 
     @property
     def models(self) -> list[str]:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -40,6 +40,7 @@ from aegaeon_gateway.workers.supervisor import Starter, start_process
 from aegaeon_gateway.workers.wire import Limit
 from aegaeon_proto.pages import Pages
 from aegaeon_proto.tracing import Tracing
+from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ async def run(config: GatewayConfig, stop: asyncio.Event) -> None:
 
 
 class Served:
-    """A running gateway: the port it listens on, its open requests, what it knows of models, its background tasks."""
+    """A running gateway: its port, its open requests, what it knows of models, its metrics, its background tasks."""
 
     def __init__(self, port: int, open_: OpenRequests, gateway: Gateway, tasks: list[asyncio.Task[None]]) -> None:
         self.port = port
@@ -68,6 +69,7 @@ class Served:
         self.limits = gateway.limits
         self.intake = gateway.intake
         self.texts = gateway.texts
+        self.metrics = gateway.metrics
         self.tasks = tasks
 
 
@@ -106,10 +108,10 @@ def _gateway(config: GatewayConfig, open_: OpenRequests, buckets: Buckets, start
     metrics.registry.register(VllmNames(metrics, open_.load_by_model))
     workers = WorkerPool(_pool_config(config), start_workers)
     texts = Texts(workers, config.hub_cache, config.fetched, config.outbound)
-    catalog = Catalog(on_change=texts.keep)
     tenants = Tenants(
         TenantsFile(Path(config.tenants) if config.tenants else None), by_scheduler=config.tenants_by_scheduler
     )
+    catalog = Catalog(on_change=_catalog_changed(texts, tenants, open_, metrics))
     link = SchedulerLink(
         name=config.name,
         targets=(config.scheduler, *config.standbys),
@@ -129,6 +131,19 @@ def _gateway(config: GatewayConfig, open_: OpenRequests, buckets: Buckets, start
     tracing = Tracing(config.tracing, "aegaeon-gateway", config.name)
     batches = KeptBatches.open(config.batches) if config.batches else None
     return Gateway(config, catalog, texts, workers, intake, link, metrics, tenants, limits, tracing, kept, batches, now)
+
+
+def _catalog_changed(
+    texts: Texts, tenants: Tenants, open_: OpenRequests, metrics: Metrics
+) -> Callable[[list[ModelStatus]], None]:
+    def changed(models: list[ModelStatus]) -> None:
+        texts.keep(models)
+        if tenants.known:
+            served = {model.spec.name for model in models} | {generation.request.model for generation in open_}
+            names = {"", *(tenant.name for tenant in tenants.current().tenants)}  # "": clients without a key
+            metrics.follow(served, names, time.monotonic())
+
+    return changed
 
 
 def _runner(gateway: Gateway, open_: OpenRequests, access_log: AccessLog) -> Iterator[BatchRunner]:

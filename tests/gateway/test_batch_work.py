@@ -17,7 +17,7 @@ from aegaeon_gateway.batches.keys import BatchKeys
 from aegaeon_gateway.batches.lease import Lease, LeaseLostError, Leases
 from aegaeon_gateway.batches.pages import Asked, new_id, page
 from aegaeon_gateway.batches.records import Order
-from aegaeon_gateway.batches.runner import sweep_batches
+from aegaeon_gateway.batches.runner import BatchRunner, sweep_batches
 from aegaeon_gateway.batches.settings import BatchSettings, batch_settings
 from aegaeon_gateway.batches.store import Store, open_store
 from aegaeon_gateway.batches.throttle import Pressure, Throttle, next_limit
@@ -203,6 +203,17 @@ async def test_another_gateway_takes_over_a_lease_that_shows_no_life(world: Worl
     await taken.release()
     both = await asyncio.gather(world.claim(order, "a"), world.claim(order, "b"))
     assert len([lease for lease in both if lease]) == 1
+
+
+async def test_a_gateway_forgets_the_leases_of_batches_that_others_have_ended(world: World) -> None:
+    others = BatchRunner(world.tools(Throttle(1)), "other", Pressure, asyncio.Event())
+    order = await world.order(jsonl(request(0)))
+    work = await world.work(order)
+    await others._look()
+    assert list(others._leases._seen) == [BatchKeys("red", order.id).leases]
+    await work.run()
+    await others._look()
+    assert not others._leases._seen
 
 
 @pytest.mark.parametrize("state", ["expired", "cancelled"])

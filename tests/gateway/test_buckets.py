@@ -82,6 +82,16 @@ async def test_a_request_that_would_wait_too_long_takes_no_tokens(buckets: Bucke
         assert (await buckets.take("k", 5, SLOWLY, 10, 1e3)).wait_s == pytest.approx(5e3, abs=60)
 
 
+async def test_buckets_of_tenants_that_are_gone_are_not_kept() -> None:
+    now = 0.0
+    buckets = MemoryBuckets(lambda: now)
+    for number in range(10_000):
+        now += 10.0
+        assert (await buckets.take(f"tenant {number}", 10, 0.1, 10, 0)).wait_s == 0  # full again in 100 s
+    assert len(buckets._full) < 200
+    assert (await buckets.take("tenant 9999", 10, 0.1, 10, 1e3)).wait_s == pytest.approx(100.0), "it is not full yet"
+
+
 async def test_keys_have_separate_buckets(buckets: Buckets) -> None:
     await buckets.take("a", 10, 1, 10, 0)
     assert (await buckets.take("b", 10, 1, 10, 0)).wait_s == 0

@@ -18,11 +18,13 @@ from aegaeon_operator.kube import certificates
 from aegaeon_operator.kube.client import Cluster
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.gather import live
+from aegaeon_operator.kube.statuses import Statuses
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.kube.writing import Writer
 from aegaeon_operator.pki import is_of
 from aegaeon_operator.reconcile.cluster.desired import desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Key
+from aegaeon_operator.reconcile.cluster.report import reports
 from aegaeon_proto.roles import Role
 
 Json = dict[str, Any]
@@ -134,6 +136,18 @@ async def test_a_secret_with_another_owner_is_left_alone() -> None:
         failures = await Writer(Cluster(api), Store(), lambda: 0.0).write(desired(observed(gpu_pool())), {})
     assert "was not made by us" in failures[ChildKey("Secret", "infra", "pool-config")]
     assert server.there[path]["data"] == {"theirs": ""}
+
+
+async def test_model_pools_that_come_and_go_are_not_remembered() -> None:
+    async with api_server(Server().answer) as api:
+        statuses = Statuses(Cluster(api), Store(), lambda: 0.0)
+        for day in range(5):
+            red = model_pool("red", "llama")
+            red["metadata"]["uid"] = f"red-{day}"
+            seen = observed(gpu_pool(), red)
+            await statuses.write(reports(seen, desired(seen), {}), lambda keys: None)
+            assert f"red-{day}" in statuses._written
+    assert len(statuses._written) == 2, "those of the pool and of the last one"
 
 
 async def test_a_refused_status_or_event_does_not_block_others() -> None:

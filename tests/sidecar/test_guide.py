@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -139,3 +140,33 @@ def test_a_tokenizer_that_changed_is_read_again(world: World, tmp_path: Path) ->
     after = world.masker.masks([SamplerState(guide=world.grammars.guide(copy, YES_OR_NO, lambda: None))], SIZE)
     assert after is not None
     assert after.refused
+
+
+def test_the_tokenizers_of_many_models_are_not_kept_by_their_grammars(tmp_path: Path) -> None:
+    """Each takes tens of MB, and every model's clients ask for a schema now and then."""
+    grammars, resident = Grammars(), []
+    for number in range(15):
+        folder = tmp_path / f"model-{number}"
+        folder.mkdir()
+        _write_large_tokenizer(folder / "tokenizer.json")
+        guide = grammars.guide(Vocabulary(folder, _LARGE), replace(YES_OR_NO, text="[0-9]+"), lambda: None)
+        guide.matcher()
+        del guide
+        resident.append(_resident_bytes())
+    each = (resident[3] - resident[0]) / 3
+    assert each > 4 << 20, "the first ones are kept"
+    assert resident[-1] - resident[6] < 4 * each, [size >> 20 for size in resident]
+
+
+_LARGE = 30_000
+
+
+def _write_large_tokenizer(path: Path) -> None:
+    vocab = {f"{number}x": number for number in range(_LARGE)}
+    model = {"type": "BPE", "vocab": vocab, "merges": [], "ignore_merges": True}
+    decoder = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    path.write_text(json.dumps({"version": "1.0", "added_tokens": [], "decoder": decoder, "model": model}))
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

@@ -26,6 +26,11 @@ def open_of(tenant: str) -> str:
     return f"{OPEN}/{of_tenant(tenant)}"
 
 
+def leases_of(open_: str) -> str:
+    """`BatchKeys.leases` of the batch with this `BatchKeys.open`."""
+    return f"{BATCHES}{open_.removeprefix(OPEN)}/leases"
+
+
 def file_record(tenant: str, id_: str) -> str:
     return f"{files_of(tenant)}/{id_}{RECORD}"
 

@@ -7,7 +7,7 @@ finds a higher term than its own gives up.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 import msgspec
@@ -79,6 +79,10 @@ class Leases:
             return None
         self._seen.pop(prefix, None)
         return Lease(self._store, prefix, term + 1, self._holder)
+
+    def keep_only(self, prefixes: Container[str]) -> None:
+        """Forget what was seen of others: batches that are over, whichever gateway ended them."""
+        self._seen = {prefix: sight for prefix, sight in self._seen.items() if prefix in prefixes}
 
     def _is_free(self, prefix: str, term: int, held: Held) -> bool:
         before, now = self._seen.get(prefix), self._clock()

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import msgspec
 
-from aegaeon_gateway.batches.keys import BATCHES, OPEN, BatchKeys
+from aegaeon_gateway.batches.keys import BATCHES, OPEN, BatchKeys, leases_of
 from aegaeon_gateway.batches.lease import Lease, LeaseLostError, Leases
 from aegaeon_gateway.batches.records import Order
 from aegaeon_gateway.batches.throttle import TICK_S, Pressure
@@ -60,7 +60,9 @@ class BatchRunner:
             self._wake.clear()
 
     async def _look(self) -> None:
-        for entry in await self._tools.store.entries(OPEN):
+        entries = await self._tools.store.entries(OPEN)
+        self._leases.keep_only({leases_of(entry.key) for entry in entries})
+        for entry in entries:
             if len(self._running) >= self._tools.settings.running:
                 return
             if entry.key not in self._running and (data := await self._tools.store.get(entry.key)) is not None:

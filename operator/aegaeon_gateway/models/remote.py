@@ -44,8 +44,10 @@ _NAMES = (
     "vocab.txt",
     "merges.txt",
 )
+_HALF = "part-"  # a folder that is being filled
 _FETCHED_BYTES = 4 << 30  # of all models; those fetched longest ago make room
 _MODEL_S = 300.0
+_ABANDONED_S = 2 * _MODEL_S  # a folder that has not changed for so long is of a process that was killed
 
 Get = Callable[[str, int], bytes | None]
 
@@ -112,7 +114,7 @@ def fetch(source: ModelSource, folder: Path, outbound: Outbound) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with (
         client.watch.within(_MODEL_S, "fetching its small files"),
-        TemporaryDirectory(dir=folder, prefix="part-") as part,
+        TemporaryDirectory(dir=folder, prefix=_HALF) as part,
     ):
         _fill(Path(part), _get(source, client, outbound.ambient))
         _make_room(folder)
@@ -142,12 +144,12 @@ def _fill(part: Path, get: Get) -> None:
 
 
 def _make_room(folder: Path) -> None:
-    """For one model more. What a fetch has left that was killed, and is older than one may take, goes in any case."""
+    """For one model more. What was abandoned half-way goes in any case."""
     sizes = {path: _size(path) for path in folder.iterdir() if path.is_dir()}
-    taken, living_ns = sum(sizes.values()), time.time_ns() - int(2 * _MODEL_S * 1e9)
+    taken, abandoned_ns = sum(sizes.values()), time.time_ns() - int(_ABANDONED_S * 1e9)
     for path in sorted(sizes, key=_changed_at):
-        part = path.name.startswith("part-")
-        if _changed_at(path) < living_ns if part else taken > _FETCHED_BYTES:
+        half = path.name.startswith(_HALF)
+        if _changed_at(path) < abandoned_ns if half else taken > _FETCHED_BYTES:
             shutil.rmtree(path, ignore_errors=True)
             taken -= sizes[path]
 

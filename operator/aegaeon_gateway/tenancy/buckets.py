@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 _PREFIX = "aegaeon:bucket:"
 _TIMEOUT_S = 0.25
+_SPARE = 64  # buckets beside twice as many as were not full, before those that are full are looked for
 # KEYS[1]; ARGV: amount, rate per second, size, longest wait (all numbers). Returns Taken, each as text.
 _TAKE = """
 local time = redis.call('TIME')
@@ -58,11 +59,12 @@ class Buckets(Protocol):
 
 
 class MemoryBuckets:
-    """Of one process."""
+    """Of one process. A bucket that is full is as good as none, and goes: tenants and models come and go."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._full: dict[str, float] = {}
+        self._most = _SPARE
 
     async def take(self, key: str, amount: float, rate: float, size: float, longest_s: float) -> Taken:
         """See Buckets."""
@@ -72,6 +74,9 @@ class MemoryBuckets:
         full = start
         if wait <= longest_s:
             full = self._full[key] = start + amount / rate
+        if len(self._full) > self._most:
+            self._full = {one: at for one, at in self._full.items() if at > now}
+            self._most = 2 * len(self._full) + _SPARE
         return Taken(wait, full - now)
 
     async def close(self) -> None:

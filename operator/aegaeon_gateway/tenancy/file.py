@@ -89,7 +89,7 @@ class TenantsFile:
 def _stamp(file: Path) -> tuple[str, int, int, int]:
     try:
         found = file.stat()
-    except OSError:
+    except (OSError, ValueError):  # a name with a null byte is of no file
         return (str(file), 0, 0, 0)
     return (str(file), found.st_mtime_ns, found.st_ino, found.st_size)  # times have steps of 4 ms
 

@@ -32,6 +32,8 @@ class Statuses:
         `changed` is called with the pools of an object that others changed after it was read: the watch, which brings
         that change as well, brings nothing newer than the answer to the write.
         """
+        there = {report.about.uid for report in found}
+        self._written = {uid: at for uid, at in self._written.items() if uid in there}
         refused: list[str] = []
         for report in found:
             try:

@@ -211,7 +211,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         now = self._driver.clock()
         left = attachment.heard_at + self._silence_s - now
         if now - due > self._silence_s / 2:
-            left = max(left, self._silence_s / 4)
+            left = max(left, self._silence_s / 2)
         if left <= 0:
             self._gone(attachment.instance)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -50,7 +50,8 @@ class Layout:
     `dtype`: of floating-point weights. `plan`: where each tensor of the files goes, None: by the names in `tensors`.
     `bake` writes the image into an open file where its bytes are not those of the files: the plan places nothing then.
     `made_by`: what else the bytes of the image depend on. `task`: what the model is for. `config`: the file that says
-    what the tensors are for; of an adapter, which has no KV cache, ADAPTER_CONFIG.
+    what the tensors are for; of an adapter, which has no KV cache, ADAPTER_CONFIG. `built`: what its backend made of
+    the files when it described them, and registers: it goes with a model that is never registered.
     """
 
     weight_bytes: int
@@ -68,6 +69,7 @@ class Layout:
     made_by: str = ""
     config: str = CONFIG
     task: Task = Task.GENERATE
+    built: object = field(default=None, compare=False, repr=False)
 
     @property
     def image_bytes(self) -> int:

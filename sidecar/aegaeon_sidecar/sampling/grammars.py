@@ -1,7 +1,8 @@
 """Compiles constraints, in threads of its own, and keeps what it compiled.
 
 A tokenizer of 128,000 tokens takes 0.7 s and 100 MB, a grammar some milliseconds: the first constrained request of a
-model pays for the one, the first of a schema for the other. Both are kept by content.
+model pays for the one, the first of a schema for the other. Both are kept by content, and grammars with the tokenizer
+that they were compiled for: each of them holds it in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from aegaeon_sidecar.sampling.guide import Guide, check
 
 TOKENIZER = "tokenizer.json"
 _TOKENIZERS = 4
-_MATCHERS = 256
+_MATCHERS = 64  # of each
 _THREADS = 2
 
 Key = TypeVar("Key")
@@ -63,13 +64,24 @@ class Kept(Generic[Key, Value]):
 _TokenizerKey = tuple[tuple[int, ...], int, tuple[int, ...]]
 
 
+class _Compiler:
+    """Of one tokenizer, with the grammars that were compiled for it."""
+
+    def __init__(self, tokenizer: LLTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._matchers: Kept[Constraint, LLMatcher] = Kept(_MATCHERS)
+
+    def matcher(self, constraint: Constraint) -> LLMatcher:
+        """Raises InvalidError."""
+        return self._matchers.get(constraint, lambda: _compiled(self._tokenizer, constraint))
+
+
 class Grammars:
     """Owner of the compiling threads. `guide` may be called with the engine's lock held; the rest is theirs."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, "grammars")
-        self._tokenizers: Kept[_TokenizerKey, LLTokenizer] = Kept(_TOKENIZERS)
-        self._matchers: Kept[tuple[_TokenizerKey, Constraint], LLMatcher] = Kept(_MATCHERS)
+        self._compilers: Kept[_TokenizerKey, _Compiler] = Kept(_TOKENIZERS)
 
     def guide(self, vocabulary: Vocabulary, constraint: Constraint, ready: Callable[[], None]) -> Guide:
         """A guide at the grammar's beginning. `ready` is called, in another thread or this, when `Guide.ready` is."""
@@ -100,8 +112,8 @@ class Grammars:
             raise InvalidError(f"a constraint needs the model's {TOKENIZER}: {error.strerror}") from error
         file = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         key = (file, vocabulary.size, constraint.end_ids)
-        tokenizer = self._tokenizers.get(key, lambda: _tokenizer(path, vocabulary.size, constraint.end_ids))
-        return self._matchers.get((key, constraint), lambda: _compiled(tokenizer, constraint))
+        made = self._compilers.get(key, lambda: _Compiler(_tokenizer(path, vocabulary.size, constraint.end_ids)))
+        return made.matcher(constraint)
 
 
 def _tokenizer(path: Path, size: int, end_ids: tuple[int, ...]) -> LLTokenizer:

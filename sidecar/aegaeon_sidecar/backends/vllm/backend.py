@@ -101,7 +101,6 @@ class VllmBackend:
         # Here, where no step waits for it.
         self._adapter_linear = self._linear if adapters is None else adapter_linear(adapters.max_rank)
         self._masker = Masker(torch.get_num_threads())
-        self._built: dict[Path, _Built] = {}
         self._shells: dict[str, tuple[Shell, str]] = {}
         self._kv: dict[str, Tensor] = {}
         self._adapters, self._capture = adapters, capture
@@ -116,7 +115,6 @@ class VllmBackend:
             raise
         except Exception as error:  # what vLLM raises about a model's files is that model's trouble alone
             raise ModelError(reason_of(error)) from error
-        self._built[directory] = built
         return self._layout(built, files)
 
     def _build(self, directory: Path, files: Mapping[str, FileTensor], max_model_len: int, purpose: Purpose) -> _Built:
@@ -164,14 +162,15 @@ class VllmBackend:
             bake=None if built.image is None else built.image.write,
             made_by="" if built.image is None else f"vllm {surface.VERSION} {surface.PLATFORM} {surface.PROCESSOR}",
             task=shell.purpose.task,
+            built=built,
         )
 
     def register(self, model: str, directory: Path, layout: Layout, *weights: DeviceBytes) -> None:
-        """See Backend. Raises BackendError when the directory was not described, or its layout is another one."""
+        """See Backend. Raises BackendError for a layout that is of another backend."""
         with surface.EXCLUSIVE:
-            built = self._built.pop(directory, None)
-            if built is None or built.plan is not layout.plan:
-                raise BackendError(f"{directory}: not described, or described again since")
+            built = layout.built
+            if not isinstance(built, _Built):
+                raise BackendError(f"{directory}: not described by this backend")
             memory = from_dlpack(weights[0])
             if len(memory) < layout.weight_bytes:
                 raise BackendError(f"{model}: its range has {len(memory)} bytes, {layout.weight_bytes} are needed")

@@ -127,7 +127,7 @@ async def test_a_batch_that_was_ordered_half_way_runs_or_is_none(tmp_path: Path,
     store = open_store(world.settings)  # of the next process
     listed = await store.folders("batches/")
     opened = await store.entries("open")
-    assert len(listed) <= len(opened), "nobody works on what is listed"
+    assert len(listed) <= len(opened), "no gateway works on what is listed"
     world.store._objects = slow.former
     for entry in opened:
         data = await store.get(entry.key)
@@ -139,7 +139,7 @@ async def test_a_batch_that_was_ordered_half_way_runs_or_is_none(tmp_path: Path,
 
 
 async def test_the_end_of_a_batch_that_was_sent_twice_keeps_its_files(tmp_path: Path) -> None:
-    """The store's client repeats a request whose answer was lost, and is told that the object is there."""
+    """The store's client repeats a request whose answer was lost, and receives that the object is there."""
     world = World(tmp_path)
     order = await world.order(jsonl(request(0)))
 

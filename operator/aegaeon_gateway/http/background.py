@@ -57,6 +57,7 @@ class Background:
         self._access_log = access_log
         self._inside = inside
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._complete: set[tuple[str, str]] = set()  # of them: only what is taken of quotas is left to be done
 
     async def start(
         self, client: Client, caller: Caller, request: Request, renderer: ResponsesRenderer, generate: Generate
@@ -90,6 +91,7 @@ class Background:
 
     async def complete(self, tenant: str, id_: str, kept: Kept) -> None:
         """Keep it, unless its client does not want it any more. Raises ApiError, also where it is too large."""
+        self._complete.add((tenant, id_))
         if not await self._kept.replace(tenant, id_, kept):
             before = await self._kept.get(tenant, id_)
             if before is not None and before.beat:
@@ -110,6 +112,7 @@ class Background:
     def _ended(self, key: tuple[str, str], stack: ExitStack, task: asyncio.Task[None]) -> None:
         """Not a `finally` of the task: one that is cancelled before its first step never gets there."""
         del self._tasks[key]
+        self._complete.discard(key)
         stack.close()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a fault of the gateway in the background", exc_info=error)
@@ -138,7 +141,7 @@ class Background:
         try:
             while not working.done():
                 await asyncio.wait([working], timeout=_LOOK_S)
-                if not working.done() and not await self._beat(key):
+                if not working.done() and not await self._beat(key) and key not in self._complete:
                     return
             working.result()
         finally:

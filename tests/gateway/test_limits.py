@@ -14,7 +14,7 @@ from gateway.test_tenants import RED, gateways, key, write
 
 from aegaeon_gateway.errors import RateLimitedError
 from aegaeon_gateway.tenancy import Limits
-from aegaeon_gateway.tenancy.buckets import Buckets, MemoryBuckets
+from aegaeon_gateway.tenancy.buckets import Buckets, MemoryBuckets, Taken
 from aegaeon_gateway.tenancy.model import Quota, Tenant
 from aegaeon_proto.v1 import gateway_pb2 as pb
 
@@ -60,6 +60,25 @@ async def test_a_client_that_leaves_while_it_waits_gives_its_turn_back() -> None
         with pytest.raises(asyncio.CancelledError):
             await waiting
     assert headers["x-ratelimit-reset-requests"] == "70.000s", "as if it were the first that waits"
+
+
+class Distant(MemoryBuckets):
+    """As slow as a Redis in another building."""
+
+    async def take(self, *asked: Any) -> Taken:
+        await asyncio.sleep(0.05)
+        return await super().take(*asked)
+
+
+async def test_a_client_that_leaves_at_the_last_token_is_charged_all_the_same() -> None:
+    limits, red, headers = Limits(Distant(lambda: 0.0), 100.0), tenant(tokens=100), dict[str, str]()
+    charging = asyncio.create_task(limits.charge(red, "tiny", Quota(None, 1000.0), 60))
+    await asyncio.sleep(0.01)
+    charging.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await charging
+    await limits.admit(red, "tiny", Quota(None, 1000.0), 1, headers)
+    assert headers["x-ratelimit-remaining-tokens"] == "39"
 
 
 async def test_a_model_that_changes_at_this_moment_counts_a_request_once(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
@@ -15,6 +14,7 @@ from obstore.store import LocalStore, S3Store
 
 from aegaeon_gateway.batches.settings import BatchSettings, Bucket
 from aegaeon_gateway.errors import ConfigError, overloaded
+from aegaeon_gateway.uncancelled import to_its_end
 from aegaeon_proto.credentials import CredentialsError, s3_keys
 from aegaeon_proto.redaction import sentence
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config  # there are none at run time
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _PART_BYTES = 5 << 20  # the least that S3 takes as a part of an upload
 _CLIENT: ClientConfig = {"connect_timeout": "10s", "timeout": "60s"}
@@ -39,7 +37,8 @@ class Entry(NamedTuple):
 class Store:
     """Keys are texts with slashes. Every method raises UnavailableError when the store cannot be reached.
 
-    A `put` or `create` that is cancelled is over, done or not, when its caller goes on.
+    A `put` or `create` that is cancelled is over, done or not, when its caller goes on: cancelling takes back nothing
+    of what the client has begun, which would land behind what the caller does next.
     """
 
     def __init__(self, objects: LocalStore | S3Store) -> None:
@@ -71,13 +70,13 @@ class Store:
     async def put(self, key: str, data: bytes) -> None:
         """Write an object, in place of any before."""
         with _errors():
-            await _to_its_end(self._objects.put_async(key, data))
+            await to_its_end(self._objects.put_async(key, data))
 
     async def create(self, key: str, data: bytes) -> bool:
         """Write an object that is not there; False when it is. Of several writers one gets True."""
         with _errors():
             try:
-                await _to_its_end(self._objects.put_async(key, data, mode="create", use_multipart=False))
+                await to_its_end(self._objects.put_async(key, data, mode="create", use_multipart=False))
             except AlreadyExistsError:
                 return False
             return True
@@ -142,16 +141,6 @@ def _bucket(given: Bucket) -> S3Store:
         return S3Store(given.bucket, prefix=given.prefix.strip("/") or None, config=config, client_options=client)
     except BaseError as error:
         raise ConfigError(f"batches.s3: {sentence(error)}") from error
-
-
-async def _to_its_end(write: Awaitable[T]) -> T:
-    """Cancelling does not take back what has begun: it would land behind what its caller does next."""
-    task = asyncio.ensure_future(write)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.gather(task, return_exceptions=True)
-        raise
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from math import floor, inf
 from aegaeon_gateway.errors import RateLimitedError
 from aegaeon_gateway.tenancy.buckets import Buckets
 from aegaeon_gateway.tenancy.model import Quota, Tenant
+from aegaeon_gateway.uncancelled import to_its_end
 
 _MINUTE_S = 60.0
 _ROUNDING = 1e-6  # a bucket of 10 from which 1 was taken has 8.999999999
@@ -62,10 +63,16 @@ class Limits:
     async def give_back(self, taken: Iterable[Portion]) -> None:
         """Of a request that was not computed after all."""
         for one in taken:
-            await self.buckets.take(one.key, -one.amount, one.rate, one.per_minute, inf)
+            await to_its_end(self.buckets.take(one.key, -one.amount, one.rate, one.per_minute, inf))
 
     async def charge(self, tenant: Tenant, model: str, model_quota: Quota, output_tokens: int) -> None:
-        """Take what was generated; the bucket may go below empty, which later requests wait for."""
+        """Take what was generated; the bucket may go below empty, which later requests wait for.
+
+        A client that leaves at the last token, while a bucket in Redis is asked, is charged all the same.
+        """
+        await to_its_end(self._charge(tenant, model, model_quota, output_tokens))
+
+    async def _charge(self, tenant: Tenant, model: str, model_quota: Quota, output_tokens: int) -> None:
         for who, quota in _quotas(tenant, model, model_quota):
             if quota.tokens_per_minute is not None and output_tokens:
                 rate = quota.tokens_per_minute / _MINUTE_S

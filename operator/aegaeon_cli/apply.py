@@ -12,6 +12,7 @@ import grpc
 
 from aegaeon_cli.errors import NoAnswerError, RefusedError
 from aegaeon_cli.options import manifests_option
+from aegaeon_native.leases import locked
 from aegaeon_operator.podrunner import RunState, default_base, find_run, missing_models, unusable_keys
 from aegaeon_operator.reconcile import DesiredPod, LocalSettings, PodRole, needs_restart, reconcile
 from aegaeon_operator.reconcile.pods import Json
@@ -45,6 +46,11 @@ def apply(*, manifests: Path, run: Path | None, drain_s: float) -> None:
       aegaeon apply -f examples/quickstart/
     """
     state = find_run(default_base(), run)
+    with locked(state.folder):  # of two at once the scheduler would have one's models, and its file the other's
+        _apply(manifests, state, drain_s)
+
+
+def _apply(manifests: Path, state: RunState, drain_s: float) -> None:
     pool = _pool(manifests, state)
     pods = reconcile(pool, _settings(state))
     problems = needs_restart(_running(pods, state.folder), pods)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -107,6 +110,21 @@ async def test_what_a_killed_gateway_left_half_fetched_is_removed(web: Server, t
     await directories(tmp_path).get(http(web.address))
     assert not left.exists()
     assert filled.exists(), "another gateway of this machine may fill it"
+
+
+def test_two_fetches_of_the_same_files_that_end_at_once_are_one(
+    web: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model is loaded ahead, and a request for it comes meanwhile."""
+    source, folder, outbound = http(web.address), tmp_path / "fetched", Outbound(Policy(EVERYWHERE))
+    both_are_here = threading.Barrier(2, timeout=10)
+    monkeypatch.setattr(remote_module, "_make_room", lambda folder: both_are_here.wait())
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(20):
+            both = [threads.submit(remote_module.fetch, source, folder, outbound) for _ in range(2)]
+            [directory] = {one.result() for one in both}
+            assert list(folder.iterdir()) == [directory]
+            shutil.rmtree(directory)
 
 
 async def test_slow_sources_do_not_block_others(web: Server, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A model that leaves the catalog while it is being brought: nothing of it stays behind."""
+"""A model that leaves the catalog, or fails, while it is being brought: nothing of it stays behind."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from sidecar.rig import PATIENCE_S, Rig, config, inside, spec
+from sidecar.rig import PATIENCE_S, Rig, config, inside, seq, spec
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.backends.torch import TorchBackend
+from aegaeon_sidecar.domain.errors import BackendError
 
 
 class Slow(TorchBackend):
@@ -25,6 +26,40 @@ class Slow(TorchBackend):
         self.begun.set()
         assert self.goes_on.wait(PATIENCE_S)
         super().register(model, *more)
+
+
+class Unbound(TorchBackend):
+    """Cannot bind the blocks of a KV shape the first time. `registered`: what it has now."""
+
+    failures = 1
+
+    def bind_kv(self, kv_shape: str, *blocks: Any) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise BackendError("no memory for its views")
+        super().bind_kv(kv_shape, *blocks)
+
+    @property
+    def registered(self) -> set[str]:
+        return set(self._shells)
+
+
+async def test_a_model_that_failed_while_its_kv_was_bound_can_be_computed_once_it_is_cached(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    backend = Unbound()
+    async with inside(config(folder), backend):
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=[spec("m", tiny_models["mistral"])]))
+        await link.until(lambda: "m" in link.models and link.models["m"].phase == mpb.MODEL_PHASE_FAILED)
+        assert not backend.registered, "its range is gone"
+        link.send(pb.Catalog(models=[spec("m", tiny_models["mistral"])], retry=True))
+        await link.until(lambda: link.models["m"].phase == mpb.MODEL_PHASE_CACHED)
+        load = link.send(pb.Load(model="m", slabs=32))
+        link.send(scheduler.open("r", "m", [5, 6, 7], max_tokens=4))
+        turn = link.send(pb.Turn(model="m", prefill=[pb.PrefillPart(seq=seq("r"), tokens=8)], slabs=8), after=[load])
+        await link.done(turn)
+        assert len(await scheduler.received_tokens("r", 1)) == 1
 
 
 async def test_adapters_of_a_model_that_was_withdrawn_while_it_was_registered_are_not_begun(

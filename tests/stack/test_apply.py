@@ -18,6 +18,7 @@ from stack.traffic import PROMPTS, stream
 
 from aegaeon_cli.demo.processes import command_line
 from aegaeon_cli.demo.stack import Stack
+from aegaeon_native.leases import locked
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,21 @@ async def test_models_are_added_and_removed_during_a_stream_and_survive_the_sche
         stack.kill("scheduler")
         assert await stream(client, "qwen2", PROMPTS[0])
         await until(client, "qwen3", "qwen2")
+
+
+async def test_of_two_at_once_the_second_waits(stack: Stack, four_models: dict[str, Path], tmp_path: Path) -> None:
+    """Else the scheduler has the models of one, and when it starts again those of the other."""
+    configured = stack.state.folder / "scheduler.json"
+    before = configured.read_bytes()
+    with locked(stack.state.folder):
+        second = asyncio.create_task(asyncio.to_thread(apply, stack, tmp_path, of(four_models, "qwen3")))
+        await asyncio.wait([second], timeout=5)
+        assert (second.done(), configured.read_bytes()) == (False, before)
+    status, printed = await second
+    assert status == 0, printed
+    assert configured.read_bytes() != before
+    assert not list(stack.state.folder.glob("*.new"))
+    assert (await asyncio.to_thread(apply, stack, tmp_path, of(four_models, "qwen3", "qwen2")))[0] == 0
 
 
 async def test_keys_are_added_and_removed(stack: Stack, four_models: dict[str, Path], tmp_path: Path) -> None:

@@ -61,12 +61,12 @@ class Answers:
         if not fresh:
             return False
         key = f"{self._prefix}/{self._term:08d}-{self._segments:08d}"
+        self._segments += 1  # also where this fails: it may be written late, and must not be in the place of the next
         try:
             await self._store.put(key, b"\n".join(map(msgspec.json.encode, fresh)))
         except BaseException:
             self._fresh = fresh + self._fresh
             raise
-        self._segments += 1
         return True
 
     async def snapshot(self) -> Sequence[str]:

@@ -48,8 +48,8 @@ class Batches:
         id_ = new_id("batch_", now)
         order = Order(id_, tenant, endpoint, input_file_id, window, int(now), ends, output_s, metadata)
         data, at = msgspec.json.encode(order), BatchKeys(tenant, id_)
+        await self._store.put(at.open, data)  # first: who takes it writes the order, should this process not get there
         await self._store.put(at.order, data)
-        await self._store.put(at.open, data)
         return shown(order, Progress(), 0)
 
     async def get(self, tenant: str, id_: str) -> Json:

@@ -34,8 +34,8 @@ class Files:
         )
 
     async def forget(self, tenant: str, id_: str) -> None:
-        """Of a content that was received and is not to be a file."""
-        await self._store.delete(keys.file_content(tenant, id_))
+        """Of a content that was received and is not to be a file; `add` may have made it one."""
+        await self._store.delete(keys.file_record(tenant, id_), keys.file_content(tenant, id_))
 
     async def add(self, tenant: str, id_: str, nbytes: int, filename: str, keep_s: float) -> FileRecord:
         """Make a file of what was received. Raises InvalidRequestError beyond the tenant's bounds."""

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _PART_BYTES = 5 << 20  # the least that S3 takes as a part of an upload
 _STAGED = re.compile(r".+#\d+")  # a file that object_store writes to until its object is whole
 _ABANDONED_S = 3600.0  # one that is written changes more often: by each part of an upload
@@ -39,7 +41,10 @@ class Entry(NamedTuple):
 
 
 class Store:
-    """Keys are texts with slashes. Every method raises UnavailableError when the store cannot be reached."""
+    """Keys are texts with slashes. Every method raises UnavailableError when the store cannot be reached.
+
+    A `put` or `create` that is cancelled is over, done or not, when its caller goes on.
+    """
 
     def __init__(self, objects: LocalStore | S3Store) -> None:
         self._objects = objects
@@ -70,13 +75,13 @@ class Store:
     async def put(self, key: str, data: bytes) -> None:
         """Write an object, in place of any before."""
         with _errors():
-            await self._objects.put_async(key, data)
+            await _to_its_end(self._objects.put_async(key, data))
 
     async def create(self, key: str, data: bytes) -> bool:
         """Write an object that is not there; False when it is. Of several writers one gets True."""
         with _errors():
             try:
-                await self._objects.put_async(key, data, mode="create", use_multipart=False)
+                await _to_its_end(self._objects.put_async(key, data, mode="create", use_multipart=False))
             except AlreadyExistsError:
                 return False
             return True
@@ -155,6 +160,16 @@ def _bucket(given: Bucket) -> S3Store:
         return S3Store(given.bucket, prefix=given.prefix.strip("/") or None, config=config, client_options=client)
     except BaseError as error:
         raise ConfigError(f"batches.s3: {sentence(error)}") from error
+
+
+async def _to_its_end(write: Awaitable[T]) -> T:
+    """Cancelling does not take back what has begun: it would land behind what its caller does next."""
+    task = asyncio.ensure_future(write)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise
 
 
 @contextmanager

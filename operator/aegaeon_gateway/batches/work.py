@@ -98,6 +98,7 @@ class Work:
 
     async def run(self) -> None:
         """To its end. Raises LeaseLostError, UnavailableError (of the store): another gateway or a retry goes on."""
+        await self._tools.store.create(self._at.order, msgspec.json.encode(self._order))  # unless it is there
         self._progress = await progress_of(self._tools.store, self._at)
         try:
             if not self._progress.over and await self._validated():
@@ -259,7 +260,8 @@ class Work:
         self._progress = structs.replace(self._progress, status=state, ended_at=ended, faults=faults)
         log.info("batch %s is %s: %d of %d requests answered", self._order.id, state, self._progress.completed,
                  self._progress.total)  # fmt: skip
-        return await self._tools.store.create(self._at.end, msgspec.json.encode(self._progress))
+        store, said = self._tools.store, msgspec.json.encode(self._progress)
+        return await store.create(self._at.end, said) or await store.get(self._at.end) == said  # when it was sent twice
 
 
 def _line(line: Line, response: dict[str, object] | None = None, error: dict[str, str] | None = None) -> bytes:

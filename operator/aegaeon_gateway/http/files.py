@@ -90,11 +90,15 @@ class FileHandlers:
         response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
         response.content_length = record.nbytes
         await response.prepare(http)
+        missing = record.nbytes
         try:
             async for piece in kept.files.content(tenant, record.id):
                 await response.write(piece)
+                missing -= len(piece)
         except ApiError as error:  # the status is out: what is cut short is no whole answer
             raise ConnectionAbortedError("the store failed in the middle of a file") from error
+        if missing:
+            raise ConnectionAbortedError("the file was deleted in the middle of it")
         await response.write_eof()
         return response
 

@@ -16,7 +16,7 @@ from aegaeon_gateway.answer.completions import CompletionRenderer
 from aegaeon_gateway.answer.messages import MessagesRenderer
 from aegaeon_gateway.answer.render import Renderer
 from aegaeon_gateway.answer.responses import ResponsesRenderer
-from aegaeon_gateway.errors import ApiError, BodyTooLargeError, InvalidRequestError, fault
+from aegaeon_gateway.errors import ApiError, BodyTooLargeError, InvalidRequestError, ModelChangedError, fault
 from aegaeon_gateway.generation.output import Usage
 from aegaeon_gateway.generation.request import Request
 from aegaeon_gateway.http.admission import Client
@@ -223,13 +223,16 @@ class Answerer:
         """Within the quotas; what was generated is charged however it ended."""
         tenant, model, limits, record = caller.tenant, request.model, self._gateway.limits, caller.record
         quota = self._gateway.tenants.current().quota_of(model)
-        await limits.admit(tenant, model, quota, request.prompt_tokens, record.headers)
+        taken = await limits.admit(tenant, model, quota, request.prompt_tokens, record.headers)
         complete = partial(self._complete, tenant, request, renderer)
         async with Answer(request, self._gateway.link, metrics) as answer:
             try:
                 if events is None or not request.options.stream:
                     return await whole(answer, renderer, holding, complete), "ok"
                 return events.response, await self._streamed(answer, renderer, events, complete)
+            except ModelChangedError:  # it is asked of the other model in its place
+                await limits.give_back(taken)
+                raise
             finally:
                 record.answered(answer)
                 usage = answer.usage

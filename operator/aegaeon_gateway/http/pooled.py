@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from aegaeon_gateway.answer.pooled import Pooling, Vector, embeddings, ranking, scores
-from aegaeon_gateway.errors import ApiError
+from aegaeon_gateway.errors import ApiError, ModelChangedError
 from aegaeon_gateway.generation.request import Request
 from aegaeon_gateway.http.caller import Caller
 from aegaeon_gateway.http.gateway import Gateway
@@ -53,11 +53,15 @@ class Pooler:
         """Within the quotas; what was computed is billed however it ended."""
         tenant, model = caller.tenant, request.model
         quota = self._gateway.tenants.current().quota_of(model)
-        await self._gateway.limits.admit(tenant, model, quota, request.prompt_tokens, caller.record.headers)
+        limits, headers = self._gateway.limits, caller.record.headers
+        taken = await limits.admit(tenant, model, quota, request.prompt_tokens, headers)
         pooling = Pooling(request, self._gateway.link, metrics)
         try:
             async with pooling:
                 return await pooling.results()
+        except ModelChangedError:  # it is asked of the other model in its place
+            await limits.give_back(taken)
+            raise
         finally:
             caller.record.answered(pooling)
             metrics.used(tenant.name, pooling.computed_tokens, 0)

@@ -118,10 +118,19 @@ def fetch(source: ModelSource, folder: Path, outbound: Outbound) -> Path:
     ):
         _fill(Path(part), _get(source, client, outbound.ambient))
         _make_room(folder)
-        if not directory.is_dir():
-            Path(part).rename(directory)  # whole or not at all
-            Path(part).mkdir()  # for TemporaryDirectory to remove
+        _publish(Path(part), directory)
     return directory
+
+
+def _publish(part: Path, directory: Path) -> None:
+    """Whole or not at all; another one that has brought the same meanwhile was first."""
+    try:
+        part.rename(directory)
+    except OSError:
+        if not directory.is_dir():
+            raise
+    else:
+        part.mkdir()  # for TemporaryDirectory to remove
 
 
 def _fill(part: Path, get: Get) -> None:

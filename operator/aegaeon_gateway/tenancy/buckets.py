@@ -30,7 +30,7 @@ local amount, rate, size, longest = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumb
 local from = math.max(tonumber(redis.call('GET', KEYS[1]) or '0'), now)
 local full, wait = from + amount / rate, math.max(from - now + (amount - size) / rate, 0)
 if wait <= longest then
-  redis.call('SET', KEYS[1], string.format('%.6f', full), 'PX', math.ceil((full - now) * 1000) + 1000)
+  redis.call('SET', KEYS[1], string.format('%.6f', full), 'PX', math.max(math.ceil((full - now) * 1000), 0) + 1000)
 end
 return {string.format('%.6f', wait), string.format('%.6f', (wait <= longest and full or from) - now)}
 """
@@ -49,7 +49,7 @@ class Buckets(Protocol):
     async def take(self, key: str, amount: float, rate: float, size: float, longest_s: float) -> Taken:
         """Take `amount` from a bucket of `size` that fills at `rate` per second.
 
-        A wait beyond `longest_s` means that nothing was taken.
+        A wait beyond `longest_s` means that nothing was taken. A negative amount is given back.
         """
         ...
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
+from dataclasses import dataclass
 from math import floor, inf
 
 from aegaeon_gateway.errors import RateLimitedError
@@ -12,6 +13,20 @@ from aegaeon_gateway.tenancy.model import Quota, Tenant
 
 _MINUTE_S = 60.0
 _ROUNDING = 1e-6  # a bucket of 10 from which 1 was taken has 8.999999999
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What a request took of one bucket."""
+
+    key: str
+    amount: float
+    per_minute: float
+
+    @property
+    def rate(self) -> float:
+        """Of its bucket, per second."""
+        return self.per_minute / _MINUTE_S
 
 
 class Limits:
@@ -24,18 +39,30 @@ class Limits:
 
     async def admit(
         self, tenant: Tenant, model: str, model_quota: Quota, prompt_tokens: int, headers: MutableMapping[str, str]
-    ) -> None:
-        """Take one request and its prompt, waiting for both. Raises RateLimitedError when that would take too long.
+    ) -> list[Portion]:
+        """Take one request and its prompt, waiting for both; returns what was taken of which bucket.
 
-        What is left of the tenant's own quotas is put into `headers`; a model's say how much others ask of it.
+        Raises RateLimitedError when that would take too long. Then, and where its client leaves meanwhile, all is given
+        back. What is left of the tenant's own quotas is put into `headers`; a model's say how much others ask of it.
         """
-        wait = 0.0
-        for who, quota in _quotas(tenant, model, model_quota):
-            shown = headers if who != _of_model(model) else {}
-            wait = max(wait, await self._take(who, "requests", quota.requests_per_minute, 1, shown))
-            wait = max(wait, await self._take(who, "tokens", quota.tokens_per_minute, prompt_tokens, shown))
-        if wait > 0:
-            await asyncio.sleep(wait)  # the quota's own pace
+        wait, taken = 0.0, list[Portion]()
+        try:
+            for who, quota in _quotas(tenant, model, model_quota):
+                shown = headers if who != _of_model(model) else {}
+                for what, portion in _portions(who, quota, prompt_tokens):
+                    wait = max(wait, await self._take(who, what, portion, shown))
+                    taken.append(portion)
+            if wait > 0:
+                await asyncio.sleep(wait)  # the quota's own pace
+        except BaseException:
+            await self.give_back(taken)
+            raise
+        return taken
+
+    async def give_back(self, taken: Iterable[Portion]) -> None:
+        """Of a request that was not computed after all."""
+        for one in taken:
+            await self.buckets.take(one.key, -one.amount, one.rate, one.per_minute, inf)
 
     async def charge(self, tenant: Tenant, model: str, model_quota: Quota, output_tokens: int) -> None:
         """Take what was generated; the bucket may go below empty, which later requests wait for."""
@@ -44,15 +71,9 @@ class Limits:
                 rate = quota.tokens_per_minute / _MINUTE_S
                 await self.buckets.take(f"{who}:tokens", output_tokens, rate, quota.tokens_per_minute, inf)
 
-    async def _take(
-        self, who: str, what: str, per_minute: float | None, amount: float, headers: MutableMapping[str, str]
-    ) -> float:
-        if per_minute is None:
-            return 0.0
-        # A prompt larger than a minute's worth would never fit; it takes the whole minute instead.
-        amount = min(amount, per_minute)
-        rate = per_minute / _MINUTE_S
-        wait, full_s = await self.buckets.take(f"{who}:{what}", amount, rate, per_minute, self._longest_s)
+    async def _take(self, who: str, what: str, portion: Portion, headers: MutableMapping[str, str]) -> float:
+        per_minute, rate = portion.per_minute, portion.rate
+        wait, full_s = await self.buckets.take(portion.key, portion.amount, rate, per_minute, self._longest_s)
         headers[f"x-ratelimit-limit-{what}"] = f"{per_minute:.0f}"
         headers[f"x-ratelimit-remaining-{what}"] = str(floor(max(per_minute - full_s * rate, 0.0) + _ROUNDING))
         headers[f"x-ratelimit-reset-{what}"] = f"{full_s:.3f}s"
@@ -65,6 +86,14 @@ def _quotas(tenant: Tenant, model: str, model_quota: Quota) -> Iterator[tuple[st
     if not tenant.anonymous:
         yield f"tenant {tenant.name}", tenant.quota
     yield _of_model(model), model_quota
+
+
+def _portions(who: str, quota: Quota, prompt_tokens: int) -> Iterator[tuple[str, Portion]]:
+    """A prompt larger than a minute's worth would never fit; it takes the whole minute instead."""
+    asked = ("requests", quota.requests_per_minute, 1), ("tokens", quota.tokens_per_minute, prompt_tokens)
+    for what, per_minute, amount in asked:
+        if per_minute is not None:
+            yield what, Portion(f"{who}:{what}", min(amount, per_minute), per_minute)
 
 
 def _of_model(model: str) -> str:

@@ -47,9 +47,6 @@ class Tier:
             self._shapes[kv_shape] = Shape(pool, PrefixIndex(pool))
         return self._shapes[kv_shape].pool
 
-    def has_shape(self, kv_shape: str) -> bool:
-        return kv_shape in self._shapes
-
     def blocks(self, kv_shape: str) -> BlockPool:
         """The blocks of a shape that was added."""
         return self._shapes[kv_shape].pool

@@ -71,6 +71,7 @@ class Fetcher:
         self._crashed = crashed
         self._enter = enter
         self._captured = captured
+        self._bound: set[str] = set()  # KV shapes whose blocks the backend has
         self._stop = threading.Event()
         self._cache = cache
         self._ring = ring
@@ -261,17 +262,26 @@ class Fetcher:
         with understood():
             seed = seed_of(model.content, read_document(directory / layout.config, MOST_CONFIG_BYTES))
             self._backend.register(model.name, directory, layout, *parts)
-        with self._table.monitor.changed:
-            known = self._kv.device.has_shape(layout.kv_shape)
-            blocks = self._kv.device.add_shape(layout.kv_shape, layout.kv_block_bytes)
-            self._kv.host.add_shape(layout.kv_shape, layout.kv_block_bytes)
-        if not known:
-            self._backend.bind_kv(layout.kv_shape, *(blocks.dlpack(rank) for rank in range(pool.ranks)))
+        try:
+            self._bind(layout)
+        except BaseException:
+            self._backend.forget(model.name)  # the range that it shows goes with this call
+            raise
         with self._table.monitor.changed:
             model.layout, model.range, model.kv_seed = layout, weights, seed
             model.first_steps = FirstSteps(() if layout.pools else self._captured)
             model.files, model.served, model.trying = files, Served(model.content, files.config), False
             self._update_pins()
+
+    def _bind(self, layout: Layout) -> None:
+        """The blocks of its KV shape, in both tiers and the backend; once, and again where that did not succeed."""
+        with self._table.monitor.changed:
+            blocks = self._kv.device.add_shape(layout.kv_shape, layout.kv_block_bytes)
+            self._kv.host.add_shape(layout.kv_shape, layout.kv_block_bytes)
+        if layout.kv_shape not in self._bound:
+            ranks = range(self._kv.device.pool.ranks)
+            self._backend.bind_kv(layout.kv_shape, *(blocks.dlpack(rank) for rank in ranks))
+            self._bound.add(layout.kv_shape)
 
     def _forget(self, model: Model) -> None:
         """Drop a withdrawn model once no step and no load uses its range."""

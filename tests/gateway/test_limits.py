@@ -1,0 +1,84 @@
+"""What a request takes of its quotas is given back where it is not served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway.conftest import HI, model_status
+from gateway.test_buckets import SLOWLY, buckets, redis_url
+from gateway.test_tenants import RED, gateways, key, write
+
+from aegaeon_gateway.errors import RateLimitedError
+from aegaeon_gateway.tenancy import Limits
+from aegaeon_gateway.tenancy.buckets import Buckets, MemoryBuckets
+from aegaeon_gateway.tenancy.model import Quota, Tenant
+from aegaeon_proto.v1 import gateway_pb2 as pb
+
+__all__ = ["buckets", "gateways", "redis_url"]  # fixtures
+
+
+def tenant(requests: float | None = None, tokens: float | None = None) -> Tenant:
+    return Tenant("red", frozenset({"tiny"}), Quota(requests, tokens))
+
+
+async def test_what_is_given_back_can_be_taken_again(buckets: Buckets) -> None:
+    await buckets.take("a", 10, SLOWLY, 10, 0.0)
+    assert (await buckets.take("a", 4, SLOWLY, 10, 0.0)).wait_s > 0
+    await buckets.take("a", -4, SLOWLY, 10, 0.0)
+    assert (await buckets.take("a", 4, SLOWLY, 10, 0.0)).wait_s == pytest.approx(0, abs=1)
+    assert (await buckets.take("a", 1, SLOWLY, 10, 0.0)).wait_s > 100
+    await buckets.take("fresh", -5, SLOWLY, 10, 0.0)
+    await buckets.take("fresh", 10, SLOWLY, 10, 0.0)
+    assert (await buckets.take("fresh", 5, SLOWLY, 10, 0.0)).wait_s > 1000, "no bucket is more than full"
+
+
+async def test_a_refusal_by_one_quota_takes_nothing_of_the_others() -> None:
+    """Else who tries again until the model's quota has room has used up its own by then."""
+    limits, red, scarce = Limits(MemoryBuckets(lambda: 0.0), 1.0), tenant(10, 1000), Quota(None, 50.0)
+    await limits.admit(red, "tiny", scarce, 50, {})
+    for _ in range(20):
+        with pytest.raises(RateLimitedError, match="model tiny"):
+            await limits.admit(red, "tiny", scarce, 50, {})
+    headers: dict[str, str] = {}
+    await limits.admit(red, "other", Quota(None, None), 900, headers)
+    left = {what: headers[f"x-ratelimit-remaining-{what}"] for what in ("requests", "tokens")}
+    assert left == {"requests": "8", "tokens": "50"}
+
+
+async def test_a_client_that_leaves_while_it_waits_gives_its_turn_back() -> None:
+    limits, red, headers = Limits(MemoryBuckets(lambda: 0.0), 100.0), tenant(requests=6), dict[str, str]()
+    for _ in range(6):
+        await limits.admit(red, "tiny", Quota(None, None), 1, {})
+    for _ in range(20):
+        waiting = asyncio.create_task(limits.admit(red, "tiny", Quota(None, None), 1, headers))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert headers["x-ratelimit-reset-requests"] == "70.000s", "as if it were the first that waits"
+
+
+async def test_a_model_that_changes_at_this_moment_counts_a_request_once(
+    gateways: Callable[..., Any], tmp_path: Path
+) -> None:
+    red = {**RED, "quota": {"requests_per_minute": 3}}
+    async with gateways(write(tmp_path, [red]), hold_s=2.0) as pool:
+        await pool.until_loaded("tiny")
+        peer = pool.peer
+        former, new = (model_status("tiny", pool.directory) for _ in range(2))
+        former.spec.identity, new.spec.identity = "former", "new"
+        peer.publish([former])
+        body = {"model": "tiny", "messages": [HI]}
+        assert (await pool.post("/v1/chat/completions", body, **key("sk-red")))[0] == 200
+        peer.submits.clear()
+        peer.serve_tokens, peer.reject = False, [pb.Rejected(code=pb.REJECT_CODE_CHANGED)]
+        asked = asyncio.create_task(pool.post("/v1/chat/completions", body, **key("sk-red")))
+        await peer.until(lambda: bool(peer.submits))
+        peer.serve_tokens = True
+        peer.publish([new])
+        status, _, headers = await asked
+        assert (status, headers["x-ratelimit-remaining-requests"]) == (200, "1")

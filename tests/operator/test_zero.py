@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
+import tempfile
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -107,6 +109,31 @@ async def test_the_first_request_of_a_pool_at_zero_is_reported_at_once_and_start
         assert cluster.engines == 1
         stream.cancel()
         await controller.close()
+
+
+async def test_a_gpu_pool_that_is_gone_leaves_no_connection_while_its_model_pools_stay(
+    cluster: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, folders = Store(), tmp_path / "folders"
+    folders.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folders))
+    for one in (gpu_pool(engines=ZERO), model_pool("red", "llama")):
+        cluster.objects[one["kind"], one["metadata"]["name"]] = one
+        store.put(one)
+    controller = Controller(cluster, store, PLATFORM)
+    await controller.reconcile(KEY)
+    async with scheduler(tmp_path, cluster.objects["Secret", "pool-scheduler-tls"]) as (_, admin):
+        monkeypatch.setattr(looked_at, "admin_target", lambda key, name: admin)
+        ready = cluster.objects["Deployment", "pool-scheduler"] | {"status": {"readyReplicas": 1}}
+        store.put(await cluster.apply(ready))
+        await controller.reconcile(KEY)
+        assert len(os.listdir(folders)) == 1, "certificates of the connection"
+        gone = gpu_pool()
+        store.remove({**gone, "metadata": {**gone["metadata"], "resourceVersion": "1000"}})
+        await controller.reconcile(KEY)
+        assert not os.listdir(folders)
+        assert not [task for task in asyncio.all_tasks() if "_await_demand" in repr(task)]
+    await controller.close()
 
 
 async def test_the_first_request_is_awaited_of_the_scheduler_that_leads_now(

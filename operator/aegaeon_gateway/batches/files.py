@@ -92,8 +92,9 @@ class Files:
         await self._store.delete(keys.file_record(tenant, id_), keys.file_content(tenant, id_))
 
     async def sweep(self) -> None:
-        """Remove the files of all tenants whose time is over, and contents that were no files at the last sweep either:
-        the gateway that received them was killed."""
+        """Remove the files of all tenants whose time is over, and contents that were no files at the last sweep either,
+        or are not even whole: the gateway that received them was killed."""
+        await self._store.sweep()
         there = {entry.key for entry in await self._store.entries(keys.FILES)}
         for key in (key for key in there if key.endswith(keys.RECORD)):
             data = await self._store.get(key)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PART_BYTES = 5 << 20  # the least that S3 takes as a part of an upload
+_STAGED = re.compile(r".+#\d+")  # a file that object_store writes to until its object is whole
+_ABANDONED_S = 3600.0  # one that is written changes more often: by each part of an upload
 _CLIENT: ClientConfig = {"connect_timeout": "10s", "timeout": "60s"}
 
 
@@ -105,11 +109,25 @@ class Store:
             pages = [page async for page in self._objects.list_async(prefix)]
         return sorted(Entry(one["path"], one["size"]) for page in pages for one in page)
 
+    async def sweep(self) -> None:
+        """Remove what uploads of killed gateways have left half-written in a folder; no listing has it. A bucket ends
+        those by a rule of its own."""
+        if isinstance(self._objects, LocalStore) and (folder := self._objects.prefix) is not None:
+            with _errors():
+                await asyncio.to_thread(_remove_staged, folder, time.time() - _ABANDONED_S)
+
     async def folders(self, prefix: str) -> list[str]:
         """The names right below a prefix that have objects below them, in order."""
         with _errors():
             found = await self._objects.list_with_delimiter_async(prefix)
         return sorted(one.rpartition("/")[2] for one in found["common_prefixes"])
+
+
+def _remove_staged(folder: Path, before: float) -> None:
+    for path in folder.rglob("*#*"):
+        with suppress(FileNotFoundError):  # it is whole since
+            if _STAGED.fullmatch(path.name) and path.stat().st_mtime < before:
+                path.unlink()
 
 
 def open_store(settings: BatchSettings) -> Store:

@@ -171,6 +171,8 @@ class Controller:
         """With every scheduler that has a ready pod; what the one says that leads. One that does not answer leaves what
         was known for no longer than this."""
         pool, memory.unreachable, memory.leader = observed.gpu_pool, "", None
+        if pool is None:
+            await self._disconnect(memory)  # its schedulers go with it, while ModelPools may stay
         if pool is None or pool.value is None:
             return None
         spec = pool.value.spec

@@ -26,10 +26,10 @@ from vllm.lora.lora_model import LoRAModel
 from vllm.lora.model_manager import LoRAModelManager
 from vllm.lora.peft_helper import PEFTHelper
 from vllm.lora.utils import parse_fine_tuned_lora_name
+from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.quantization import get_quantization_config
-from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
 from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
 from vllm.model_executor.models.interfaces import supports_lora
 from vllm.model_executor.models.registry import _SPECULATIVE_DECODING_MODELS, ModelRegistry
@@ -50,6 +50,7 @@ from vllm.v1.worker.gpu_worker import init_worker_distributed_environment
 
 from aegaeon_proto.pooling import Purpose, Task
 from aegaeon_sidecar.backends.vllm.exclusive import EXCLUSIVE, Building
+from aegaeon_sidecar.backends.vllm.tables import Tables
 from aegaeon_sidecar.domain.errors import ModelError
 
 GENERATES = Purpose(Task.GENERATE)
@@ -161,7 +162,9 @@ def initialized(config: Any, *settings: Setting) -> Any:
     with Building(*settings):
         _start_process()
         if _table_dtypes != [config.model_config.dtype]:
-            _ROPE_DICT.clear()  # tables that models share are rounded to the dtype of whichever uses them first
+            rotary_embedding._ROPE_DICT = (
+                Tables()
+            )  # tables that models share are rounded to the dtype of whichever uses them first
             _table_dtypes[:] = [config.model_config.dtype]
         with _building(config):
             return initialize_model(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -55,6 +56,24 @@ def write(file: int, name: str) -> None:
 def ones(file: int) -> str:
     write(file, "1")
     return "ones"
+
+
+def test_an_image_that_cannot_be_mapped_is_not_pinned_by_the_attempt(tmp_path: Path) -> None:
+    """A process has so many maps at most, and each slab that is mapped may be one."""
+    nbytes = 64 << 20
+    host = cache(tmp_path, nbytes)
+    host.obtain("one", nbytes, ones).close()
+    before, (soft, hard) = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + (32 << 20), hard))
+    try:
+        with pytest.raises(OSError, match="Cannot allocate memory"):
+            host.find("one", nbytes)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    assert len(os.listdir("/proc/self/fd")) == before
+    host.obtain("two", nbytes, lambda file: "twos").close()
+    assert files(tmp_path) == ["twos"], "the first one could be evicted"
 
 
 def put(host: HostCache, name: str, nbytes: int = 40 * KB) -> Image:

@@ -189,13 +189,20 @@ class HostCache:
         return self._open(path, content, nbytes)
 
     def _open(self, path: Path, content: str, nbytes: int) -> Image:
-        """Pinned; the folder's lock is held, so nothing evicts it. Writable where a GPU locks no other pages."""
+        """Pinned; the folder's lock is held, so nothing evicts it. Writable where a GPU locks no other pages.
+
+        Raises OSError, also where this process has as many maps as it may.
+        """
         writes = self._gpu is not None and not self._gpu.locks_read_only
         handle = os.open(path, (os.O_RDWR if writes else os.O_RDONLY) | os.O_CLOEXEC)
-        fcntl.flock(handle, fcntl.LOCK_SH)
-        os.utime(handle)
-        prot = mmap.PROT_READ | (mmap.PROT_WRITE if writes else 0)
-        return Image(content, nbytes, mmap.mmap(handle, nbytes, flags=mmap.MAP_SHARED, prot=prot), handle)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH)
+            os.utime(handle)
+            prot = mmap.PROT_READ | (mmap.PROT_WRITE if writes else 0)
+            return Image(content, nbytes, mmap.mmap(handle, nbytes, flags=mmap.MAP_SHARED, prot=prot), handle)
+        except BaseException:
+            os.close(handle)  # else it would be pinned for ever
+            raise
 
     def _make_room(self, nbytes: int, evict: bool, spare: Collection[str]) -> None:
         victims = [image for image in self._folder.images() if evict and image.content not in spare]

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from aegaeon_operator.errors import RunnerError
-from aegaeon_operator.podrunner import PodRunner, RestartPolicy, RunFolder
+from aegaeon_operator.podrunner import PodRunner, RestartPolicy, RunFolder, runfolder
 from aegaeon_operator.podrunner.probe import ready
 from aegaeon_operator.reconcile import AttachedProbe, DesiredPod, HttpProbe, PodRole
 
@@ -215,6 +215,23 @@ async def test_kill_ends_a_drain_that_takes_too_long(folder: RunFolder, make_pod
     await drain
     assert time.monotonic() - began < 10
     assert runner.pids == {}
+
+
+def test_a_run_begins_while_the_last_one_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which removes the folder of all runs, where the new one's is about to be."""
+    base, memory = tmp_path / "runs", tmp_path / "shm"
+    last, look = RunFolder.create(base, memory, "last"), runfolder.sweep_node
+
+    def as_it_ends(node: Path) -> list[Path]:
+        swept = look(node)
+        last.remove()
+        assert not base.exists()
+        return swept
+
+    monkeypatch.setattr(runfolder, "sweep_node", as_it_ends)
+    folder = RunFolder.create(base, memory, "new")
+    assert folder.path.parent == base
+    folder.remove()
 
 
 async def test_probes_without_an_endpoint_are_not_ready() -> None:

@@ -71,7 +71,7 @@ class RunFolder:
         sweep(base)
         node = node_folder(shared_memory)
         sweep_node(node)
-        path = Path(tempfile.mkdtemp(prefix=f"{pool[:20]}-", dir=base))
+        path = _fresh(base, pool)
         if len(str(path)) + _LONGEST_FILE > _SOCKET_PATH_LIMIT:
             path.rmdir()
             raise RunnerError(f"{base}: too long a path for unix sockets; set TMPDIR to a short one, such as /tmp")
@@ -195,6 +195,14 @@ def find_run(base: Path, given: Path | None) -> RunState:
     if len(runs) > 1:
         raise RunnerError(f"several runs are alive; choose one with --run: {', '.join(map(str, runs))}")
     return _read(runs[0])
+
+
+def _fresh(base: Path, pool: str) -> Path:
+    """A run that ends at this moment, the last one below `base`, removes that."""
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            return Path(tempfile.mkdtemp(prefix=f"{pool[:20]}-", dir=base))
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _lock(path: Path) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sidecar.rig import Rig
@@ -89,40 +88,6 @@ async def test_undelivered_tokens_of_a_lost_gateway_are_dropped_with_its_last_se
     made = sinks(alive=False)
     made.push(f"unix:{folder}/no-gateway.sock", [token(0)])
     await made.flush(10)
-    assert made.pending == 0
-    await made.close()
-
-
-class GivenUp(dict[str, Any]):
-    """The sinks of `made`, of which one is given up when the compute lane has found it, and has not filled it yet."""
-
-    made: Sinks
-    armed = False
-
-    def setdefault(self, target: str, fresh: Any) -> Any:
-        found = super().setdefault(target, fresh)
-        if self.armed:
-            self.armed = False
-            self.made._tasks[target].cancel()
-            assert self.made._given_up(found, 0.0)
-        return found
-
-
-async def test_tokens_that_are_pushed_while_their_gateway_is_given_up_hold_up_no_later_ones(scheduler: Rig) -> None:
-    """Else two sinks have one task between them, and what comes after is never sent."""
-    made = sinks(alive=False)
-    made._sinks = racing = GivenUp()
-    racing.made = made
-    made.push(scheduler.sink, [token(0)])
-    await scheduler.received_tokens("r", 1)
-    await made.flush(5)
-    racing.armed = True
-    made.push(scheduler.sink, [token(1)])
-    made.push(scheduler.sink, [token(2)])
-    assert await scheduler.received_tokens("r", 3) == [100, 101, 102]
-    made.push(scheduler.sink, [token(3)])
-    assert await scheduler.received_tokens("r", 4) == [100, 101, 102, 103]
-    await made.flush(5)
     assert made.pending == 0
     await made.close()
 

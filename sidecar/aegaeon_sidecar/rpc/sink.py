@@ -76,12 +76,7 @@ class Sinks:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    def _wake(self, pushed: _Sink) -> None:
-        """One that was given up while tokens were pushed to it is back, or they go to the one that is there since."""
-        sink = self._sinks.setdefault(pushed.target, pushed)
-        if sink is not pushed:
-            sink.fresh.extend(pushed.fresh)
-            pushed.fresh.clear()
+    def _wake(self, sink: _Sink) -> None:
         sink.filled.set()
         sink.drained.clear()
         if sink.target not in self._tasks:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sidecar.rig import Rig
+from sidecar.rig import PATIENCE_S, Rig
 
 from aegaeon_sidecar.domain.reports import Token
 from aegaeon_sidecar.domain.sequences import Said, SeqKey
@@ -90,6 +90,32 @@ async def test_undelivered_tokens_of_a_lost_gateway_are_dropped_with_its_last_se
     await made.flush(10)
     assert made.pending == 0
     await made.close()
+
+
+async def test_tokens_that_come_as_a_gateway_is_given_up_do_not_cut_it_off(folder: Path) -> None:
+    """The compute lane may have looked its connection up just before."""
+    gateway, asked = Rig(folder), list[str]()
+
+    def replies_to(target: str) -> bool:
+        asked.append(target)
+        if len(asked) == 1:
+            made.push(target, [token(1)])
+        return False
+
+    made = Sinks("a", asyncio.get_running_loop(), replies_to, keep_s=0.0)
+    await gateway.serve()
+    made.push(gateway.sink, [token(0)])
+    assert await gateway.received_tokens("r", 1) == [100]
+    await gateway.vanish()
+    async with asyncio.timeout(PATIENCE_S):
+        while not asked:
+            await asyncio.sleep(0.01)
+    again = Rig(folder)
+    await again.serve()
+    made.push(again.sink, [replace(token(0), seq=SeqKey("later", 0))])
+    assert await again.received_tokens("later", 1) == [100]
+    await made.close()
+    await again.vanish()
 
 
 async def test_a_sequence_without_a_gateway_needs_no_sink(scheduler: Rig) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import itertools
 import logging
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
@@ -46,14 +47,16 @@ class Sinks:
         self._replies_to = replies_to
         self._tls = tls
         self._keep_s = keep_s
+        self._lock = threading.Lock()  # no sink is dropped between its look-up and the tokens that it is given
         self._sinks: dict[str, _Sink] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def push(self, target: str, tokens: list[Token]) -> None:
-        """Queue tokens for a gateway. Any thread; never blocks."""
+        """Queue tokens for a gateway. Any thread; waits for no network."""
         if target and tokens:
-            sink = self._sinks.setdefault(target, _Sink(self._instance, target, self._tls, self._loop))
-            sink.fresh.append(tokens)
+            with self._lock:
+                sink = self._sinks.setdefault(target, _Sink(self._instance, target, self._tls, self._loop))
+                sink.fresh.append(tokens)
             if not sink.woken:
                 sink.woken = True
                 self._loop.call_soon_threadsafe(self._wake, sink)
@@ -77,6 +80,8 @@ class Sinks:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def _wake(self, sink: _Sink) -> None:
+        if self._sinks.get(sink.target) is not sink:
+            return  # given up meanwhile
         sink.filled.set()
         sink.drained.clear()
         if sink.target not in self._tasks:
@@ -102,9 +107,10 @@ class Sinks:
     def _given_up(self, sink: _Sink, away_since: float) -> bool:
         if self._replies_to(sink.target):
             return False
-        if (sink.fresh or sink.unacked) and self._loop.time() - away_since < self._keep_s:
-            return False
-        del self._sinks[sink.target], self._tasks[sink.target]
+        with self._lock:
+            if sink.pending and self._loop.time() - away_since < self._keep_s:
+                return False
+            del self._sinks[sink.target], self._tasks[sink.target]
         sink.drained.set()
         return True
 

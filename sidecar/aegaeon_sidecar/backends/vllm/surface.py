@@ -162,9 +162,8 @@ def initialized(config: Any, *settings: Setting) -> Any:
     with Building(*settings):
         _start_process()
         if _table_dtypes != [config.model_config.dtype]:
-            rotary_embedding._ROPE_DICT = (
-                Tables()
-            )  # tables that models share are rounded to the dtype of whichever uses them first
+            # Tables that models share are rounded to the dtype of whichever uses them first.
+            rotary_embedding._ROPE_DICT = Tables()
             _table_dtypes[:] = [config.model_config.dtype]
         with _building(config):
             return initialize_model(config)

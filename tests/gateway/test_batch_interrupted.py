@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import socket
 import struct
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -19,10 +24,12 @@ from obstore.exceptions import AlreadyExistsError
 from obstore.store import LocalStore
 
 from aegaeon_gateway.batches.answers import Answers
-from aegaeon_gateway.batches.keys import CONTENT, RECORD
+from aegaeon_gateway.batches.keys import CONTENT, RECORD, BatchKeys
 from aegaeon_gateway.batches.records import Order
+from aegaeon_gateway.batches.runner import BatchRunner
 from aegaeon_gateway.batches.settings import BatchSettings
 from aegaeon_gateway.batches.store import Store, open_store
+from aegaeon_gateway.batches.throttle import Pressure, Throttle
 from aegaeon_gateway.errors import UnavailableError
 
 __all__ = ["pools"]  # a fixture
@@ -180,7 +187,7 @@ async def test_an_upload_whose_client_leaves_at_its_end_leaves_a_whole_file_or_n
         form = FORM % jsonl(chat(0))
         await leaves(pool, "/v1/files", "multipart/form-data; boundary=b", form, slow.begun)
         await slow.landed.wait()
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # what comes behind the write, if anything does, needs time in which it could
         listed = {file.id for file in (await client.files.list()).data}
         keys = [entry.key for entry in await stores[0].entries("files")]
         whole = {Path(key).name.removesuffix(CONTENT) for key in keys if key.endswith(CONTENT)}
@@ -210,3 +217,49 @@ async def test_a_download_of_a_file_that_is_deleted_meanwhile_is_cut_off(pools: 
         with pytest.raises(openai.APIConnectionError):
             async with asyncio.timeout(10):
                 await client.files.content(file.id)
+
+
+async def test_a_gateway_forgets_the_leases_of_batches_that_others_have_ended(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    others = BatchRunner(world.tools(Throttle(1)), "other", Pressure, asyncio.Event())
+    order = await world.order(jsonl(request(0)))
+    work = await world.work(order)
+    await others._look()
+    assert list(others._leases._seen) == [BatchKeys("red", order.id).leases]
+    await work.run()
+    await others._look()
+    assert not others._leases._seen
+
+
+def test_what_a_killed_gateway_had_half_written_is_removed_and_what_is_being_written_is_not(
+    tmp_path: Path,
+) -> None:
+    """The real store leaves it: its process is killed in the middle of an upload."""
+    world = World(tmp_path)
+    asyncio.run(world.upload(jsonl(request(0))))
+    killed = subprocess.run([sys.executable, "-c", _UPLOAD_AND_DIE, str(tmp_path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = tmp_path.rglob("*#*")
+    assert left.stat().st_size >= 5 << 20
+    asyncio.run(world.files.sweep())
+    assert left.exists(), "another gateway may write it"
+    long_ago = time.time() - 2 * 3600
+    os.utime(left, (long_ago, long_ago))
+    asyncio.run(world.files.sweep())
+    assert not left.exists()
+    assert len(list(tmp_path.rglob("*.data"))) == 1
+
+
+_UPLOAD_AND_DIE = """
+import asyncio, os, signal, sys
+from collections.abc import AsyncIterator
+from obstore.store import LocalStore
+from aegaeon_gateway.batches.store import Store
+
+async def pieces() -> AsyncIterator[bytes]:
+    for _ in range(4):
+        yield b" " * (6 << 20)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(Store(LocalStore(sys.argv[1])).upload("files/red/one.data", pieces()))
+"""

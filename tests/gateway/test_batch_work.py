@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +17,7 @@ from aegaeon_gateway.batches.keys import BatchKeys
 from aegaeon_gateway.batches.lease import Lease, LeaseLostError, Leases
 from aegaeon_gateway.batches.pages import Asked, new_id, page
 from aegaeon_gateway.batches.records import Order
-from aegaeon_gateway.batches.runner import BatchRunner, sweep_batches
+from aegaeon_gateway.batches.runner import sweep_batches
 from aegaeon_gateway.batches.settings import BatchSettings, batch_settings
 from aegaeon_gateway.batches.store import Store, open_store
 from aegaeon_gateway.batches.throttle import Pressure, Throttle, next_limit
@@ -210,17 +205,6 @@ async def test_another_gateway_takes_over_a_lease_that_shows_no_life(world: Worl
     assert len([lease for lease in both if lease]) == 1
 
 
-async def test_a_gateway_forgets_the_leases_of_batches_that_others_have_ended(world: World) -> None:
-    others = BatchRunner(world.tools(Throttle(1)), "other", Pressure, asyncio.Event())
-    order = await world.order(jsonl(request(0)))
-    work = await world.work(order)
-    await others._look()
-    assert list(others._leases._seen) == [BatchKeys("red", order.id).leases]
-    await work.run()
-    await others._look()
-    assert not others._leases._seen
-
-
 @pytest.mark.parametrize("state", ["expired", "cancelled"])
 async def test_what_is_not_answered_when_the_time_is_over_says_so(world: World, state: str) -> None:
     order = await world.order(jsonl(*map(request, range(6))))
@@ -311,39 +295,6 @@ async def test_lines_longer_than_a_block_are_read_whole(world: World) -> None:
     await (await world.work(short)).run()
     output = await world.lines((await world.shown(short))["output_file_id"])
     assert {line["custom_id"] for line in output} == {"r1", "r2", "r3"}
-
-
-def test_what_a_killed_gateway_had_half_written_is_removed_and_what_is_being_written_is_not(
-    world: World, tmp_path: Path
-) -> None:
-    """The real store leaves it: its process is killed in the middle of an upload."""
-    asyncio.run(world.upload(jsonl(request(0))))
-    killed = subprocess.run([sys.executable, "-c", _UPLOAD_AND_DIE, str(tmp_path)], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    (left,) = tmp_path.rglob("*#*")
-    assert left.stat().st_size >= 5 << 20
-    asyncio.run(world.files.sweep())
-    assert left.exists(), "another gateway may write it"
-    long_ago = time.time() - 2 * 3600
-    os.utime(left, (long_ago, long_ago))
-    asyncio.run(world.files.sweep())
-    assert not left.exists()
-    assert len(list(tmp_path.rglob("*.data"))) == 1
-
-
-_UPLOAD_AND_DIE = """
-import asyncio, os, signal, sys
-from collections.abc import AsyncIterator
-from obstore.store import LocalStore
-from aegaeon_gateway.batches.store import Store
-
-async def pieces() -> AsyncIterator[bytes]:
-    for _ in range(4):
-        yield b" " * (6 << 20)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-asyncio.run(Store(LocalStore(sys.argv[1])).upload("files/red/one.data", pieces()))
-"""
 
 
 async def test_files_go_when_their_time_is_over(world: World) -> None:

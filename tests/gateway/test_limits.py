@@ -55,7 +55,7 @@ async def test_a_client_that_leaves_while_it_waits_gives_its_turn_back() -> None
         await limits.admit(red, "tiny", Quota(None, None), 1, {})
     for _ in range(20):
         waiting = asyncio.create_task(limits.admit(red, "tiny", Quota(None, None), 1, headers))
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it begins to wait
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -73,7 +73,7 @@ class Distant(MemoryBuckets):
 async def test_a_client_that_leaves_at_the_last_token_is_charged_all_the_same() -> None:
     limits, red, headers = Limits(Distant(lambda: 0.0), 100.0), tenant(tokens=100), dict[str, str]()
     charging = asyncio.create_task(limits.charge(red, "tiny", Quota(None, 1000.0), 60))
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)  # the bucket is being asked
     charging.cancel()
     with pytest.raises(asyncio.CancelledError):
         await charging

@@ -35,7 +35,7 @@ async def test_the_first_request_starts_an_engine_also_behind_a_scheduler_that_w
     heard, engine = Heard(), replace(make_pod("engine-0"), on_demand=True)
     async with running(folder, engine, heard=heard) as runner:
         scaling = asyncio.create_task(LocalScaling(spec, runner, admin, heard).run())
-        await asyncio.sleep(AWAY_S)
+        await asyncio.sleep(AWAY_S)  # so long that gRPC's own pauses have grown
         await service.start()
         try:
             async with grpc.aio.insecure_channel(listen) as channel:

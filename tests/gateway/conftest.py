@@ -389,5 +389,7 @@ async def pool(
     config = GatewayConfig(**gateway_config(peer, http=limits, metrics_listen=f"unix:{peer.directory}/metrics.sock"))
     async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
         yield Pool(peer, served, http, tokenizer, model_directory)
-        assert len(served.open) == 0, "open requests are left behind"
+        async with asyncio.timeout(60):  # fails where open requests are left behind
+            while len(served.open):  # noqa: ASYNC110 - the last byte of an answer is out before its request is over
+                await asyncio.sleep(0)
     served.intake.check()

@@ -70,13 +70,14 @@ class Limits:
 
         A client that leaves at the last token, while a bucket in Redis is asked, is charged all the same.
         """
-        await to_its_end(self._charge(tenant, model, model_quota, output_tokens))
+        quotas = ((who, quota.tokens_per_minute) for who, quota in _quotas(tenant, model, model_quota))
+        charged = [(who, per_minute) for who, per_minute in quotas if per_minute is not None]
+        if charged and output_tokens:
+            await to_its_end(self._charge(charged, output_tokens))
 
-    async def _charge(self, tenant: Tenant, model: str, model_quota: Quota, output_tokens: int) -> None:
-        for who, quota in _quotas(tenant, model, model_quota):
-            if quota.tokens_per_minute is not None and output_tokens:
-                rate = quota.tokens_per_minute / _MINUTE_S
-                await self.buckets.take(f"{who}:tokens", output_tokens, rate, quota.tokens_per_minute, inf)
+    async def _charge(self, charged: list[tuple[str, float]], output_tokens: int) -> None:
+        for who, per_minute in charged:
+            await self.buckets.take(f"{who}:tokens", output_tokens, per_minute / _MINUTE_S, per_minute, inf)
 
     async def _take(self, who: str, what: str, portion: Portion, headers: MutableMapping[str, str]) -> float:
         per_minute, rate = portion.per_minute, portion.rate

@@ -104,7 +104,7 @@ async def test_answers_whose_write_failed_and_landed_late_are_not_lost(tmp_path:
     world, landed = World(tmp_path), []
 
     class TimedOut(Slow):
-        async def put_async(self, key: str, data: Any, **how: Any) -> Any:  # type: ignore[override]
+        async def late(self, key: str, data: Any, how: dict[str, Any]) -> None:
             landed.append((key, bytes(data)))
             raise OSError("timed out")
 

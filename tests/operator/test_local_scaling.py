@@ -11,12 +11,12 @@ from itertools import count
 
 import grpc
 from operator_objects import gpu_pool
+from operator_requests import submitted
 from tests.operator.test_podrunner import Heard, eventually, running
 
 from aegaeon_operator.podrunner import LocalScaling, RunFolder
 from aegaeon_operator.reconcile import DesiredPod
 from aegaeon_operator.spec.resources import GpuPoolSpec
-from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
 from aegaeon_scheduler.config import ModelEntry, SchedulerConfig, SourceEntry, core_config
 from aegaeon_scheduler.core.scheduler import Scheduler
 from aegaeon_scheduler.service.server import Service
@@ -39,12 +39,7 @@ async def test_the_first_request_starts_an_engine_also_behind_a_scheduler_that_w
         await service.start()
         try:
             async with grpc.aio.insecure_channel(listen) as channel:
-                call = gateway_pb2_grpc.FrontendStub(channel).Serve()
-                hello = gateway_pb2.GatewayHello(gateway="gw", sink="unix:/none")
-                await call.write(gateway_pb2.GatewayMessage(hello=hello))
-                request = gateway_pb2.Submit(request="r", model="m", prompt=[1], choices=[gateway_pb2.Choice(epoch=1)])
-                request.limits.max_tokens = 1
-                await call.write(gateway_pb2.GatewayMessage(submit=request))
+                call = await submitted(channel, "m")
                 await eventually(lambda: "engine-0" in runner.pids, within_s=5.0)
                 call.cancel()
         finally:

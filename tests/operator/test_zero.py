@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from operator_objects import KEY, PLATFORM, gpu_pool, model_pool
+from operator_requests import submitted
 from tests.operator.test_scheduler_link import scheduler
 
 from aegaeon_operator.kube import controller as looked_at
@@ -23,7 +24,6 @@ from aegaeon_operator.reconcile.processes import scheduler_settings
 from aegaeon_operator.spec.resources import GpuPoolSpec
 from aegaeon_proto.channels import open_channel
 from aegaeon_proto.roles import Role
-from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
 
 Json = dict[str, Any]
 ZERO = {"replicas": 0, "min": 0, "max": 2}
@@ -73,13 +73,7 @@ async def submit(target: str, tls: Path, cluster: Kept) -> Any:
     for name, content in secret["data"].items():
         (tls / name).write_bytes(base64.b64decode(content))
     channel = open_channel(target, tls, Role.SCHEDULER)
-    call = gateway_pb2_grpc.FrontendStub(channel).Serve()
-    hello = gateway_pb2.GatewayHello(gateway="gw", sink="127.0.0.1:1")
-    await call.write(gateway_pb2.GatewayMessage(hello=hello))
-    request = gateway_pb2.Submit(request="r", model="llama", prompt=[1], choices=[gateway_pb2.Choice(epoch=1)])
-    request.limits.max_tokens = 1
-    await call.write(gateway_pb2.GatewayMessage(submit=request))
-    return call
+    return await submitted(channel, "llama")
 
 
 async def test_the_first_request_of_a_pool_at_zero_is_reported_at_once_and_starts_an_engine(

@@ -206,7 +206,7 @@ async def test_heartbeats_keep_a_sidecar_alive(serve: Any, brain: Any) -> None:
 async def test_sidecars_are_not_lost_because_the_scheduler_was_stopped_for_a_moment(serve: Any, brain: Any) -> None:
     async with serve(brain, heartbeat_timeout_s=2) as stack:
         sidecar = await stack.sidecar()
-        time.sleep(3.3)  # noqa: ASYNC251 - nothing of this process runs
+        time.sleep(3.3)  # noqa: ASYNC251 - the loop itself is to be stopped
         await sidecar.report(heartbeat=engine_pb2.Heartbeat())
         await brain.wait_for(events.MemoryReported)
         assert not brain.all_of(events.InstanceDown)

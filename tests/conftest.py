@@ -14,8 +14,11 @@ from typing import Any
 
 import pytest
 
+from aegaeon_native.libraries import lower_libraries
+
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests share the machine; threads that wait for each other do not
+lower_libraries(os.environ)
 
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
 SPECIAL_TOKENS = ["<pad>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|end|>"]

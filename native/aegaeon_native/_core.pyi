@@ -390,6 +390,10 @@ class StageRing:
 
 NO_TOKEN: int
 
+def cpu_level() -> str:
+    """baseline, avx2 or avx512: the vector instructions that the core uses. What the processor has, or less, where
+    AEGAEON_CPU_LEVEL says so. Raises NativeError for another word, and for more than the processor has."""
+
 def row_product_supported() -> bool:
     """Whether this processor can: it needs AVX-512."""
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "aegaeon/cpu_level.hpp"
 #include "aegaeon/errors.hpp"
 #include "aegaeon/likeliest.hpp"
 #include "aegaeon/row_product.hpp"
@@ -42,6 +43,7 @@ void bind_logits(nb::module_& m) {
   m.attr("NO_TOKEN") = aegaeon::kNoToken;
   m.def("likeliest", &likeliest, "logits"_a, "rows"_a, "columns"_a, "stride"_a);
   m.def("row_product", &row_product, "x"_a, "weights"_a, "out"_a, "rows"_a, "outer"_a, "inner"_a);
+  m.def("cpu_level", [] { return aegaeon::cpu_level_name(aegaeon::cpu_level()); });
   m.def("row_product_supported", &aegaeon::row_product_supported);
   m.def("advance", &advance, "tokens"_a, "ids"_a, "places"_a, "ends"_a);
 }

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "aegaeon/cpu_level.hpp"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -72,7 +74,7 @@ __attribute__((target("avx2"))) std::int32_t side_by_side(std::span<const float>
 
 std::int32_t likeliest(std::span<const float> row) {
 #if defined(__x86_64__)
-  static const bool has_vectors = __builtin_cpu_supports("avx2") != 0;
+  static const bool has_vectors = cpu_level() >= CpuLevel::kAvx2;
   if (has_vectors) return side_by_side(row);
 #endif
   return one_by_one(row);

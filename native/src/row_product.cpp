@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "aegaeon/cpu_level.hpp"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -223,7 +225,7 @@ void dispatch(const RowProduct& of, std::index_sequence<kRows...>) {
 
 }  // namespace
 
-bool row_product_supported() { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq"); }
+bool row_product_supported() { return cpu_level() >= CpuLevel::kAvx512; }
 
 void row_product(const RowProduct& product) {
   if (product.rows > kFewRows) return pack_and_sum(product);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "aegaeon/cpu_level.hpp"
 #include "aegaeon/trial.hpp"
 
 #if defined(__x86_64__)
@@ -82,7 +83,7 @@ void stream_lines(std::byte* dst, const std::byte* src, std::size_t bytes) {
 }  // namespace
 
 void stream_copy(std::byte* dst, const std::byte* src, std::size_t bytes) {
-  static const bool has_vectors = __builtin_cpu_supports("avx2") != 0;
+  static const bool has_vectors = cpu_level() >= CpuLevel::kAvx2;
   const std::size_t past = reinterpret_cast<std::uintptr_t>(dst) % kVector;
   const std::size_t head = std::min(bytes, (kVector - past) % kVector);
   const std::size_t body = has_vectors ? (bytes - head) / kLine * kLine : 0;

@@ -29,6 +29,8 @@ from benchmarks.report import Row, report
 from benchmarks.streams import FIRST, STEPS, Load, Plateau, measure, measure_direct, write_model
 from benchmarks.vllm_peer import ENVIRONMENT as EAGER
 
+from aegaeon_cli.demo import clients
+
 CHAT = Load(32, 100, "chat/completions")
 COMPLETIONS = Load(32, 100)
 LATENCY = Load(32, 50, "chat/completions")
@@ -145,7 +147,7 @@ async def answers(server: asyncio.subprocess.Process, port: int) -> None:
     """Until the server says that it is healthy. Raises RuntimeError when it has ended."""
     while server.returncode is None:
         try:
-            await asyncio.to_thread(urllib.request.urlopen, f"http://127.0.0.1:{port}/health", timeout=5)
+            await asyncio.to_thread(clients.page, f"http://127.0.0.1:{port}/health", 5)
         except (urllib.error.URLError, ConnectionError):
             await asyncio.sleep(0.5)
         else:

@@ -17,18 +17,18 @@ import re
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
 from benchmarks.core import Size, quantile
 from benchmarks.report import Row, report
 from benchmarks.size import ENGINES, WARM_S
 
+from aegaeon_cli.demo import clients
 from aegaeon_cli.demo.stack import free_port
+from aegaeon_proto.channels import plain_channel
 from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc, leadership_pb2, leadership_pb2_grpc
 
 _ASK_EVERY_S = 0.01
@@ -71,8 +71,7 @@ class Serving:
 
     def scrape(self) -> str:
         """GET /metrics."""
-        with urllib.request.urlopen(self.metrics) as page:
-            return str(page.read().decode())
+        return clients.page(self.metrics)
 
     def core_s(self) -> tuple[float, float]:
         """Seconds that the core took, and events that it handled."""
@@ -142,7 +141,7 @@ class Observer:
 
     async def ask(self) -> None:
         """For the leader, again and again."""
-        async with grpc.aio.insecure_channel(self._serving.target) as channel:
+        async with plain_channel(self._serving.target) as channel:
             stub = leadership_pb2_grpc.LeadershipStub(channel)
             while True:
                 before, delayed_s, began = self._reading, self._delayed_s(), time.perf_counter()
@@ -156,7 +155,7 @@ class Observer:
 
     async def read(self) -> None:
         """The status and the metrics, every second."""
-        async with grpc.aio.insecure_channel(self._serving.target, options=_OPTIONS) as channel:
+        async with plain_channel(self._serving.target, options=_OPTIONS) as channel:
             stub = gateway_pb2_grpc.FrontendStub(channel)
             while True:
                 began, self._reading = time.perf_counter(), "status"

@@ -17,10 +17,10 @@ from functools import partial
 from itertools import cycle
 from typing import Any
 
-import grpc
 from benchmarks.core import Size, arrivals, pool, quantile
 from benchmarks.wire_codec import command_from, hello_to, report_to
 
+from aegaeon_proto.channels import plain_channel
 from aegaeon_proto.v1 import engine_pb2, engine_pb2_grpc, gateway_pb2, gateway_pb2_grpc, model_pb2
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.domain import Finish, InstanceId, ModelName, Role, SeqId, Slo
@@ -64,7 +64,7 @@ class Sidecar:
         assert isinstance(up, ev.InstanceUp)
         states = [state for state in models if isinstance(state, ev.ModelReported)]
         self._box.put(hello_to(up, states, time.time()))
-        async with grpc.aio.insecure_channel(target, options=_OPTIONS) as channel:
+        async with plain_channel(target, options=_OPTIONS) as channel:
             async for message in engine_pb2_grpc.EngineStub(channel).Attach(self._reports()):
                 self.attached.set()
                 self._fleet.advance()
@@ -98,7 +98,7 @@ class Gateway:
         """Until the scheduler ends the stream."""
         hello = gateway_pb2.GatewayHello(gateway=self._name, sink=f"unix:/nowhere/{self._name}")
         self._box.put(gateway_pb2.GatewayMessage(hello=hello))
-        async with grpc.aio.insecure_channel(target, options=_OPTIONS) as channel:
+        async with plain_channel(target, options=_OPTIONS) as channel:
             async for reply in gateway_pb2_grpc.FrontendStub(channel).Serve(_messages(self._box)):
                 kind = reply.WhichOneof("body")
                 if kind == "accepted":

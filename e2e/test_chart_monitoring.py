@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -17,6 +16,7 @@ import yaml
 from prometheus_client import CollectorRegistry, start_http_server
 from tests.scaling_queries import scaling_query
 
+from aegaeon_cli.demo import clients
 from aegaeon_gateway.metrics import Metrics
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.kube.metrics import Metrics as OperatorMetrics
@@ -228,8 +228,7 @@ def exposed_by_an_operator(port: int) -> Any:
 def ask(url: str, path: str, **query: str) -> Any:
     """A call of its API; None while it does not answer."""
     try:
-        with urllib.request.urlopen(f"{url}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=5) as answer:
-            return json.load(answer)["data"]
+        return json.loads(clients.page(f"{url}/api/v1/{path}?{urllib.parse.urlencode(query)}", 5))["data"]
     except OSError:
         return None
 

@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
-from openai import OpenAI, OpenAIError
+from openai import OpenAIError
 
+from aegaeon_cli.demo import clients
 from e2e.cluster.layout import Node, default_layout
 from e2e.cluster.network import cut
 from e2e.load import Load
@@ -121,8 +121,7 @@ def condition(pool: PodsOfPool, kind: str) -> str:
 
 
 def health(url: str) -> str:
-    with urlopen(f"{url}/health", timeout=10) as answer:
-        return str(json.load(answer)["scheduler"])
+    return str(json.loads(clients.page(f"{url}/health"))["scheduler"])
 
 
 def first_answer(url: str, since: float, within_s: float) -> float:
@@ -130,7 +129,7 @@ def first_answer(url: str, since: float, within_s: float) -> float:
 
     def asked() -> float:
         try:
-            with OpenAI(base_url=f"{url}/v1", api_key=RED, max_retries=0, timeout=60) as client:
+            with clients.client(url, RED, timeout=60) as client:
                 client.completions.create(model="llama", prompt="Hello", max_tokens=1)
         except OpenAIError:
             return 0.0
@@ -141,7 +140,7 @@ def first_answer(url: str, since: float, within_s: float) -> float:
 
 def long_answer(url: str, answers: list[str], begun: threading.Event) -> str:
     """Greedy, so that it is the same each time; put into `answers` as well. `begun` is set at the first token."""
-    with OpenAI(base_url=f"{url}/v1", api_key=RED, max_retries=0, timeout=180) as client:
+    with clients.client(url, RED, timeout=180) as client:
         chunks = client.completions.create(
             model="llama", prompt="The quick brown fox", max_tokens=400, temperature=0, stream=True
         )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import time
 import urllib.error
-import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from aegaeon_cli.demo import clients
 from e2e.envoy import free_ports
 from e2e.kubectl import kubectl
 from e2e.operating import accepted, apply, killed_operator, models, namespace_of, objects, pool
@@ -25,8 +25,7 @@ Labels = dict[str, str]
 def scrape(port: int, name: str) -> list[tuple[Labels, float]]:
     """The series of one metric; none while the port is closed."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-            families = list(text_string_to_metric_families(answer.read().decode()))
+        families = list(text_string_to_metric_families(clients.page(f"http://127.0.0.1:{port}/metrics", 5)))
     except (urllib.error.URLError, ConnectionError):
         return []
     samples = [one for family in families for one in family.samples]

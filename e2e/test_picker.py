@@ -22,6 +22,7 @@ from kubernetes import client
 from aegaeon_kube.server import connect
 from aegaeon_picker.fleet import Endpoint
 from aegaeon_picker.watch import follow
+from aegaeon_proto.channels import NO_PROXY
 from e2e.cluster import definitions
 from e2e.envoy import free_ports
 from e2e.kubectl import define, filenames, kubectl
@@ -115,7 +116,7 @@ def test_the_process_is_ready_once_it_has_read_the_pool(core: Any, kubeconfig: P
     ports = ("--listen", f"127.0.0.1:{listen}", "--health-listen", f"127.0.0.1:{health}", "--metrics-port", "0")
     argv = (sys.executable, "-m", "aegaeon_picker", "--pool", "pool", "--namespace", NAMESPACE, *ports)
     with subprocess.Popen(argv, env={"KUBECONFIG": str(kubeconfig), "PATH": "/usr/bin"}) as child:
-        with grpc.insecure_channel(f"127.0.0.1:{health}") as channel:
+        with grpc.insecure_channel(f"127.0.0.1:{health}", NO_PROXY) as channel:  # noqa: TID251 - blocking
             grpc.channel_ready_future(channel).result(timeout=60)
             answers = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=60)
             assert any(answer.status == health_pb2.HealthCheckResponse.SERVING for answer in answers)

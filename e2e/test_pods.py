@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from openai import AuthenticationError, NotFoundError, OpenAI, RateLimitError
+from openai import AuthenticationError, NotFoundError, RateLimitError
 
+from aegaeon_cli.demo import clients
 from e2e.cluster.control_plane import api_server_away
 from e2e.cluster.layout import default_layout
 from e2e.kubectl import kubectl
@@ -167,7 +168,7 @@ def a_model_comes_and_goes(pool: PodsOfPool) -> None:
 
 def served(pool: PodsOfPool, key: str) -> set[str]:
     """What a tenant is offered."""
-    with OpenAI(base_url=f"{pool.url}/v1", api_key=key) as client:
+    with clients.client(pool.url, key, max_retries=2) as client:
         return {model.id for model in client.models.list()}
 
 
@@ -179,7 +180,7 @@ def ask_all_at_once(pool: PodsOfPool, key: str, model: str) -> None:
 
 def ask(pool: PodsOfPool, key: str, model: str, max_tokens: int = 16) -> str:
     """One whole answer."""
-    with OpenAI(base_url=f"{pool.url}/v1", api_key=key, max_retries=0) as client:
+    with clients.client(pool.url, key) as client:
         answer = client.chat.completions.create(
             model=model, messages=[{"role": "user", "content": "Hello"}], max_completion_tokens=max_tokens
         )

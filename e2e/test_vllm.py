@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from backend_vllm.adapters import make_adapter, merge
-from openai import OpenAI
 
+from aegaeon_cli.demo import clients
 from aegaeon_cli.models import questions
 from aegaeon_cli.models.cache import MANIFEST
 from e2e.cluster import product
@@ -129,7 +129,7 @@ def with_adapter(names: Sequence[str]) -> dict[str, Any]:
 
 def served_models(pool: PodsOfPool) -> set[str]:
     """What tenant red is offered."""
-    with OpenAI(base_url=f"{pool.url}/v1", api_key=RED) as client:
+    with clients.client(pool.url, RED, max_retries=2) as client:
         return {model.id for model in client.models.list()}
 
 

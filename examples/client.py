@@ -9,8 +9,9 @@ import argparse
 import asyncio
 import sys
 import time
+from urllib.parse import urlsplit
 
-from openai import AsyncOpenAI, OpenAIError
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient, OpenAIError
 
 
 async def chat(client: AsyncOpenAI, model: str, question: str, max_tokens: int) -> None:
@@ -41,7 +42,9 @@ async def main() -> None:
     parser.add_argument("--model", action="append", help="ask only this model; may be given several times")
     parser.add_argument("--max-tokens", type=int, default=64)
     arguments = parser.parse_args()
-    async with AsyncOpenAI(base_url=arguments.url, api_key="none") as client:
+    # A proxy of the environment (HTTP_PROXY) is for what is far away.
+    http = DefaultAsyncHttpxClient(trust_env=urlsplit(arguments.url).hostname not in ("127.0.0.1", "localhost", "::1"))
+    async with AsyncOpenAI(base_url=arguments.url, api_key="none", http_client=http) as client:
         try:
             models = arguments.model or [model.id async for model in client.models.list()]
             await asyncio.gather(*(chat(client, model, arguments.question, arguments.max_tokens) for model in models))

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from openai import OpenAI, OpenAIError
+from openai import OpenAIError
 
+from aegaeon_cli.demo import clients
 from e2e.chaos.schedule import Drawn
 from e2e.chaos.world import World
 from e2e.manifests import RED, model_pool
@@ -105,7 +106,7 @@ def served(world: World, model: str) -> None:
 
 def _answers(url: str, model: str) -> bool:
     try:
-        with OpenAI(base_url=f"{url}/v1", api_key=RED, max_retries=0, timeout=60) as client:
+        with clients.client(url, RED, timeout=60) as client:
             client.completions.create(model=model, prompt="Hello", max_tokens=1)
     except OpenAIError:
         return False

@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from aegaeon_cli.demo import clients
 from e2e.cluster.layout import DOMAIN, Layout
 from e2e.cluster.network import inside
 from e2e.cluster.pki import FRONT_PROXY
@@ -128,10 +129,10 @@ def ready(layout: Layout) -> bool:
     context = ssl.create_default_context(cafile=str(layout.pki / "ca.crt"))
     context.load_cert_chain(layout.pki / "admin.crt", layout.pki / "admin.key")
     try:
-        with urllib.request.urlopen(f"{layout.api_url}/readyz", context=context, timeout=2) as answer:
-            return bool(answer.status == 200)
+        clients.page(f"{layout.api_url}/readyz", 2, context)
     except (urllib.error.URLError, TimeoutError, ConnectionError):
         return False
+    return True
 
 
 def _start(layout: Layout, name: str, *flags: str) -> None:

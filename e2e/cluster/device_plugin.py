@@ -56,7 +56,7 @@ def main() -> None:
     server.add_insecure_port(f"unix:{folder / _ENDPOINT}")
     server.start()
     options = [("grpc.default_authority", "localhost")]
-    with grpc.insecure_channel(f"unix:{folder / _KUBELET}", options=options) as channel:
+    with grpc.insecure_channel(f"unix:{folder / _KUBELET}", options=options) as channel:  # noqa: TID251 - a unix socket
         request = messages.RegisterRequest(version="v1beta1", endpoint=_ENDPOINT, resource_name=resource)
         services.RegistrationStub(channel).Register(request, wait_for_ready=True, timeout=60)
     server.wait_for_termination()

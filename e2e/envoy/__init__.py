@@ -14,9 +14,10 @@ from pathlib import Path
 from string import Template
 
 import aiohttp
-import grpc
 import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from aegaeon_proto.channels import plain_channel
 
 ENVOY = Path(sys.executable).with_name("envoy")
 START_S = 30.0
@@ -110,7 +111,7 @@ def _config(ports: tuple[int, ...], admin: int, listen: int, plain: int, picker:
 
 
 async def _healthy(port: int) -> None:
-    async with asyncio.timeout(START_S), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with asyncio.timeout(START_S), plain_channel(f"127.0.0.1:{port}") as channel:
         await channel.channel_ready()
         asked = health_pb2.HealthCheckRequest(service="readiness")
         stub = health_pb2_grpc.HealthStub(channel)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import grpc
 
 from aegaeon_cli.errors import NoAnswerError
+from aegaeon_proto.channels import plain_channel
 from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
 from aegaeon_proto.v1.gateway_pb2 import PoolStatus
 
@@ -20,7 +21,7 @@ async def read_status(target: str) -> PoolStatus:
 
 async def watch_status(target: str, interval_s: float) -> AsyncIterator[PoolStatus]:
     """A status every `interval_s` seconds (0: one). Raises NoAnswerError when it is not there or breaks off."""
-    async with grpc.aio.insecure_channel(target) as channel:
+    async with plain_channel(target) as channel:
         call = gateway_pb2_grpc.FrontendStub(channel).Status(gateway_pb2.StatusRequest(interval_s=interval_s))
         try:
             async for status in call:

@@ -1,4 +1,4 @@
-"""How processes reach each other: plaintext where a unix socket guards itself, else mutual TLS within a pool.
+"""How processes reach each other: plaintext where a unix socket guards itself, else mutual TLS within a pool. No proxy.
 
 A folder of `ca.crt`, `tls.crt` and `tls.key` (a Kubernetes Secret of type kubernetes.io/tls, mounted) makes one of the
 pool, in one role. It is read again for every new connection, so certificates are renewed without a restart.
@@ -29,6 +29,13 @@ KEEPALIVE: Options = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),  # as many as it takes
 )
+# gRPC sends channels through the http_proxy and https_proxy of its environment, where no peer of a pool is.
+NO_PROXY: Options = (("grpc.enable_http_proxy", 0),)
+
+
+def plain_channel(target: str, options: Options = ()) -> grpc.aio.Channel:
+    """A plaintext channel to a gRPC target of this machine: a unix socket, or the loopback interface."""
+    return grpc.aio.insecure_channel(target, options=(*NO_PROXY, *options))
 
 
 def open_channel(target: str, tls: Path | None, peer: Role, options: Options = ()) -> grpc.aio.Channel:
@@ -38,11 +45,11 @@ def open_channel(target: str, tls: Path | None, peer: Role, options: Options = (
     """
     options = (*KEEPALIVE, *options)
     if tls is None:
-        return grpc.aio.insecure_channel(target, options=options)
+        return plain_channel(target, options)
     files = read(tls)
     credentials = grpc.ssl_channel_credentials(files.authority, files.key, files.certificate)
     return grpc.aio.secure_channel(
-        target, credentials, options=(*options, ("grpc.ssl_target_name_override", peer.dns_name))
+        target, credentials, options=(*NO_PROXY, *options, ("grpc.ssl_target_name_override", peer.dns_name))
     )
 
 

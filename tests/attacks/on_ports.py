@@ -19,6 +19,7 @@ from h2.events import DataReceived
 from h2.exceptions import ProtocolError
 from picker.hostile import CONTINUATION, END_STREAM, HEADERS, PING, PREFACE, PROCESS, frame, grpc_message, settings
 
+from aegaeon_proto.channels import plain_channel
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, gateway_pb2
 
 ADDRESS = "127.0.0.3"  # of a well-behaved client
@@ -67,7 +68,7 @@ async def admin_without_certificate(one: Stranger) -> None:
     """SetTenants and SetCatalog by anybody, in plaintext."""
     await one.ready()
     for port in one.cycle(one.target.grpc):
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        async with plain_channel(f"127.0.0.1:{port}") as channel:
             admin = admin_pb2_grpc.AdminStub(channel)
             try:
                 await admin.SetTenants(

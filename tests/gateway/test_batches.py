@@ -18,6 +18,7 @@ from gateway.test_tenants import BLUE, RED, write
 from sidecar.test_s3 import s3
 from tokenizers import Tokenizer
 
+from aegaeon_cli.demo import clients
 from aegaeon_gateway.batches.answers import Answers
 from aegaeon_gateway.batches.lease import Leases
 from aegaeon_gateway.batches.settings import BatchSettings, Bucket
@@ -61,7 +62,7 @@ def pools(
 
 
 def client_of(pool: Any, key: str = "sk-red") -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{pool.url}/v1", api_key=key, max_retries=0)
+    return clients.async_client(pool.url, key)
 
 
 async def until(client: openai.AsyncOpenAI, id_: str, condition: Callable[[openai.types.Batch], bool]) -> Any:

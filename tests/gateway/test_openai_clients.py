@@ -8,12 +8,14 @@ from typing import Any
 import openai
 import pytest
 
+from aegaeon_cli.demo import clients
+
 TEXT = "Größe 🙂, 数字 and the quick brown fox; tokens are scheduled one by one."
 HI: Any = [{"role": "user", "content": "hi"}]
 
 
 def client_of(pool: Any) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{pool.url}/v1", api_key="none", max_retries=0)
+    return clients.async_client(pool.url)
 
 
 async def test_a_chat_is_answered_completely(pool: Any) -> None:
@@ -58,7 +60,7 @@ async def test_completions_stream_and_echo(pool: Any) -> None:
 
 async def test_the_synchronous_client_works_too(pool: Any) -> None:
     def ask() -> str:
-        with openai.OpenAI(base_url=f"{pool.url}/v1", api_key="none", max_retries=0) as client:
+        with clients.client(pool.url) as client:
             assert [model.id for model in client.models.list()] == ["tiny"]
             with client.chat.completions.create(model="tiny", messages=HI, stream=True) as stream:
                 return "".join(chunk.choices[0].delta.content or "" for chunk in stream)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import openai
 import pytest
 from tests.gateway.conftest import HI, TEXT, Peer, Pool, gateway_config
 from tests.gateway.test_requests import starting
 from tokenizers import Tokenizer
 
+from aegaeon_cli.demo import clients
 from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.http.silence import Silence
 from aegaeon_gateway.run import serve
@@ -62,7 +62,7 @@ async def test_a_stream_that_waits_for_a_start_gets_comments_and_then_all_of_its
 
 async def test_clients_skip_the_comments(quick: Pool) -> None:
     await engines_leave(quick)
-    async with openai.AsyncOpenAI(base_url=f"{quick.url}/v1", api_key="none", max_retries=0) as client:
+    async with clients.async_client(quick.url) as client:
         stream = await client.chat.completions.create(model="tiny", messages=[HI], stream=True)  # type: ignore[list-item]  # a plain dictionary
         await answer(quick.peer)
         text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])

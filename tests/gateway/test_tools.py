@@ -11,6 +11,8 @@ import openai
 import pytest
 from gateway.conftest import EOS, HI, model_status
 
+from aegaeon_cli.demo import clients
+
 TEMPLATE = (
     "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}"
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}"
@@ -68,7 +70,7 @@ async def ask(pool: Any, **body: Any) -> dict[str, Any]:
 
 
 def client_of(pool: Any) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{pool.url}/v1", api_key="none", max_retries=0)
+    return clients.async_client(pool.url)
 
 
 async def streamed(pool: Any, **body: Any) -> tuple[dict[str, Any], str | None]:

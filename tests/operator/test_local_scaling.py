@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
-import grpc
 from operator_objects import gpu_pool
 from operator_requests import submitted
 from tests.operator.test_podrunner import Heard, eventually, running
@@ -17,6 +16,7 @@ from tests.operator.test_podrunner import Heard, eventually, running
 from aegaeon_operator.podrunner import LocalScaling, RunFolder
 from aegaeon_operator.reconcile import DesiredPod
 from aegaeon_operator.spec.resources import GpuPoolSpec
+from aegaeon_proto.channels import plain_channel
 from aegaeon_scheduler.config import ModelEntry, SchedulerConfig, SourceEntry, core_config
 from aegaeon_scheduler.core.scheduler import Scheduler
 from aegaeon_scheduler.service.server import Service
@@ -38,7 +38,7 @@ async def test_the_first_request_starts_an_engine_also_behind_a_scheduler_that_w
         await asyncio.sleep(AWAY_S)  # so long that gRPC's own pauses have grown
         await service.start()
         try:
-            async with grpc.aio.insecure_channel(listen) as channel:
+            async with plain_channel(listen) as channel:
                 call = await submitted(channel, "m")
                 await eventually(lambda: "engine-0" in runner.pids, within_s=5.0)
                 call.cancel()

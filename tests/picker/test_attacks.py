@@ -16,6 +16,8 @@ from e2e.envoy import free_ports
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingResponse
 from picker.hostile import ATTACKS, PROCESS, body_request, connect
 
+from aegaeon_proto.channels import plain_channel
+
 pytestmark = pytest.mark.slow  # runs without anything beside it: how long calls of others take is compared
 
 ATTACK_S = 1.0
@@ -88,7 +90,7 @@ async def victim(*options: str, tls: str = "off") -> AsyncIterator[Victim]:
     child = await asyncio.create_subprocess_exec(*command, *at, *options)
     try:
         async with aiohttp.ClientSession() as session:
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{health}") as channel:
+            async with plain_channel(f"127.0.0.1:{health}") as channel:
                 await asyncio.wait_for(channel.channel_ready(), PATIENCE_S)
             yield Victim(child.pid, port, metrics, session)
     finally:
@@ -165,7 +167,7 @@ def groups() -> list[list[str]]:
 async def test_no_attack_ends_or_delays_the_calls_of_others_and_each_is_counted_by_its_reason() -> None:
     """One process for all of them, so that what they leave behind adds up."""
     options = ("--max-streams-per-connection", "300")  # so that a second is enough to open too many
-    async with victim(*options) as of, grpc.aio.insecure_channel(f"127.0.0.1:{of.port}") as channel:
+    async with victim(*options) as of, plain_channel(f"127.0.0.1:{of.port}") as channel:
         innocent = Innocent(channel)
         quiet_s = await measured(innocent, 0.5)
         before = of.rss_bytes()
@@ -185,7 +187,7 @@ async def test_no_attack_ends_or_delays_the_calls_of_others_and_each_is_counted_
 
 
 async def test_several_attacks_at_once() -> None:
-    async with victim() as of, grpc.aio.insecure_channel(f"127.0.0.1:{of.port}") as channel:
+    async with victim() as of, plain_channel(f"127.0.0.1:{of.port}") as channel:
         innocent = Innocent(channel)
         quiet_s = await measured(innocent, 0.5)
         before = of.rss_bytes()
@@ -216,5 +218,5 @@ async def test_an_address_that_connects_too_often_is_rate_limited() -> None:
         for _ in range(400):
             connect(of.port, "127.0.0.2").close()
         await of.until(lambda value: value > 0, 'reason="connection_rate"')
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{of.port}") as channel:
+        async with plain_channel(f"127.0.0.1:{of.port}") as channel:
             await measured(Innocent(channel), 0)

@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 import aiohttp
-import grpc
 import pytest
 from e2e.envoy import free_ports, way
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from picker.conftest import echo
+
+from aegaeon_proto.channels import plain_channel
 
 
 @pytest.mark.parametrize("tls", ["off", "selfSigned"])
@@ -95,7 +96,7 @@ async def test_an_endpoint_that_is_gone_is_passed_over(tmp_path: Path, session: 
 
 async def test_health_answers_to_the_names_that_gateways_probe_and_is_shut_down_first(tmp_path: Path) -> None:
     async with echo() as server, way(tmp_path, server.port) as served:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{served.health_port}") as channel:
+        async with plain_channel(f"127.0.0.1:{served.health_port}") as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             for name in ("", "liveness", "readiness", "inference-extension"):
                 answer = await stub.Check(health_pb2.HealthCheckRequest(service=name))

@@ -11,6 +11,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from aegaeon_picker.health import NAMES, Health
 from aegaeon_picker.transport.server import Server
+from aegaeon_proto.channels import plain_channel
 
 SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
 
@@ -29,7 +30,7 @@ async def asked() -> AsyncIterator[Asked]:
     health = Health()
     server = Server(health.methods)
     await server.start("127.0.0.1", 0)
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+    async with plain_channel(f"127.0.0.1:{server.port}") as channel:
         yield Asked(health, channel, health_pb2_grpc.HealthStub(channel))
     await server.stop(0)
 

@@ -15,6 +15,7 @@ from aegaeon_picker.transport.calls import Methods, Send
 from aegaeon_picker.transport.errors import CallError, Status
 from aegaeon_picker.transport.limits import Limits
 from aegaeon_picker.transport.server import Server
+from aegaeon_proto.channels import plain_channel
 
 WATCH = "/grpc.health.v1.Health/Watch"
 PATIENCE_S = 60
@@ -68,7 +69,7 @@ def echo_of(channel: grpc.aio.Channel) -> Callable[..., grpc.aio.StreamStreamCal
 
 
 def to(server: Server) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(f"127.0.0.1:{server.port}")
+    return plain_channel(f"127.0.0.1:{server.port}")
 
 
 async def test_responses_arrive_while_the_client_still_sends() -> None:

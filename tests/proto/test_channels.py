@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import dead_proxy
 import grpc
 import pytest
 from pool_certificates import mount
@@ -149,3 +150,15 @@ def test_certificates_have_a_renewal_time_and_a_role(authority: Pair, foreign: P
     assert signed_by(pair.certificate, authority.certificate)
     assert not signed_by(pair.certificate, foreign.certificate)
     assert signed_by(pair.certificate, foreign.certificate + authority.certificate)
+
+
+@pytest.mark.parametrize("tls", [True, False])
+async def test_a_proxy_of_the_environment_is_not_used(
+    tmp_path: Path, authority: Pair, monkeypatch: pytest.MonkeyPatch, tls: bool
+) -> None:
+    for name, value in dead_proxy.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    roles = (Role.SCHEDULER, Role.OPERATOR) if tls else ()
+    server, client = [mount(tmp_path / role, authority, issue(authority, role, NOW)) for role in roles] or (None, None)
+    async with serving(server) as target:
+        assert await ask(target, client) == ("operator.aegaeon.internal" if tls else "none")

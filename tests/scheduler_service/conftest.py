@@ -20,6 +20,7 @@ from typing import Any
 import grpc
 import pytest
 
+from aegaeon_proto.channels import plain_channel
 from aegaeon_proto.v1 import admin_pb2_grpc, engine_pb2, engine_pb2_grpc, gateway_pb2, gateway_pb2_grpc, model_pb2
 from aegaeon_scheduler.config import SchedulerConfig
 from aegaeon_scheduler.core import commands, events
@@ -143,16 +144,14 @@ class Stack:
 
     async def channel(self) -> grpc.aio.Channel:
         return await self._exits.enter_async_context(
-            grpc.aio.insecure_channel(self.target, options=(("grpc.use_local_subchannel_pool", 1),))
+            plain_channel(self.target, options=(("grpc.use_local_subchannel_pool", 1),))
         )
 
     async def admin(self) -> admin_pb2_grpc.AdminAsyncStub:
         """A client of the admin socket, which lies beside the other."""
         options = (("grpc.use_local_subchannel_pool", 1),)
         target = self.target.removesuffix("s.sock") + "admin.sock"
-        return admin_pb2_grpc.AdminStub(
-            await self._exits.enter_async_context(grpc.aio.insecure_channel(target, options=options))
-        )
+        return admin_pb2_grpc.AdminStub(await self._exits.enter_async_context(plain_channel(target, options=options)))
 
     async def attach(self) -> Sidecar:
         return Sidecar(await self.channel())

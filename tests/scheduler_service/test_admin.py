@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from aegaeon_proto.channels import plain_channel
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, engine_pb2, gateway_pb2, gateway_pb2_grpc, model_pb2
 from aegaeon_scheduler.config import core_config, load_config
 from aegaeon_scheduler.core import commands, events
@@ -50,7 +51,7 @@ async def test_the_status_has_a_port_of_its_own_on_this_machine_where_nothing_el
     serve: Any, brain: Any, folder: Path
 ) -> None:
     target = f"unix:{folder}/status.sock"
-    async with serve(brain, status_listen=target), grpc.aio.insecure_channel(target) as channel:
+    async with serve(brain, status_listen=target), plain_channel(target) as channel:
         frontend: gateway_pb2_grpc.FrontendAsyncStub = gateway_pb2_grpc.FrontendStub(channel)
         status = await anext(aiter(frontend.Status(gateway_pb2.StatusRequest())))
         assert status.pool == "test"

@@ -9,6 +9,7 @@ import openai
 import pytest
 from stack.launch import CONTEXT
 
+from aegaeon_cli.demo import clients
 from aegaeon_cli.demo.stack import Stack
 
 LOG_CHARACTERS = 6000
@@ -25,8 +26,7 @@ def four_models(make_model: Callable[..., Path]) -> dict[str, Path]:
 @pytest.fixture
 async def client(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
     """An OpenAI client of the test's `stack`, which tries nothing twice."""
-    url = f"{stack.state.url}/v1"
-    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=PATIENCE_S) as made:
+    async with clients.async_client(stack.state.url, timeout=PATIENCE_S) as made:
         yield made
 
 

@@ -21,6 +21,7 @@ import aiohttp
 import openai
 from google.protobuf.json_format import MessageToDict
 
+from aegaeon_cli.demo import clients
 from aegaeon_cli.demo.stack import free_port
 from aegaeon_operator.pki import Pair, issue, make_authority
 from aegaeon_proto.channels import open_channel
@@ -237,7 +238,7 @@ async def running(
             exits.push_async_callback(pods.kill)
             await pods.start_scheduler()
             await asyncio.gather(pods.start_gateway(), *(pods.start_engine(f"engine-{i}") for i in range(engines)))
-            client = openai.AsyncOpenAI(base_url=f"{pods.url}/v1", api_key=KEY, max_retries=0, timeout=90)
+            client = clients.async_client(pods.url, KEY, timeout=90)
             yield pods, await exits.enter_async_context(client)
     except BaseException:
         for name in pods.processes:

@@ -16,6 +16,7 @@ import torch
 from clients.taught import ANSWER, GREETING, HELLO, QUESTION, RESULT, THOUGHT, teach
 from stack.launch import manifests, running
 
+from aegaeon_cli.demo import clients
 from aegaeon_cli.demo.stack import Stack
 
 TOOL: Any = {
@@ -42,7 +43,7 @@ def stack(taught: Path, four_models: dict[str, Path], tmp_path_factory: pytest.T
 
 @pytest.fixture
 def client(stack: Stack) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{stack.state.url}/v1", api_key="none", max_retries=0) as client:
+    with clients.client(stack.state.url) as client:
         yield client
 
 

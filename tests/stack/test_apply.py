@@ -16,6 +16,7 @@ import yaml
 from stack.launch import manifests, running
 from stack.traffic import PROMPTS, stream
 
+from aegaeon_cli.demo import clients
 from aegaeon_cli.demo.processes import command_line
 from aegaeon_cli.demo.stack import Stack
 from aegaeon_native.leases import locked
@@ -57,9 +58,7 @@ async def test_models_are_added_and_removed_during_a_stream_and_survive_the_sche
     stack: Stack, four_models: dict[str, Path], tmp_path: Path
 ) -> None:
     before = pods(stack)
-    async with openai.AsyncOpenAI(
-        base_url=f"{stack.state.url}/v1", api_key="none", max_retries=0, timeout=90
-    ) as client:
+    async with clients.async_client(stack.state.url, timeout=90) as client:
         expected = await stream(client, "qwen3", PROMPTS[0])
         streaming = asyncio.create_task(stream(client, "qwen3", PROMPTS[0]))
         status, printed = await asyncio.to_thread(apply, stack, tmp_path, of(four_models, "qwen3", "qwen2"))
@@ -96,7 +95,7 @@ async def test_keys_are_added_and_removed(stack: Stack, four_models: dict[str, P
         return yaml.safe_dump_all([pool, models])
 
     async def ask(key: str) -> Any:
-        async with openai.AsyncOpenAI(base_url=f"{stack.state.url}/v1", api_key=key, max_retries=0) as client:
+        async with clients.async_client(stack.state.url, key) as client:
             return await client.completions.create(model="qwen3", prompt="x", max_tokens=1)
 
     for name in ("red", "blue"):

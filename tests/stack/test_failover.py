@@ -17,6 +17,7 @@ from stack.network import Leases, OtherNode, Relay, kubeconfig, other_node
 from stack.pods import KEY, MEMORY, Pods
 from stack.traffic import PROMPTS, stream
 
+from aegaeon_cli.demo import clients
 from aegaeon_cli.demo.stack import free_port
 from aegaeon_kube.lease import TERM
 from aegaeon_proto.leaders import ANSWER_S, ASK_EVERY_S
@@ -82,7 +83,7 @@ async def pool(
             await pods.said(scheduler, "serving" if scheduler == schedulers[0] else "waiting to lead")
         pods.schedulers = lambda name: [f"127.0.0.1:{net.port(name, one)}" for one in schedulers]
         await asyncio.gather(pods.start_gateway(), *(pods.start_engine(name) for name in names[1:]))
-        client = openai.AsyncOpenAI(base_url=f"{pods.url}/v1", api_key=KEY, max_retries=0, timeout=90)
+        client = clients.async_client(pods.url, KEY, timeout=90)
         with shown(pods):
             yield pods, net, leases, await exits.enter_async_context(client)
 
@@ -260,9 +261,7 @@ async def test_a_standby_takes_over_when_the_link_of_the_schedulers_node_goes_do
         await pods.said("scheduler", "serving")
         await pods.start_scheduler("standby", file)
         await asyncio.gather(pods.start_gateway(), *(pods.start_engine(f"engine-{number}") for number in range(2)))
-        client = await exits.enter_async_context(
-            openai.AsyncOpenAI(base_url=f"{pods.url}/v1", api_key=KEY, max_retries=0, timeout=90)
-        )
+        client = await exits.enter_async_context(clients.async_client(pods.url, KEY, timeout=90))
         expected = await answers_alone(client, alone)
         begun = asyncio.Event()
         running = [asyncio.create_task(stream(client, *job, begun.set)) for job in JOBS]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from stack.launch import manifests, running
 from stack.traffic import PROMPTS, stream, until_empty
 
+from aegaeon_cli.demo import clients
 from aegaeon_cli.demo.stack import Stack
 
 ROLES = {"slack": {"engines": 3}, "paper": {"prefill": 1, "decode": 2}}
@@ -76,8 +76,8 @@ async def test_every_client_gets_its_complete_output_when_a_process_is_killed(
 
 async def test_requests_of_a_killed_client_are_freed(stack: Stack) -> None:
     script = (
-        "import openai, sys\n"
-        f"client = openai.OpenAI(base_url={stack.state.url + '/v1'!r}, api_key='none')\n"
+        "from aegaeon_cli.demo import clients\n"
+        f"client = clients.client({stack.state.url!r})\n"
         "answer = client.completions.create(model='llama', prompt='x', max_tokens=1500, stream=True,\n"
         "    extra_body={'ignore_eos': True})\n"
         "for chunk in answer: print(flush=True)\n"
@@ -95,8 +95,7 @@ def test_ctrl_c_ends_every_process_and_leaves_nothing(four_models: dict[str, Pat
         pids = stack.pids()
         segments = Path(stack.state.segments)
         assert segments.exists()
-        with urllib.request.urlopen(f"{stack.state.url}/health") as answer:
-            assert answer.status == 200
+        clients.page(f"{stack.state.url}/health")
         assert stack.stop() == 0
         assert not segments.exists()
         assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]

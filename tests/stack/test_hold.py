@@ -14,6 +14,7 @@ import pytest
 from stack.launch import manifests, running
 from stack.traffic import PROMPTS, stream
 
+from aegaeon_cli.demo import clients
 from aegaeon_cli.demo.stack import Stack
 
 
@@ -34,7 +35,7 @@ async def until_served(client: Any, prompt: str) -> str:
 
 
 async def test_streams_resume_when_the_only_engine_is_back(stack: Stack) -> None:
-    async with openai.AsyncOpenAI(base_url=f"{stack.state.url}/v1", api_key="none", max_retries=0, timeout=120) as api:
+    async with clients.async_client(stack.state.url, timeout=120) as api:
         expected = [await until_served(api, prompt) for prompt in PROMPTS]
         begun = [asyncio.Event() for _ in PROMPTS]
         streams = [

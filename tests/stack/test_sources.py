@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
-from openai import OpenAI
 from stack.launch import CONTEXT, manifests, running
+
+from aegaeon_cli.demo import clients
 
 TOKEN = "a-secret"
 
@@ -87,7 +88,7 @@ def test_the_same_files_answer_alike_wherever_they_come_from(
     for name, source in (("store", {"s3": s3}), ("web", {"http": {"url": web, "credentialsFile": str(token)}})):
         models["spec"]["models"].append({"name": name, "source": source})
     with running(yaml.safe_dump_all([pool, models])) as stack:
-        client = OpenAI(base_url=f"{stack.state.url}/v1", api_key="none", timeout=110, max_retries=0)
+        client = clients.client(stack.state.url, timeout=110)
         answers = {
             name: client.completions.create(model=name, prompt="Once upon a time", max_tokens=20, temperature=0)
             for name in ("local", "store", "web")

@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-import grpc
-from openai import OpenAI
 from stack.launch import CONTEXT, manifests, running
 
+from aegaeon_cli.demo import clients
 from aegaeon_cli.demo.stack import Stack
+from aegaeon_proto.channels import plain_channel
 from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
 
 SLABS = 10  # of 64 KiB
 
 
 async def engine_of(stack: Stack) -> gateway_pb2.InstanceStatus:
-    async with grpc.aio.insecure_channel(stack.state.scheduler) as channel:
+    async with plain_channel(stack.state.scheduler) as channel:
         request = gateway_pb2.StatusRequest(interval_s=0.1)
         async for status in gateway_pb2_grpc.FrontendStub(channel).Status(request):
             return status.instances[0]
@@ -30,7 +30,7 @@ def test_both_names_are_resident_at_once_and_answer_alike(make_model: Callable[.
     assert size > SLABS * 64 * 1024 / 2
     text = manifests({"one": path, "other": path}, engines=1, device=f"{SLABS * 64}Ki", hold="100s")
     with running(text) as stack:
-        client = OpenAI(base_url=f"{stack.state.url}/v1", api_key="none", timeout=110, max_retries=0)
+        client = clients.client(stack.state.url, timeout=110)
         answers = [
             client.completions.create(model=name, prompt="Once upon a time", max_tokens=20, temperature=0)
             for name in ("one", "other", "one", "other")

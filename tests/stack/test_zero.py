@@ -19,6 +19,7 @@ from stack.launch import manifests, running
 from stack.traffic import PROMPTS, stream, until_empty
 from tests.scaling_queries import scaling_query
 
+from aegaeon_cli.demo import clients
 from aegaeon_cli.demo.errors import StackError
 from aegaeon_cli.demo.stack import Stack, free_port
 
@@ -38,7 +39,7 @@ ONE = {"replicas": 0, "min": 0, "max": 1}
 
 
 def client_of(stack: Stack) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{stack.state.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE_S)
+    return clients.async_client(stack.state.url, timeout=PATIENCE_S)
 
 
 def runs(stack: Stack, pod: str) -> bool:

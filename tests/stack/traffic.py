@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import grpc
-
 from aegaeon_cli.demo.stack import Stack
+from aegaeon_proto.channels import plain_channel
 from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
 
 TOKENS = 200  # of an answer: kills and cuts come within its first ones, while all streams run
@@ -33,7 +32,7 @@ async def until_empty(stack: Stack, timeout_s: float = 20) -> None:
     """No sequence is left, and the memory that is not weights is free. A killed scheduler may restart meanwhile."""
     left = "no status"
     try:
-        async with asyncio.timeout(timeout_s), grpc.aio.insecure_channel(stack.state.scheduler) as channel:
+        async with asyncio.timeout(timeout_s), plain_channel(stack.state.scheduler) as channel:
             request = gateway_pb2.StatusRequest(interval_s=0.1)
             call = gateway_pb2_grpc.FrontendStub(channel).Status(request, wait_for_ready=True)
             async for status in call:

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from httpx2 import HTTPError
-from openai import APIError, AsyncOpenAI
+from openai import APIError
+
+from aegaeon_cli.demo import clients
 
 CLIENTS = 2
 ROUNDS = 6
@@ -60,9 +62,7 @@ class Traffic:
         self, url: str, key: str = "none", headers: Mapping[str, str] | None = None, patience_s: float | None = None
     ) -> None:
         self._patience_s = patience_s
-        self._client = AsyncOpenAI(
-            base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=REQUEST_S, default_headers=headers
-        )
+        self._client = clients.async_client(url, key, timeout=REQUEST_S, default_headers=headers)
         self.exchanges: list[Exchange] = []
 
     async def run(self, people: Sequence[Sequence[Chat]]) -> None:

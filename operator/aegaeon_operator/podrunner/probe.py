@@ -7,6 +7,7 @@ import asyncio
 import grpc
 
 from aegaeon_operator.reconcile import AttachedProbe, HttpProbe, Probe, SocketProbe
+from aegaeon_proto.channels import plain_channel
 from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
 
 _TIMEOUT_S = 2.0
@@ -46,7 +47,7 @@ async def _http_ready(probe: HttpProbe) -> bool:
 
 
 async def _attached(probe: AttachedProbe) -> bool:
-    async with grpc.aio.insecure_channel(probe.scheduler) as channel:
+    async with plain_channel(probe.scheduler) as channel:
         answers = gateway_pb2_grpc.FrontendStub(channel).Status(gateway_pb2.StatusRequest())
         async for status in answers:
             return any(i.instance == probe.instance and i.alive for i in status.instances)

@@ -1,0 +1,28 @@
+"""Clients of a stack near by. Those of libraries send everything through a proxy of the environment (HTTP_PROXY)."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+from urllib.request import HTTPSHandler, ProxyHandler, build_opener
+
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, OpenAI
+
+
+def async_client(url: str, key: str = "none", **options: Any) -> AsyncOpenAI:
+    """For the gateway at `url`, without retries; `options` are AsyncOpenAI's."""
+    http = DefaultAsyncHttpxClient(trust_env=False)
+    return AsyncOpenAI(base_url=f"{url}/v1", api_key=key, http_client=http, **{"max_retries": 0, **options})
+
+
+def client(url: str, key: str = "none", **options: Any) -> OpenAI:
+    """The same, for code that is not asynchronous."""
+    http = DefaultHttpxClient(trust_env=False)
+    return OpenAI(base_url=f"{url}/v1", api_key=key, http_client=http, **{"max_retries": 0, **options})
+
+
+def page(url: str, timeout_s: float = 10.0, tls: ssl.SSLContext | None = None) -> str:
+    """What a GET answers. Raises urllib.error.URLError."""
+    opener = build_opener(ProxyHandler({}), HTTPSHandler(context=tls))
+    with opener.open(url, timeout=timeout_s) as answer:
+        return str(answer.read().decode())

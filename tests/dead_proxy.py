@@ -1,0 +1,7 @@
+"""An environment as companies have it, with a proxy that leads nowhere: what uses it fails at once."""
+
+from __future__ import annotations
+
+DEAD = "http://127.0.0.1:9"
+_NAMES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+ENVIRONMENT = dict.fromkeys((*_NAMES, *map(str.upper, _NAMES)), DEAD)

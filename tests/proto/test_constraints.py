@@ -160,3 +160,24 @@ def test_a_bomb_is_refused_or_costs_little_with_every_token(name: str, tokenizer
                 break
             matcher.consume_token(byte)
     assert time.process_time() - begin < 2
+
+
+@pytest.mark.parametrize(("kind", "text"), [
+    (SCHEMA, '{"type":"integer","multipleOf":99999999}'),
+    (SCHEMA, '{"type":"number","multipleOf":1234.5671}'),
+    (LARK, 'start: %json {"type":"number","multipleOf":1e999999999}'),
+    (SCHEMA, '{"type":"number","multipleOf":1e300}'),
+    (SCHEMA, '{"allOf":[{"type":"integer","multipleOf":997},{"multipleOf":991}]}'),
+    (SCHEMA, json.dumps({"anyOf": [{"type": "integer", "multipleOf": 9000 + i} for i in range(20)]})),
+    (SCHEMA, '{"type":"integer","multiple\\u004ff":99999999}'),
+    (LARK, 'start: %json {"type":"integer","multipleOf":99999999}'),
+])  # fmt: skip
+def test_multiples_are_refused_whose_remainders_would_be_as_many_states(kind: ConstraintKind, text: str) -> None:
+    begin = time.process_time()
+    assert "multipleOf" in fault(kind, text)
+    assert time.process_time() - begin < 0.5
+
+
+@pytest.mark.parametrize("values", [[5, 10, 100, 0.01], [0.5, 0.25], [9973], [0.0001, 1]])
+def test_multiples_of_ordinary_schemas_are_taken(values: list[float]) -> None:
+    assert not fault(SCHEMA, json.dumps({"anyOf": [{"type": "number", "multipleOf": value} for value in values]}))

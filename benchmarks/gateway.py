@@ -22,6 +22,7 @@ import grpc
 from benchmarks.report import Row, report
 from benchmarks.streams import FIRST, STEPS, Load, Plateau, measure, measure_direct, write_model
 
+from aegaeon_operator.podrunner import SocketFolder
 from aegaeon_proto.frames import dial, frame, read_frame
 from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import gateway_pb2 as pb
@@ -97,9 +98,15 @@ class Running:
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[Running]:
     """A gateway that serves the model in the folder, until the end of the context."""
+    with SocketFolder.create() as sockets:
+        async with _running(folder, f"unix:{sockets.path}/scheduler", f"unix:{sockets.path}/sink") as made:
+            yield made
+
+
+@asynccontextmanager
+async def _running(folder: Path, scheduler: str, sink: str) -> AsyncIterator[Running]:
     server, source = grpc.aio.server(), Source(folder)
     add_FrontendServicer_to_server(source, server)
-    scheduler, sink = f"unix:{folder}/scheduler", f"unix:{folder}/sink"
     server.add_insecure_port(scheduler)
     await server.start()
     config = {"name": "bench", "listen": "127.0.0.1:0", "scheduler": scheduler, "sink": sink}

@@ -66,10 +66,10 @@ class Served:
     open_streams: int
 
 
-async def left_alone(run_folder: Path) -> Served:
+async def left_alone(sockets: Path) -> Served:
     """The gateway once it knows that its clients are gone, whose connections closed a moment ago; or after IDLE_S."""
     deadline = time.monotonic() + IDLE_S
-    connector = aiohttp.UnixConnector(str(run_folder / "metrics.sock"))
+    connector = aiohttp.UnixConnector(str(sockets / "metrics.sock"))
     async with aiohttp.ClientSession(connector=connector) as session:
         while True:
             await asyncio.sleep(METRICS_S)  # they are up to a second old
@@ -172,14 +172,14 @@ async def soaked(stack: Stack, visits: Visits, arguments: argparse.Namespace) ->
     async with Visitor(stack.state.url) as visitor:
         warm = await crowd(visitor, visits.draw, WARM_UP, arguments.width)
     at_first = await idle(scheduler)
-    await left_alone(stack.state.folder)
+    await left_alone(stack.state.sockets)
     before = census(stack, at_first)
     began = time.monotonic()
     async with Visitor(stack.state.url) as visitor:
         endings = await crowd(visitor, visits.draw, round(A_MINUTE * arguments.minutes), arguments.width)
     seconds = time.monotonic() - began
     status = await idle(scheduler)
-    served = await left_alone(stack.state.folder)
+    served = await left_alone(stack.state.sockets)
     after = census(stack, status)
     rows = traffic_rows(warm + endings, seconds) + pool_rows(status, served)
     return rows + slab_rows(at_first, status, after) + growth(before, after, Slack())

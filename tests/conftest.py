@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,15 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 ModelFactory = Callable[..., Path]
+
+
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """A folder for unix sockets: paths of pytest's own name the user and the test, and may be too long."""
+    from aegaeon_operator.podrunner.sockets import SocketFolder
+
+    with SocketFolder.create() as folder:
+        yield folder.path
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -86,6 +86,7 @@ def _pool(manifests: Path, state: RunState) -> Pool:
 def _settings(state: RunState) -> LocalSettings:
     return LocalSettings(
         run_folder=state.folder,
+        sockets=state.sockets,
         segments=Path(state.segments),
         python=sys.executable,
         port=state.port,

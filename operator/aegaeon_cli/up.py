@@ -126,9 +126,10 @@ def _only_pool(options: Options) -> Pool:
     return pools[0]
 
 
-def _settings(options: Options, folder: Path, segments: Path) -> LocalSettings:
+def _settings(options: Options, folder: Path, sockets: Path, segments: Path) -> LocalSettings:
     return LocalSettings(
         run_folder=folder,
+        sockets=sockets,
         segments=segments,
         python=sys.executable,
         port=options.port,
@@ -139,11 +140,11 @@ def _settings(options: Options, folder: Path, segments: Path) -> LocalSettings:
 
 
 def _preflight(pool: Pool, options: Options) -> None:
-    preflight(pool, _settings(options, Path("."), Path(".")), look(_SHARED_MEMORY))
+    preflight(pool, _settings(options, Path("."), Path("."), Path(".")), look(_SHARED_MEMORY))
 
 
 async def _run(pool: Pool, options: Options, folder: RunFolder) -> None:
-    settings = _settings(options, folder.path, folder.segments)
+    settings = _settings(options, folder.path, folder.sockets, folder.segments)
     console = Console(options.verbose)
     runner = PodRunner(reconcile(pool, settings), folder, RestartPolicy(), console)
     stop = _on_signals(runner)

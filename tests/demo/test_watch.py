@@ -80,10 +80,10 @@ def test_the_picture_shows_engines_and_answers_as_they_are() -> None:
     assert "stop" in shown
 
 
-async def test_the_watcher_follows_the_scheduler_and_keeps_the_last_status(tmp_path: Path) -> None:
+async def test_the_watcher_follows_the_scheduler_and_keeps_the_last_status(sockets: Path) -> None:
     server = grpc.aio.server()
     gateway_pb2_grpc.add_FrontendServicer_to_server(Frontend(), server)
-    target = f"unix:{tmp_path}/scheduler.sock"
+    target = f"unix:{sockets}/scheduler.sock"
     server.add_insecure_port(target)
     await server.start()
     screen = Screen("decode-0")

@@ -59,7 +59,7 @@ class Peer(FrontendServicer):
     `serve_tokens` False holds the tokens back; `push` sends any by hand.
     """
 
-    directory: Path
+    sockets: Path
     models: list[pb.ModelStatus]
     say: Callable[[pb.Submit, int], Sequence[int]]
     serve_tokens: bool = True
@@ -84,11 +84,11 @@ class Peer(FrontendServicer):
 
     @property
     def target(self) -> str:
-        return f"unix:{self.directory}/scheduler.sock"
+        return f"unix:{self.sockets}/scheduler.sock"
 
     @property
     def sink(self) -> str:
-        return f"unix:{self.directory}/sink.sock"
+        return f"unix:{self.sockets}/sink.sock"
 
     async def start(self) -> None:
         self._server = grpc.aio.server()
@@ -249,7 +249,7 @@ class Pool:
 
     async def metrics(self) -> str:
         """What Prometheus reads, on the socket for metrics."""
-        connector = aiohttp.UnixConnector(str(self.peer.directory / "metrics.sock"))
+        connector = aiohttp.UnixConnector(str(self.peer.sockets / "metrics.sock"))
         async with aiohttp.ClientSession(connector=connector) as http, http.get("http://gateway/metrics") as response:
             assert response.status == 200
             return await response.text()
@@ -339,9 +339,9 @@ def gateway_config(peer: Peer, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def peer(tmp_path: Path, model_directory: Path, tokenizer: Tokenizer) -> AsyncIterator[Peer]:
+async def peer(sockets: Path, model_directory: Path, tokenizer: Tokenizer) -> AsyncIterator[Peer]:
     output = [*tokenizer.encode(TEXT).ids, EOS]
-    peer = Peer(tmp_path, [model_status("tiny", model_directory)], lambda submit, choice: output)
+    peer = Peer(sockets, [model_status("tiny", model_directory)], lambda submit, choice: output)
     await peer.start()
     yield peer
     await peer.stop()
@@ -386,7 +386,7 @@ def limits(request: pytest.FixtureRequest) -> HttpLimits:
 async def pool(
     peer: Peer, tokenizer: Tokenizer, model_directory: Path, limits: HttpLimits, start_workers: Starter
 ) -> AsyncIterator[Pool]:
-    config = GatewayConfig(**gateway_config(peer, http=limits, metrics_listen=f"unix:{peer.directory}/metrics.sock"))
+    config = GatewayConfig(**gateway_config(peer, http=limits, metrics_listen=f"unix:{peer.sockets}/metrics.sock"))
     async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
         yield Pool(peer, served, http, tokenizer, model_directory)
         async with asyncio.timeout(60):  # fails where open requests are left behind

@@ -109,7 +109,7 @@ async def test_a_graceful_shutdown_waits_for_it_and_then_it_has_failed(
     peer.serve_tokens = False
     config = GatewayConfig(**gateway_config(peer, drain_s=0.2, access_log=True))
     async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
-        pool = Pool(peer, served, http, tokenizer, peer.directory)
+        pool = Pool(peer, served, http, tokenizer, peer.sockets)
         async with client_of(pool) as client:
             await begun(client)
             await until(lambda: len(peer.submits) == 1)

@@ -49,7 +49,7 @@ def pools(
     @asynccontextmanager
     async def start(**settings: Any) -> AsyncIterator[Pool]:
         kept = BatchSettings(folder=str(tmp_path / "kept"), **{**QUICK, **settings})
-        more = {"tenants": str(write(tmp_path, [RED, BLUE])), "metrics_listen": f"unix:{peer.directory}/metrics.sock"}
+        more = {"tenants": str(write(tmp_path, [RED, BLUE])), "metrics_listen": f"unix:{peer.sockets}/metrics.sock"}
         config = GatewayConfig(**gateway_config(peer, batches=kept, **more))
         async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
             pool = Pool(peer, served, http, tokenizer, model_directory)

@@ -34,9 +34,9 @@ def _answers(path: Path) -> bool:
 
 
 @pytest.fixture
-def redis_url(tmp_path: Path) -> Iterator[str]:
+def redis_url(tmp_path: Path, sockets: Path) -> Iterator[str]:
     """A real server on a socket of its own."""
-    path = tmp_path / "redis.sock"
+    path = sockets / "redis.sock"
     server = subprocess.Popen(
         ["redis-server", "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(tmp_path)],
         stdout=subprocess.DEVNULL,

@@ -65,7 +65,7 @@ def with_one_number(pool: Pool) -> None:
 
 
 @pytest.fixture
-async def peer(tmp_path: Path, model_directory: Path) -> Any:
+async def peer(tmp_path: Path, sockets: Path, model_directory: Path) -> Any:
     """One that generates, one that embeds, one with a classifier's head, and one that answers yes or no."""
     config = {"max_position_embeddings": 256, "hidden_size": DIMENSIONS}
     modules = [{"type": f"sentence_transformers.models.{kind}"} for kind in ("Transformer", "Pooling", "Normalize")]
@@ -86,7 +86,7 @@ async def peer(tmp_path: Path, model_directory: Path) -> Any:
     ]
     for judge in judges:
         judge.spec.task, judge.footprint.max_model_len = "score", 1024
-    peer = Pools(tmp_path, [*models, *judges], lambda submit, choice: [7])
+    peer = Pools(sockets, [*models, *judges], lambda submit, choice: [7])
     await peer.start()
     yield peer
     await peer.stop()
@@ -166,7 +166,7 @@ async def test_operators_see_tokens_and_times_in_access_log_and_trace(
         settings = {"access_log": True, "otlp_endpoint": receiver.endpoint, "trace_ratio": 1.0}
         config = GatewayConfig(**gateway_config(peer, **settings))
         async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
-            pool = Pool(peer, served, http, tokenizer, peer.directory)
+            pool = Pool(peer, served, http, tokenizer, peer.sockets)
             _, answer = await embed(pool, input=["the quick", "dogs"])
         span = attributes(receiver.one("embeddings embeds").attributes)
     [line] = map(json.loads, capsysbinary.readouterr().out.splitlines())
@@ -235,10 +235,10 @@ async def test_embeddings_are_compared_by_their_cosine(pool: Pool) -> None:
     assert [each["score"] for each in answer["data"]] == pytest.approx([float(one @ other), 1.0], abs=1e-5)
 
 
-async def test_a_decoder_is_asked_for_yes_or_no(pool: Pool) -> None:
+async def test_a_decoder_is_asked_for_yes_or_no(pool: Pool, tmp_path: Path) -> None:
     body = {"model": "judge", "query": "fox", "documents": ["dogs", "the fox"], "instruction": "find foxes"}
     _, answer, _ = await pool.post("/rerank", body)
-    tokenizer = Tokenizer.from_file(str(pool.peer.directory / "answers" / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(tmp_path / "answers" / "tokenizer.json"))
     submits = {tokenizer.decode(list(submit.prompt), skip_special_tokens=False): submit for submit in pool.peer.submits}
     for document in ("dogs", "the fox"):
         [asked] = [text for text in submits if f"<Query>: fox\n<Document>: {document}<|im_end|>" in text]
@@ -251,12 +251,12 @@ async def test_a_decoder_is_asked_for_yes_or_no(pool: Pool) -> None:
         assert got["relevance_score"] == pytest.approx(math.exp(yes) / (math.exp(yes) + math.exp(no)))
 
 
-async def test_a_template_that_knows_of_queries_and_documents_is_used(pool: Pool) -> None:
+async def test_a_template_that_knows_of_queries_and_documents_is_used(pool: Pool, tmp_path: Path) -> None:
     body = {"model": "templated", "text_1": "fox", "text_2": "dogs"}
     for more, first in (({}, "judge"), ({"instruction": "find"}, "find")):
         status, answer, _ = await pool.post("/score", body | more)
         assert status == 200, answer
-        tokenizer = Tokenizer.from_file(str(pool.peer.directory / "answers" / "tokenizer.json"))
+        tokenizer = Tokenizer.from_file(str(tmp_path / "answers" / "tokenizer.json"))
         text = tokenizer.decode(list(pool.peer.submits[-1].prompt), skip_special_tokens=False)
         assert text == f"{first}<|query|>fox<|document|>dogs"
 

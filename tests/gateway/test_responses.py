@@ -200,7 +200,7 @@ async def test_the_input_of_a_kept_response_is_listed_in_pages(spoken: Any, toke
 async def test_a_response_says_whether_it_is_kept(peer: Any, tokenizer: Any, start_workers: Any) -> None:
     config = GatewayConfig(**gateway_config(peer, responses_bytes=99))
     async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
-        pool = Pool(peer, served, http, tokenizer, peer.directory)
+        pool = Pool(peer, served, http, tokenizer, peer.sockets)
         assert (await ask(pool))["store"] is False
         async with client_of(pool) as client:
             events = [event async for event in await client.responses.create(model="tiny", input="hi", stream=True)]

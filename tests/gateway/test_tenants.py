@@ -51,7 +51,7 @@ def gateways(peer: Peer, tokenizer: Tokenizer, model_directory: Path, start_work
     async def start(tenants: Path | None, **changes: Any) -> AsyncIterator[Pool]:
         changes = {
             "tenants": tenants and str(tenants),
-            "metrics_listen": f"unix:{peer.directory}/metrics.sock",
+            "metrics_listen": f"unix:{peer.sockets}/metrics.sock",
         } | changes
         config = GatewayConfig(**gateway_config(peer, **changes))
         async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:

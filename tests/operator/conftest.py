@@ -37,7 +37,7 @@ while True:
 
 
 @pytest.fixture
-def make_pod(tmp_path: Path) -> Callable[..., DesiredPod]:
+def make_pod(tmp_path: Path, sockets: Path) -> Callable[..., DesiredPod]:
     """make_pod(name, role, crash=0, linger=0.0, deaf=False, depends=()) -> a pod of this machine."""
 
     def make(
@@ -49,7 +49,7 @@ def make_pod(tmp_path: Path) -> Callable[..., DesiredPod]:
         deaf: bool = False,
         depends: tuple[str, ...] = (),
     ) -> DesiredPod:
-        address = tmp_path / f"{name}.sock"
+        address = sockets / f"{name}.sock"
         config: dict[str, object] = {
             "name": name,
             "tries": str(tmp_path / f"{name}.tries"),

@@ -27,7 +27,7 @@ AWAY_S = 17.5  # gRPC alone tries again after 16 s, and then after 26 s
 async def test_the_first_request_starts_an_engine_also_behind_a_scheduler_that_was_away_for_long(
     folder: RunFolder, make_pod: Callable[..., DesiredPod]
 ) -> None:
-    listen, admin = (f"unix:{folder.path}/{name}.sock" for name in ("scheduler", "admin"))
+    listen, admin = (f"unix:{folder.sockets}/{name}.sock" for name in ("scheduler", "admin"))
     model = ModelEntry(name="m", source=SourceEntry(directory="/m"), ttft_s=1, tbt_s=1)
     config = SchedulerConfig(listen=listen, admin_listen=admin, models=(model,), start_s=60)
     service = Service(config, Scheduler(core_config(config)), time.monotonic, count(1000, 1000).__next__)

@@ -23,7 +23,12 @@ from aegaeon_scheduler.config import load_config as read_scheduler_config
 from aegaeon_sidecar.config import read_config as read_sidecar_config
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
-SETTINGS = LocalSettings(run_folder=Path("/run/aegaeon/q"), segments=Path("/dev/shm/q"), python="/usr/bin/python3")
+SETTINGS = LocalSettings(
+    run_folder=Path("/scratch/aegaeon/q"),
+    sockets=Path("/run/aegaeon/q"),
+    segments=Path("/dev/shm/q"),
+    python="/usr/bin/python3",
+)
 MODEL = {
     "max_model_len": 0,
     "ttft_s": 2.0,
@@ -62,7 +67,7 @@ def test_the_quickstart_is_a_scheduler_two_sidecars_and_a_gateway_in_this_order(
 
 def test_the_schedulers_configuration_has_policy_models_and_objectives() -> None:
     pod = pods()["scheduler"]
-    assert pod.argv == ("/usr/bin/python3", "-m", "aegaeon_scheduler", "--config", "/run/aegaeon/q/scheduler.json")
+    assert pod.argv == ("/usr/bin/python3", "-m", "aegaeon_scheduler", "--config", "/scratch/aegaeon/q/scheduler.json")
     assert pod.probe == SocketProbe(Path("/run/aegaeon/q/scheduler.sock"))
     assert pod.config == {
         "listen": "unix:/run/aegaeon/q/scheduler.sock",
@@ -134,14 +139,14 @@ def test_the_gateways_configuration_has_its_listen_address() -> None:
         "sink": "unix:/run/aegaeon/q/sink.sock",
         "max_body_bytes": 16 << 20,
         "hub_cache": None,
-        "fetched": "/run/aegaeon/q/tokenizers",
+        "fetched": "/scratch/aegaeon/q/tokenizers",
         "metrics_listen": "unix:/run/aegaeon/q/metrics.sock",
         "allowed_sources": ["0.0.0.0/0", "::/0"],
         "ambient_credentials": True,
         "access_log": False,
         "http": {"cors_origins": []},
         "hold_s": 30.0,
-        "tenants": "/run/aegaeon/q/tenants.json",
+        "tenants": "/scratch/aegaeon/q/tenants.json",
     }
 
 

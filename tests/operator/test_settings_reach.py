@@ -251,7 +251,9 @@ def test_a_setting_makes_a_difference_where_it_is_used(path: str, tmp_path: Path
 
 def test_the_place_of_batches_reaches_the_gateway_of_one_machine() -> None:
     metadata = {"name": KEY.name, "namespace": KEY.namespace}
-    settings = LocalSettings(run_folder=Path("/run/q"), segments=Path("/dev/shm/q"), python="python3")
+    settings = LocalSettings(
+        run_folder=Path("/run/q"), sockets=Path("/run/s"), segments=Path("/dev/shm/q"), python="python3"
+    )
     keys = {"bucket": "night", "credentialsFile": "/srv/keys"}
     for given, said in (({"folder": "/srv/night"}, "/srv/night"), ({"s3": keys}, "/srv/keys"), ({"claim": "c"}, None)):
         pool = GpuPool.model_validate({**gpu_pool(), "metadata": metadata, "spec": spec({}, {"batches": given})})
@@ -266,6 +268,8 @@ def test_the_port_of_metrics_reaches_the_scheduler_of_one_machine() -> None:
     asked = spec({}, at("scheduling.metricsPort", 9100))
     pool = GpuPool.model_validate({**gpu_pool(), "metadata": metadata, "spec": asked})
     models = ModelPool.model_validate({**model_pool("red", "llama"), "metadata": metadata}, strict=False)
-    settings = LocalSettings(run_folder=Path("/run/q"), segments=Path("/dev/shm/q"), python="python3")
+    settings = LocalSettings(
+        run_folder=Path("/run/q"), sockets=Path("/run/s"), segments=Path("/dev/shm/q"), python="python3"
+    )
     (scheduler,) = (pod for pod in reconcile(Pool(pool, (models,)), settings) if pod.role is PodRole.SCHEDULER)
     assert str(scheduler.config["metrics_listen"]).endswith(":9100")

@@ -263,8 +263,8 @@ async def test_a_server_that_stops_sends_what_is_to_be_sent(folders: dict[Role, 
     writer.close()
 
 
-async def test_a_unix_socket_needs_no_certificates(tmp_path: Path) -> None:
-    async with serving(None, f"unix:{tmp_path}/s") as one:
+async def test_a_unix_socket_needs_no_certificates(sockets: Path) -> None:
+    async with serving(None, f"unix:{sockets}/s") as one:
         assert await acknowledged(one.target, None, 1, 2) == [1, 2]
 
 

@@ -196,11 +196,11 @@ async def test_a_server_whose_certificate_names_no_role_is_refused_with_a_senten
 
 
 async def test_a_unix_socket_serves_every_process_that_may_open_it_and_changes_are_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    sockets: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     async with (
-        serving(None, f"unix:{tmp_path}/s") as target,
+        serving(None, f"unix:{sockets}/s") as target,
         open_channel(target, None, Role.SCHEDULER, ALONE) as channel,
     ):
         for method in CALLERS:

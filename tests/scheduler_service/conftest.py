@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import shutil
-import tempfile
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -186,11 +184,9 @@ def brain() -> ScriptedBrain:
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
+def folder(sockets: Path) -> Path:
     """A folder with a name short enough for a socket in it."""
-    path = Path(tempfile.mkdtemp(prefix="aeg"))
-    yield path
-    shutil.rmtree(path)
+    return sockets
 
 
 @pytest.fixture

@@ -205,7 +205,7 @@ class Stack:
         found = [f"process {process.pid} ({process.name}) still runs" for process in self._family if alive(process)]
         found += [f"{path} is left" for path in sorted(self.run_folders.glob("*"))]
         if self._state is not None:
-            found += [f"{path} is left" for path in (Path(self._state.segments),) if path.exists()]
+            found += [f"{path} is left" for path in (Path(self._state.segments), self._state.sockets) if path.exists()]
         return found
 
 

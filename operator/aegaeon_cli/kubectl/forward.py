@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from kubernetes import client
@@ -18,6 +16,7 @@ from websocket import WebSocketBadStatusException
 
 from aegaeon_cli.errors import CliError
 from aegaeon_cli.kubectl.access import client_errors
+from aegaeon_operator.podrunner import SocketFolder
 
 _CHUNK = 64 << 10
 
@@ -49,8 +48,8 @@ class Forward:
 def forwarded(core: client.CoreV1Api, namespace: str, pod: str, port: int) -> Iterator[Forward]:
     """Every connection to the socket gets a port-forward of its own to the loopback interface of the pod. One that
     cannot be had is closed at once."""
-    with tempfile.TemporaryDirectory(prefix="aegaeon-forward-") as folder, contextlib.ExitStack() as open_ones:
-        forward = Forward(str(Path(folder) / "s"), core, namespace, pod, port)
+    with SocketFolder.create() as folder, contextlib.ExitStack() as open_ones:
+        forward = Forward(str(folder.path / "s"), core, namespace, pod, port)
         listener = open_ones.enter_context(socket.socket(socket.AF_UNIX))
         listener.bind(forward.path)
         listener.listen()

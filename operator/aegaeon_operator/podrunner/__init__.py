@@ -17,6 +17,7 @@ from aegaeon_operator.podrunner.runfolder import (
 )
 from aegaeon_operator.podrunner.runner import PodRunner
 from aegaeon_operator.podrunner.scaling import LocalScaling
+from aegaeon_operator.podrunner.sockets import SocketFolder
 
 __all__ = [
     "LocalScaling",
@@ -26,6 +27,7 @@ __all__ = [
     "RunFolder",
     "RunState",
     "SegmentsFolder",
+    "SocketFolder",
     "dead_runs",
     "default_base",
     "find_run",

@@ -1,8 +1,7 @@
-"""The folder of one run: sockets, config files, logs, and what `aegaeon top` needs to find the run.
+"""The folder of one run: config files, logs, and what `aegaeon top` needs to find the run.
 
-A run holds a lock in its folder for as long as it lives, and another in its folder of segments, which lies in the
-node's: each is found and swept away by itself when its run was killed. The path is short: a unix socket's may have 107
-bytes.
+A run holds a lock in its folder for as long as it lives, another in its folder of segments, which lies in the node's,
+and one in its folder of sockets, whose path is short: each is found and swept away by itself when its run was killed.
 """
 
 from __future__ import annotations
@@ -19,19 +18,18 @@ from pathlib import Path
 
 from aegaeon_native.leases import hold, holders, is_held, locked
 from aegaeon_operator.errors import RunnerError
+from aegaeon_operator.podrunner.sockets import SocketFolder, claim, is_claimed, is_dead
 
-_SOCKET_PATH_LIMIT = 107
-_LONGEST_FILE = len("/scheduler.sock")
-_LOCK = "lock"
 _STATE = "run.json"
 _LEASE = "run.lock"
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What others may know of a run. `ready` once every pod was ready. The last six: what it was started with.
+    """What others may know of a run. `ready` once every pod was ready; from `port` on: what it was started with.
 
     `scheduler` and `admin` are gRPC targets of the same scheduler, `admin` of the service that changes the pool.
+    `folder` is the run's own, in which its reader found the rest.
     """
 
     pool: str
@@ -47,43 +45,47 @@ class RunState:
     models: str = ""
     scaling: str = ""
     share_gpu: bool = False
+    folder: Path = Path()
 
     @property
-    def folder(self) -> Path:
-        """The run's folder, where the scheduler's socket is."""
+    def sockets(self) -> Path:
+        """The folder of the scheduler's socket and its other ones."""
         return Path(self.scheduler.removeprefix("unix:")).parent
 
 
 class RunFolder:
-    """Owns the run's folder and its folder of shared-memory segments, from `create` to `remove`."""
+    """Owns the run's folder, its sockets' and that of its shared-memory segments, from `create` to `remove`."""
 
-    def __init__(self, path: Path, segments: Path, lock: int, lease: int) -> None:
+    def __init__(self, path: Path, sockets: SocketFolder, segments: Path, lock: int, lease: int) -> None:
         self.path = path
+        self.sockets = sockets.path
         self.segments = segments
+        self._sockets = sockets
         self._locks = [lock, lease]
 
     @classmethod
     def create(cls, base: Path, shared_memory: Path, pool: str) -> RunFolder:
-        """A fresh run below `base`; sweeps away what dead runs left. Raises RunnerError when the path is too long."""
+        """A fresh run below `base`; sweeps away what dead runs left. Raises RunnerError when it cannot be had."""
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
         if base.stat().st_uid != os.getuid():
             raise RunnerError(f"{base}: belongs to another user; remove it, or set TMPDIR to a folder of your own")
         sweep(base)
         node = node_folder(shared_memory)
         sweep_node(node)
+        sockets = SocketFolder.create()
         path = _fresh(base, pool)
-        if len(str(path)) + _LONGEST_FILE > _SOCKET_PATH_LIMIT:
-            path.rmdir()
-            raise RunnerError(f"{base}: too long a path for unix sockets; set TMPDIR to a short one, such as /tmp")
-        lock = _lock(path)
+        lock = claim(path)
         segments, lease = _leased(node, path.name)
         (path / "segments").symlink_to(segments)
-        return cls(path, segments, lock, lease)
+        (path / "sockets").symlink_to(sockets.path)
+        return cls(path, sockets, segments, lock, lease)
 
     def publish(self, state: RunState) -> None:
         """Write the state, atomically."""
         draft = self.path / f"{_STATE}.new"
-        draft.write_text(json.dumps(asdict(state)), "utf-8")
+        draft.write_text(
+            json.dumps({name: value for name, value in asdict(state).items() if name != "folder"}), "utf-8"
+        )
         draft.replace(self.path / _STATE)
 
     def log_file(self, pod: str) -> Path:
@@ -92,6 +94,7 @@ class RunFolder:
     def remove(self) -> None:
         """Everything of this run goes: segments first, as the folder is what leads to them. Idempotent."""
         _remove(self.path)
+        self._sockets.remove()
         with contextlib.suppress(OSError):  # other runs live there
             self.path.parent.rmdir()
         _remove_if_empty(self.segments.parent)
@@ -180,7 +183,7 @@ def sweep(base: Path) -> list[Path]:
 def dead_runs(base: Path) -> list[Path]:
     """The folders of runs whose process is dead."""
     found = base.iterdir() if base.is_dir() else ()
-    return sorted(path for path in found if (path / _LOCK).exists() and not _alive(path))
+    return sorted(path for path in found if is_dead(path))
 
 
 def find_run(base: Path, given: Path | None) -> RunState:
@@ -189,7 +192,7 @@ def find_run(base: Path, given: Path | None) -> RunState:
         if not (given / _STATE).is_file():
             raise RunnerError(f"{given}: is not the folder of a run; `aegaeon up -v` prints the right one")
         return _read(given)
-    runs = [path for path in sorted(base.glob("*")) if (path / _STATE).is_file() and _alive(path)]
+    runs = [path for path in sorted(base.glob("*")) if (path / _STATE).is_file() and is_claimed(path)]
     if not runs:
         raise RunnerError(f"nothing runs here (looked in {base}); start it with: aegaeon up -f examples/quickstart")
     if len(runs) > 1:
@@ -205,25 +208,12 @@ def _fresh(base: Path, pool: str) -> Path:
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def _lock(path: Path) -> int:
-    """Locks before the file has its name: a sweep never sees it without its owner."""
-    draft = path / f"{_LOCK}.new"
-    lock = hold(draft)
-    draft.replace(path / _LOCK)
-    return lock
-
-
 def _read(path: Path) -> RunState:
-    return RunState(**json.loads((path / _STATE).read_text("utf-8")))
-
-
-def _alive(path: Path) -> bool:
-    """Whether a process holds the run's lock."""
-    return is_held(path / _LOCK)
+    return RunState(**json.loads((path / _STATE).read_text("utf-8")), folder=path)
 
 
 def _remove(path: Path) -> None:
-    segments = path / "segments"
-    if segments.is_symlink():
-        shutil.rmtree(segments.readlink(), ignore_errors=True)
+    for elsewhere in (path / "segments", path / "sockets"):
+        if elsewhere.is_symlink():
+            shutil.rmtree(elsewhere.readlink(), ignore_errors=True)
     shutil.rmtree(path, ignore_errors=True)

@@ -24,9 +24,11 @@ _EVERYBODY: Json = {"open_models": None}  # every model needs no key; a file all
 @dataclass(frozen=True, slots=True)
 class LocalSettings:
     """What the machine, not the manifests, decides. `port` overrides the manifest's. `share_gpu`: all engines take the
-    GPUs that the first would take alone, for a pool with roles on a machine of one GPU."""
+    GPUs that the first would take alone, for a pool with roles on a machine of one GPU. `sockets`: a folder of its own,
+    since the path of a unix socket is short."""
 
     run_folder: Path
+    sockets: Path
     segments: Path
     python: str
     node: str = "local"
@@ -39,7 +41,7 @@ class LocalSettings:
 
     @property
     def scheduler_socket(self) -> Path:
-        return self.run_folder / "scheduler.sock"
+        return self.sockets / "scheduler.sock"
 
     @property
     def scheduler_target(self) -> str:
@@ -48,16 +50,16 @@ class LocalSettings:
     @property
     def admin_target(self) -> str:
         """Of service Admin: permission to open this socket's file is permission to change the pool."""
-        return f"unix:{self.run_folder / 'admin.sock'}"
+        return f"unix:{self.sockets / 'admin.sock'}"
 
     @property
     def gateway_metrics(self) -> Path:
         """Where the gateway serves its metrics: a socket, which web pages cannot reach."""
-        return self.run_folder / "metrics.sock"
+        return self.sockets / "metrics.sock"
 
     @property
     def sink_target(self) -> str:
-        return f"unix:{self.run_folder / 'sink.sock'}"
+        return f"unix:{self.sockets / 'sink.sock'}"
 
 
 def reconcile(pool: Pool, settings: LocalSettings) -> tuple[DesiredPod, ...]:

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from aegaeon_cli.bench.spans import Span
+from aegaeon_operator.podrunner import SocketFolder
 from aegaeon_proto.frame_server import Connection, FrameServer
 from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import gateway_pb2
@@ -205,6 +206,23 @@ def _config(folder: Path, **fields: object) -> SidecarConfig:
 
 
 @asynccontextmanager
+async def _a_gateway() -> AsyncIterator[str]:
+    """Its target."""
+    with SocketFolder.create() as sockets:
+        target = f"unix:{sockets.path}/gateway.sock"
+        gateway = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "aegaeon_cli.bench.testing.rig", target, stdout=asyncio.subprocess.PIPE
+        )
+        assert gateway.stdout is not None
+        await gateway.stdout.readline()
+        try:
+            yield target
+        finally:
+            gateway.kill()
+            await gateway.wait()
+
+
+@asynccontextmanager
 async def one_engine(
     folder: Path,
     device_bytes: int,
@@ -231,25 +249,18 @@ async def one_engine(
     }
     config = _config(folder, memory=memory, max_batch=max_batch, device=device)
     loop = asyncio.get_running_loop()
-    target = f"unix:{folder}/gateway.sock"
-    gateway = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "aegaeon_cli.bench.testing.rig", target, stdout=asyncio.subprocess.PIPE
-    )
-    assert gateway.stdout is not None
-    await gateway.stdout.readline()
     timed = TimedBackend(backend or TorchBackend(device=device, dtype=dtype))
     outbox, sinks = TimedOutbox(loop), Sinks("bench", loop, lambda target: True)
     engine = Engine(config, "life", timed, outbox, sinks.push, lambda: None)
-    engine.start()
-    await asyncio.to_thread(engine.await_memory)
-    engine.hello(1)
-    try:
-        yield OneEngine(engine, timed, outbox, target)
-    finally:
-        await asyncio.to_thread(engine.stop, 5.0)
-        await sinks.close()
-        gateway.kill()
-        await gateway.wait()
+    async with _a_gateway() as target:
+        engine.start()
+        await asyncio.to_thread(engine.await_memory)
+        engine.hello(1)
+        try:
+            yield OneEngine(engine, timed, outbox, target)
+        finally:
+            await asyncio.to_thread(engine.stop, 5.0)
+            await sinks.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,19 +102,19 @@ def test_objects_with_our_names_and_another_owner_are_left_alone(namespaced: Pat
 
     with operator(namespaced):
         poll("it says so", lambda: "demo-gateway-tls" in said() and "Service demo-gateway" in said(), 30, said)
-        assert said().count("was not made by us") == 2
+        assert said().count("is not owned by this pool") == 2
         theirs = [one for one in objects(namespaced, "services,secrets") if "ownerReferences" not in one["metadata"]]
         assert {one["metadata"]["name"] for one in theirs} == {"demo-gateway-tls", "demo-gateway"}
         kubectl(namespaced, "delete", "secret/demo-gateway-tls", "service/demo-gateway")
         poll("both are accepted", lambda: accepted(namespaced, "gpupools,modelpools") == 2, 60)
 
 
-def test_a_pool_that_is_replaced_by_one_of_its_name_takes_over_what_is_there(namespaced: Path) -> None:
-    """Before the garbage collector has come: an object that it finds then has an owner again."""
+def test_a_pool_that_is_replaced_by_one_of_its_name_makes_its_own(namespaced: Path) -> None:
+    """What the first one had made is the garbage collector's."""
     apply(namespaced, pool("demo"))
 
     def owners() -> set[str]:
-        found = objects(namespaced, "secrets")
+        found = objects(namespaced, "secrets,services,deployments,statefulsets")
         return {owner["uid"] for one in found for owner in one["metadata"].get("ownerReferences", ())}
 
     def uid() -> str:
@@ -122,11 +122,30 @@ def test_a_pool_that_is_replaced_by_one_of_its_name_takes_over_what_is_there(nam
 
     with operator(namespaced):
         for _ in range(3):
-            poll("its Secrets are there", lambda: accepted(namespaced, "gpupools") == 1 and owners() == {uid()}, 60)
+            poll("all of it is its own", lambda: accepted(namespaced, "gpupools") == 1 and owners() == {uid()}, 60)
             kubectl(namespaced, "delete", "gpool", "demo", "--wait=false")
             apply(namespaced, pool("demo"))
         poll("the last one is accepted", lambda: accepted(namespaced, "gpupools") == 1 and owners() == {uid()}, 60)
-        assert [one["message"] for one in objects(namespaced, "events") if one["reason"] == "ApplyFailed"] == []
+
+
+def test_copies_with_our_labels_are_left_alone(namespaced: Path) -> None:
+    apply(namespaced, pool("demo", engines={"replicas": 1}))
+    with operator(namespaced):
+        poll("it is accepted", lambda: accepted(namespaced, "gpupools") == 1, 60)
+        (service,) = (one for one in objects(namespaced, "services") if one["metadata"]["name"] == "demo-gateway")
+        copied = {"name": "my-own", "labels": service["metadata"]["labels"]}
+        ports = {"ports": service["spec"]["ports"], "selector": service["spec"]["selector"]}
+        apply(namespaced, {"apiVersion": "v1", "kind": "Service", "metadata": copied, "spec": ports})
+        roles = {"engines": None, "prefill": {"replicas": 1}, "decode": {"replicas": 1}}
+        apply(namespaced, pool("demo", **roles))
+
+        def names() -> set[str]:
+            return {one["metadata"]["name"] for one in objects(namespaced, "services")}
+
+        poll("its own Service of engines is gone", lambda: "demo-engine" not in names(), 60)
+        assert "my-own" in names()
+        said = [one["message"] for one in objects(namespaced, "events") if one["reason"] == "Deleted"]
+        assert "Service demo-engine is deleted: nothing in the spec asks for it" in said
 
 
 def test_after_a_kill_at_any_moment_the_next_operator_reaches_the_same_state(namespaced: Path) -> None:

@@ -44,6 +44,13 @@ def model_pool(name: str, *models: str, namespace: str = "infra", created: int =
     return an_object("ModelPool", namespace, name, {**given, **spec}, created)
 
 
+def a_child(kind: str, name: str, owner: str = "GpuPool-infra-pool") -> Json:
+    """What the operator has made for the pool, or for the ModelPool with that uid."""
+    owners = [{"kind": owner.partition("-")[0], "name": owner.rpartition("-")[2], "uid": owner, "controller": True}]
+    metadata = {"namespace": KEY.namespace, "name": name, "uid": f"uid-of-{name}", "ownerReferences": owners}
+    return {"apiVersion": "v1", "kind": kind, "metadata": metadata}
+
+
 def observed(
     *objects: Json, secrets: Mapping[tuple[str, str], Mapping[str, str]] | None = None, **changes: Any
 ) -> Observed:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from operator_objects import KEY, Json, gpu_pool, model_pool
+from operator_objects import KEY, Json, a_child, gpu_pool, model_pool
 from operator_state import CACHED, PODS, SERVED, State, broken, pod, suspended, unplaced
 
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, ModelFacts
@@ -346,7 +346,7 @@ def parents(status: str, reason: str, message: str) -> Json:
     said = [
         {"type": kind, "status": status, "reason": reason, "message": message} for kind in ("Accepted", "ResolvedRefs")
     ]
-    head = {"kind": "HTTPRoute", "metadata": {"namespace": KEY.namespace, "name": "red"}}
+    head = a_child("HTTPRoute", "red", "ModelPool-infra-red")
     return {**head, "status": {"parents": [{"conditions": said}]}}
 
 

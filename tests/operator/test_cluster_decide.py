@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_objects import by_key, entry, gpu_pool, model_pool, observed
+from operator_objects import a_child, by_key, entry, gpu_pool, model_pool, observed
 
 from aegaeon_gateway.config import load_config as read_gateway_config
 from aegaeon_operator.kube.compare import as_wanted
@@ -185,11 +185,8 @@ def test_after_an_interruption_only_the_missing_objects_are_written(applied: set
 
 
 def test_objects_no_longer_desired_are_deleted_and_certificates_stay() -> None:
-    old = {"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "infra", "name": "pool-old"}}
-    tls = [
-        {"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "infra", "name": f"pool-{part}"}}
-        for part in ("ca", "scheduler-tls", "gateway-tls", "engine-tls")
-    ]
+    old = a_child("Service", "pool-old")
+    tls = [a_child("Secret", f"pool-{part}") for part in ("ca", "scheduler-tls", "gateway-tls", "engine-tls")]
     assert decided(*POOLS, old, *tls).leftovers == (ChildKey("Service", "infra", "pool-old"),)
 
 

@@ -9,14 +9,15 @@ from typing import Any
 import yaml
 
 from aegaeon_kube import lease
-from aegaeon_operator.kube.client import CHILDREN, EVENTS, GPU_POOLS, ISTIO, MODEL_POOLS, PODS, SECRETS, Resource
+from aegaeon_operator.kube.client import CHILDREN, EVENTS, GPU_POOLS, ISTIO, MODEL_POOLS, PODS, Resource
 from aegaeon_picker import watch
 
 RULES: dict[str, Any] = yaml.safe_load(
     (Path(__file__).parents[2] / "operator/aegaeon_operator/kube/rbac.yaml").read_text("utf-8")
 )
-# list and watch: what there is. create and patch: server-side apply. delete: what is wanted no more.
-OF_CHILDREN = ("list", "watch", "create", "patch", "delete")
+# list and watch: what there is. get: whose an object of that name is. create and patch: server-side apply.
+# delete: what is wanted no more.
+OF_CHILDREN = ("get", "list", "watch", "create", "patch", "delete")
 Right = tuple[str, str, str]
 LEASE = {("coordination.k8s.io", "leases", verb) for verb in ("get", "create", "update")}
 
@@ -42,7 +43,6 @@ def test_the_operator_has_the_rights_it_uses_and_no_others() -> None:
         | rights(kinds, "list", "watch")
         | rights(kinds, "patch", suffix="/status")
         | rights(kinds, "update", suffix="/finalizers")
-        | rights((SECRETS,), "get")
         | rights((PODS,), "list", "watch")
         | rights((EVENTS,), "list", "create")
     )

@@ -35,7 +35,7 @@ class Kept(Cluster):
     def __init__(self) -> None:
         pass
 
-    async def claim_secret(self, namespace: str, name: str) -> None:
+    async def claim(self, manifest: dict[str, Any]) -> None:
         pass
 
     async def create(self, manifest: dict[str, Any]) -> dict[str, Any]:

@@ -51,15 +51,24 @@ class Server:
         body = {"spec": {}, **json.loads(await request.text())}
         made = {"name": "an-event", "uid": f"uid-of-{request.path.rpartition('/')[2]}"}
         body["metadata"] = {**made, **body["metadata"], "resourceVersion": str(len(self.heard))}
-        self.there[request.path + ("/" + body["metadata"]["name"] if request.method == "POST" else "")] = body
+        at = request.path + ("/" + body["metadata"]["name"] if request.method == "POST" else "")
+        if request.method == "POST" and at in self.there and body["kind"] != "Event":
+            return refusal(409, "already exists")
+        self.there[at] = body
         return web.json_response(body)
 
     def tries(self, path: str) -> int:
         return sum(heard.endswith(path) for _, heard in self.heard)
 
 
+def as_live(manifest: Json) -> Json:
+    """As the API server has it."""
+    return {**manifest, "metadata": {**manifest["metadata"], "uid": "one", "resourceVersion": "1"}}
+
+
 async def test_refused_writes_are_retried_with_backoff_and_the_others_continue() -> None:
     server, now = Server({"deployments/pool-gateway": 403}), [0.0]
+    path = "/apis/apps/v1/namespaces/infra/deployments/pool-gateway"
     wanted = desired(observed(gpu_pool(), model_pool("red", "llama")))
     async with api_server(server.answer) as api:
         writer = Writer(Cluster(api), Store(), lambda: now[0])
@@ -67,12 +76,12 @@ async def test_refused_writes_are_retried_with_backoff_and_the_others_continue()
             now[0] = at
             failures = await writer.write(wanted, {})
             assert failures == {ChildKey("Deployment", "infra", "pool-gateway"): "no deployments/pool-gateway here"}
-            assert server.tries("deployments/pool-gateway") == tries
+            assert server.heard.count(("PATCH", path)) == tries
             assert writer.again_in() == pytest.approx(again_s)
         assert server.tries("networkpolicies/pool-decode") >= 1
         server.refused.clear()
         now[0] = 7.0
-        assert await writer.write(wanted, {}) == {}
+        assert await writer.write(wanted, {ChildKey.of(one): one for one in server.there.values()}) == {}
         assert writer.again_in() == float("inf")
 
 
@@ -106,7 +115,7 @@ async def test_a_field_contested_by_another_writer_is_retried_with_backoff() -> 
             return web.json_response(body)
         return answer
 
-    there = {ChildKey.of(one): one for one in wanted.manifests}
+    there = {ChildKey.of(one): as_live(one) for one in wanted.manifests}
     service = there[ChildKey("Service", "infra", "pool-gateway")]
     there[ChildKey.of(service)] = {**service, "spec": {}}
     async with api_server(mutated) as api:
@@ -120,13 +129,14 @@ async def test_a_role_binding_to_another_role_is_recreated() -> None:
     """As after a change of the chart's operator.watchNamespaces: Roles take the place of ClusterRoles."""
     server = Server()
     wanted = desired(observed(gpu_pool()))
-    there = {ChildKey.of(one): one for one in wanted.manifests}
+    there = {ChildKey.of(one): as_live(one) for one in wanted.manifests}
     key = ChildKey("RoleBinding", "infra", "pool-scheduler")
     former = {**there[key], "roleRef": {**there[key]["roleRef"], "name": "of-before"}}
     async with api_server(server.answer) as api:
         assert await Writer(Cluster(api), Store(), lambda: 0.0).write(wanted, {**there, key: former}) == {}
     path = "/apis/rbac.authorization.k8s.io/v1/namespaces/infra/rolebindings/pool-scheduler"
-    assert server.heard == [("DELETE", path), ("PATCH", path)]
+    event = "/api/v1/namespaces/infra/events"
+    assert server.heard == [("DELETE", path), ("POST", event), ("PATCH", path)]
 
 
 async def test_a_secret_with_another_owner_is_left_alone() -> None:
@@ -134,7 +144,7 @@ async def test_a_secret_with_another_owner_is_left_alone() -> None:
     server = Server(there={path: {"metadata": {"name": "pool-config"}, "data": {"theirs": ""}}})
     async with api_server(server.answer) as api:
         failures = await Writer(Cluster(api), Store(), lambda: 0.0).write(desired(observed(gpu_pool())), {})
-    assert "was not made by us" in failures[ChildKey("Secret", "infra", "pool-config")]
+    assert "is not owned by this pool" in failures[ChildKey("Secret", "infra", "pool-config")]
     assert server.there[path]["data"] == {"theirs": ""}
 
 
@@ -202,33 +212,34 @@ async def test_certificates_that_cannot_be_issued_are_reported_in_the_status() -
     status = server.there["/apis/serving.aegaeon.io/v1alpha1/namespaces/infra/gpupools/pool/status"]["status"]
     (accepted,) = (one for one in status["conditions"] if one["type"] == "Accepted")
     assert accepted["reason"] == "ApplyFailed"
-    assert "Secret pool-gateway-tls: one of this name is there and was not made by us" in accepted["message"]
+    assert "Secret pool-gateway-tls: one of this name is there and is not owned by this pool" in accepted["message"]
     assert server.there[path]["data"] == {}
 
 
-async def test_a_recreated_pool_keeps_its_ca_and_broken_certificates_are_reissued() -> None:
+async def test_broken_certificates_are_reissued_and_a_recreated_pool_takes_none_of_the_first_ones() -> None:
     server = Server()
-    old, new = gpu_pool(), gpu_pool()
-    new["metadata"]["uid"] = "another"
+    pool, recreated = gpu_pool(), gpu_pool()
+    recreated["metadata"]["uid"] = "another"
 
     def children() -> dict[ChildKey, Json]:
         return {ChildKey.of(one): one for one in server.there.values()}
 
     async with api_server(server.answer) as api:
         cluster = Cluster(api)
-        first = await certificates.ensure(cluster, KEY, live(old), {}, NOW, {})
-        second = await certificates.ensure(cluster, KEY, live(new), children(), NOW, first.own)
-        assert first.own == second.own
-        assert {one["metadata"]["ownerReferences"][0]["uid"] for one in second.written} == {"another"}
-        third = await certificates.ensure(cluster, KEY, live(new), children(), NOW, first.own)
-        assert (third.own, third.written) == (first.own, [])
+        first = await certificates.ensure(cluster, KEY, live(pool), {}, NOW, {})
+        second = await certificates.ensure(cluster, KEY, live(pool), children(), NOW, first.own)
+        assert (second.own, second.written) == (first.own, [])
         del server.there["/api/v1/namespaces/infra/secrets/pool-gateway-tls"]["data"]["tls.key"]
-        fourth = await certificates.ensure(cluster, KEY, live(new), children(), NOW, first.own)
-        assert [one["metadata"]["name"] for one in fourth.written] == ["pool-gateway-tls"]
-        assert fourth.written[0]["data"]["tls.key"]
+        third = await certificates.ensure(cluster, KEY, live(pool), children(), NOW, first.own)
+        assert [one["metadata"]["name"] for one in third.written] == ["pool-gateway-tls"]
+        assert third.written[0]["data"]["tls.key"]
+        before = dict(server.there)
+        with pytest.raises(KubeError, match="not owned by this pool"):
+            await certificates.ensure(cluster, KEY, live(recreated), {}, NOW, {})
+        assert server.there == before
         server.there["/api/v1/namespaces/infra/secrets/pool-ca"]["data"] = {}
         with pytest.raises(KubeError, match=r"pool-ca cannot be read .* delete it"):
-            await certificates.ensure(cluster, KEY, live(new), children(), NOW, {})
+            await certificates.ensure(cluster, KEY, live(pool), children(), NOW, {})
 
 
 async def test_each_role_has_a_secret_of_its_own_and_the_operators_certificate_is_in_none() -> None:

@@ -19,7 +19,7 @@ from aegaeon_operator.kube import controller as looked_at
 from aegaeon_operator.kube.client import Cluster, Resource
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.store import Store
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Key, SchedulerFacts, Subject
+from aegaeon_operator.reconcile.cluster.facts import Key, SchedulerFacts, Subject
 from aegaeon_operator.reconcile.processes import scheduler_settings
 from aegaeon_operator.spec.resources import GpuPoolSpec
 from aegaeon_proto.channels import open_channel
@@ -46,7 +46,7 @@ class Kept(Cluster):
         key = manifest["kind"], manifest["metadata"].get("name", "")
         before = self.objects.get(key, {})
         made = {**before, **manifest}
-        made["metadata"] = {**before.get("metadata", {}), **manifest["metadata"]}
+        made["metadata"] = {"uid": f"uid-of-{key[1]}", **before.get("metadata", {}), **manifest["metadata"]}
         made["metadata"]["resourceVersion"] = str(next(self._versions))
         self.objects[key] = made
         return made
@@ -54,8 +54,8 @@ class Kept(Cluster):
     async def warning(self, about: Subject) -> str:
         return ""
 
-    async def delete(self, key: ChildKey) -> None:
-        self.objects.pop((key.kind, key.name), None)
+    async def delete(self, live: Json) -> None:
+        self.objects.pop((live["kind"], live["metadata"]["name"]), None)
 
     @property
     def engines(self) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from aegaeon_kube.errors import KubeError
-from aegaeon_operator.kube.client import CONFLICT, SECRETS, Cluster
+from aegaeon_operator.kube.client import CONFLICT, Cluster
 from aegaeon_operator.pki import Pair, expiry, is_due, is_of, issue, make_authority, signed_by
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live
 from aegaeon_operator.reconcile.cluster.names import CERTIFICATES, certificates, child, manifest
@@ -54,12 +54,13 @@ async def ensure(
         at = _key(key, certificates(role))
         secret = children.get(at)
         files = _files(secret) if secret else {}
-        if secret is None or not _owned(secret, pool) or _stale(files, role, authority, now):
+        if secret is None or _stale(files, role, authority, now):
             try:
-                if secret is None:
-                    await cluster.claim_secret(at.namespace, at.name)
                 issued = _issued(authority, role, now)
-                found.written.append(await cluster.apply(_secret(key, pool, certificates(role), issued)))
+                made = _secret(key, pool, certificates(role), issued)
+                if secret is None:
+                    await cluster.claim(made)
+                found.written.append(await cluster.apply(made))
                 files = issued
             except KubeError as error:
                 if error.is_unavailable:
@@ -84,11 +85,8 @@ async def _ensure_authority(
     held = children.get(_key(key, "ca"))
     if held is None:
         held = await _authority(cluster, key, pool, now)
-    authority = _pair(held, key)
-    if not _owned(held, pool):  # just created, or of a pool of this name that was deleted a moment ago
-        content = {"tls.crt": authority.certificate, "tls.key": authority.key}
-        found.written.append(await cluster.apply(_secret(key, pool, "ca", content)))
-    return authority
+        found.written.append(held)
+    return _pair(held, key)
 
 
 def _issued(authority: Pair, role: Role, now: datetime) -> Files:
@@ -97,20 +95,15 @@ def _issued(authority: Pair, role: Role, now: datetime) -> Files:
 
 
 async def _authority(cluster: Cluster, key: Key, pool: Live[GpuPool], now: datetime) -> Json:
-    """Created, never replaced: of two who try, the first one's counts for both.
-
-    Without an owner: the next pool's takes the place of one that is applied, and stays beside one of a creation.
-    """
+    """Created, never replaced: of two who try, the first one's counts for both."""
     made = make_authority(f"{key.namespace}.{key.name}", now)
+    secret = _secret(key, pool, "ca", {"tls.crt": made.certificate, "tls.key": made.key})
     try:
-        secret = _secret(key, pool, "ca", {"tls.crt": made.certificate, "tls.key": made.key})
-        del secret["metadata"]["ownerReferences"]
         return await cluster.create(secret)
     except KubeError as error:
-        found = await cluster.get(SECRETS, key.namespace, child(key, "ca")) if error.status == CONFLICT else None
+        found = await cluster.claim(secret) if error.status == CONFLICT else None
         if found is None:
             raise
-        await cluster.claim_secret(key.namespace, child(key, "ca"))
         return found
 
 
@@ -120,10 +113,6 @@ def _pair(secret: Json, key: Key) -> Pair:
     except (KeyError, ValueError) as error:
         text = f"Secret {child(key, 'ca')} cannot be read ({error}); delete it, and the pool gets another authority"
         raise KubeError(CONFLICT, text) from error
-
-
-def _owned(secret: Json, pool: Live[GpuPool]) -> bool:
-    return any(one["uid"] == pool.uid for one in secret["metadata"].get("ownerReferences", ()))
 
 
 def _stale(files: Files, role: Role, authority: Pair, now: datetime) -> bool:

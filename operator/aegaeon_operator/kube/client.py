@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from aegaeon_kube import server
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Platform, Subject
-from aegaeon_operator.reconcile.cluster.names import MANAGED, MANAGER
+from aegaeon_operator.reconcile.cluster.names import MANAGER
+from aegaeon_operator.reconcile.cluster.ownership import owner_of
 
 NOT_FOUND, CONFLICT = 404, 409
-NOT_OURS = "one of this name is there and was not made by us; rename or delete it, or name the pool otherwise"
+NOT_OURS = "one of this name is there and is not owned by this pool; rename or delete it, or name the pool otherwise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +118,16 @@ class Cluster:
         newest: Json = max(found["items"], key=_when, default={})
         return str(newest.get("message", "")) if newest.get("type") == "Warning" else ""
 
-    async def claim_secret(self, namespace: str, name: str) -> None:
-        """Raises KubeError where another owner created one of this name: applied, ours would mix with its entries."""
-        found = await self.get(SECRETS, namespace, name)
-        labels = (found or {}).get("metadata", {}).get("labels", {})
-        if found and not MANAGED.items() <= labels.items():
+    async def claim(self, manifest: Json) -> Json | None:
+        """The object of a manifest's name that is its owner's, but has lost our labels; None where there is none.
+
+        Raises KubeError where it is another owner's: applied, ours would mix with its fields.
+        """
+        key = ChildKey.of(manifest)
+        found = await self.get(resource_of(key.kind), key.namespace, key.name)
+        if found and owner_of(found) != owner_of(manifest):
             raise KubeError(CONFLICT, NOT_OURS)
+        return found
 
     async def apply(self, manifest: Json, subresource: str = "", force: bool = True) -> Json:
         """Server-side apply: our fields become these, other managers' fields stay.
@@ -143,14 +148,15 @@ class Cluster:
         resource = resource_of(manifest["kind"])
         return await self.api.call("POST", resource.path(manifest["metadata"]["namespace"]), body=manifest)
 
-    async def delete(self, key: ChildKey) -> None:
-        """Its pods go in the background; one that is gone already is no error."""
+    async def delete(self, live: Json) -> None:
+        """This object as it was seen, and no other: a conflict where it has changed since. Its pods go in the
+        background; one that is gone already is no error."""
+        key, metadata = ChildKey.of(live), live["metadata"]
+        seen = {name: metadata[name] for name in ("uid", "resourceVersion")}
+        options = {"propagationPolicy": "Background", "preconditions": seen}
+        path = resource_of(key.kind).path(key.namespace, key.name)
         try:
-            await self.api.call(
-                "DELETE",
-                resource_of(key.kind).path(key.namespace, key.name),
-                params={"propagationPolicy": "Background"},
-            )
+            await self.api.call("DELETE", path, body={"apiVersion": "v1", "kind": "DeleteOptions", **options})
         except KubeError as error:
             if error.status != NOT_FOUND:
                 raise

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from aegaeon_operator.reconcile.cluster.attach import secrets_of
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live, Observed, Platform, Workload
+from aegaeon_operator.reconcile.cluster.ownership import owned
 from aegaeon_operator.spec.explain import explain
 from aegaeon_operator.spec.resources import GpuPool, ModelPool
 
@@ -35,8 +36,9 @@ def observe(key: Key, objects: Iterable[Json], now: datetime, platform: Platform
 
 
 def with_children(observed: Observed, objects: Iterable[Json]) -> Observed:
-    """The same with these as its children; what their statuses say is read here."""
-    children = {ChildKey.of(one): one for one in objects}
+    """The same with those of the objects that it owns as its children; what their statuses say is read here."""
+    pools: list[Live[Any]] = [*([observed.gpu_pool] if observed.gpu_pool else []), *observed.model_pools]
+    children = {ChildKey.of(one): one for one in owned(pools, objects)}
     workloads = {key: Workload.of(one) for key, one in children.items() if key.kind in _WORKLOADS}
     return replace(observed, children=children, workloads=workloads)
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection
-from datetime import UTC, datetime
 
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.kube.client import CONFLICT, NOT_FOUND, Cluster
+from aegaeon_operator.kube.events import post
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.reconcile.cluster.conditions import is_due, notes
-from aegaeon_operator.reconcile.cluster.facts import Key, Note, Report
-from aegaeon_operator.reconcile.cluster.names import MANAGER
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Key, Report, Subject
 from aegaeon_operator.spec.resources import API_VERSION
-
-_log = logging.getLogger(__name__)
 
 
 class Statuses:
@@ -61,33 +57,6 @@ class Statuses:
         self._written[about.uid] = now
         changed = self._store.put_status(answer)
         for note in notes(report):
-            try:
-                await self._post(note)
-            except KubeError as error:  # what it tells stands in the status, too
-                _log.info("%s %s/%s: no Event: %s", about.kind, about.namespace, about.name, error)
+            subject = Subject(ChildKey(about.kind, about.namespace, about.name), about.uid)
+            await post(self._cluster, subject, note.reason, note.message, note.warning)
         return changed
-
-    async def _post(self, note: Note) -> None:
-        about, now = note.about, datetime.now(UTC)
-        stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
-        await self._cluster.create(
-            {
-                "apiVersion": "v1",
-                "kind": "Event",
-                "metadata": {"generateName": f"{about.name}-", "namespace": about.namespace},
-                "involvedObject": {
-                    "apiVersion": API_VERSION,
-                    "kind": about.kind,
-                    "namespace": about.namespace,
-                    "name": about.name,
-                    "uid": about.uid,
-                },
-                "type": "Warning" if note.warning else "Normal",
-                "reason": note.reason,
-                "message": note.message[:1024],
-                "source": {"component": MANAGER},
-                "firstTimestamp": stamp,
-                "lastTimestamp": stamp,
-                "count": 1,
-            }
-        )

@@ -11,10 +11,12 @@ from typing import Any
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.kube.client import CONFLICT, NOT_FOUND, NOT_OURS, Cluster
 from aegaeon_operator.kube.compare import as_wanted
+from aegaeon_operator.kube.events import post
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json
 from aegaeon_operator.reconcile.cluster.names import APPLIED, fingerprint
+from aegaeon_operator.reconcile.cluster.ownership import subject_of
 
 _log = logging.getLogger(__name__)
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 1.0, 30.0
@@ -68,8 +70,9 @@ class Writer:
         except KubeError as error:
             if error.is_unavailable:
                 raise
-            up_to_date, refusal = False, _explained(error, live)
-            _log.warning("%s %s/%s: %s", *key, refusal)
+            # Of what is ours a conflict says that it has changed since it was seen: the watch brings how.
+            up_to_date, refusal = False, "" if live and error.status == CONFLICT else _explained(error)
+            _log.warning("%s %s/%s: %s", *key, refusal or error)
         if up_to_date:
             self._troubles.pop(key, None)
             return
@@ -92,26 +95,40 @@ class Writer:
         return up_to_date
 
     async def _write(self, key: ChildKey, manifest: Json | None, live: Json | None) -> bool:
-        """Whether it matches the desired state. Objects never seen are not forced: another owner may have made them."""
+        """Whether it matches the desired state. What is ours is forced; what another owner has is left alone."""
         if manifest is None:
-            await self._cluster.delete(key)
+            if live is not None:
+                await self._delete(key, live, "nothing in the spec asks for it")
             return True
-        if live is None and key.kind == "Secret":
-            await self._cluster.claim_secret(key.namespace, key.name)
+        live = live or await self._cluster.claim(manifest)
         if live is not None and live.get("roleRef") != manifest.get("roleRef"):
-            await self._cluster.delete(key)  # of a RoleBinding, which cannot be changed
-        answer = await self._cluster.apply(manifest, force=live is not None)
+            await self._delete(key, live, "it is made again with another role, which a RoleBinding cannot change")
+            live = None
+        answer = await self._cluster.apply(_onto(manifest, live), force=live is not None)
         self._store.put(answer)
         return as_wanted(answer, manifest)
+
+    async def _delete(self, key: ChildKey, live: Json, why: str) -> None:
+        await self._cluster.delete(live)
+        _log.info("%s %s/%s is deleted: %s", *key, why)
+        if about := subject_of(live):
+            await post(self._cluster, about, "Deleted", f"{key.kind} {key.name} is deleted: {why}")
+
+
+def _onto(manifest: Json, live: Json | None) -> Json:
+    """The manifest for this object alone: a conflict where another one has taken its name."""
+    if live is None:
+        return manifest
+    return {**manifest, "metadata": {**manifest["metadata"], "uid": live["metadata"]["uid"]}}
 
 
 def _goes(live: Json | None) -> bool:
     return live is None or "deletionTimestamp" in live["metadata"]
 
 
-def _explained(error: KubeError, live: Json | None) -> str:
+def _explained(error: KubeError) -> str:
     if error.status == NOT_FOUND:
         return f"not known to this cluster: {error}"
-    if error.status == CONFLICT and live is None and str(error) != NOT_OURS:
+    if error.status == CONFLICT and str(error) != NOT_OURS:
         return f"{NOT_OURS} ({error})"
     return str(error)

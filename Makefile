@@ -8,7 +8,7 @@ PYTHON ?= python3
 UV_VERSION := 0.13.8
 STAMP := $(VENV)/.installed
 NATIVE := $(wildcard native/src/*.* native/src/cuda/* native/include/aegaeon/*.* native/include/aegaeon/cuda/* native/CMakeLists.txt)
-PROTOS := $(wildcard proto/aegaeon_proto/v1/*.proto)
+PROTOS := $(wildcard proto/aegaeon_proto/*/*.proto)
 CODE := operator sidecar native/aegaeon_native tests benchmarks examples
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/aegaeon
 MODELS ?= $(CACHE)/models
@@ -38,8 +38,12 @@ $(BIN)/uv:
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
-$(STAMP): requirements.lock pyproject.toml $(NATIVE) | $(BIN)/uv
-	$(BIN)/uv pip install --quiet --python $(PY) --require-hashes -r requirements.lock
+# All packages anew where the lock has changed: removing one would leave gaps where it had written over another's files.
+$(VENV)/.packages: requirements.lock | $(BIN)/uv
+	$(BIN)/uv pip sync --quiet --python $(PY) --reinstall --require-hashes requirements.lock
+	@touch $@
+
+$(STAMP): $(VENV)/.packages pyproject.toml $(NATIVE)
 	$(BIN)/uv pip install --quiet --python $(PY) --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -48,9 +52,11 @@ $(STAMP): requirements.lock pyproject.toml $(NATIVE) | $(BIN)/uv
 VLLM_VENV := .venv-vllm
 VLLM_PY := $(VLLM_VENV)/bin/python
 VLLM_STAMP := $(VLLM_VENV)/.installed
-$(VLLM_STAMP): requirements-vllm.lock pyproject.toml $(NATIVE) | $(BIN)/uv
+$(VLLM_VENV)/.packages: requirements-vllm.lock | $(BIN)/uv
 	test -x $(VLLM_PY) || $(PYTHON) -m venv $(VLLM_VENV)
-	$(BIN)/uv pip install --quiet --python $(VLLM_PY) --no-deps --require-hashes -r requirements-vllm.lock
+	$(BIN)/uv pip sync --quiet --python $(VLLM_PY) --reinstall --require-hashes requirements-vllm.lock
+	@touch $@
+$(VLLM_STAMP): $(VLLM_VENV)/.packages pyproject.toml $(NATIVE)
 	PATH=$(abspath $(VLLM_VENV)/bin):$$PATH $(BIN)/uv pip install --quiet --python $(VLLM_PY) --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -321,6 +327,7 @@ check: $(STAMP) native-dependencies ## lint, types, layers, generated files
 	  $(filter-out native/src/bindings%,$(wildcard native/src/*.cpp native/src/cuda/*.cpp)) && mkdir -p $(dir $(TIDIED)) && touch $(TIDIED); }
 	$(BIN)/mypy --cache-dir $(CACHE)/mypy
 	$(BIN)/lint-imports
+	@$(PY) containers/file_owners.py $(VENV)/lib/python*/site-packages
 	@$(MAKE) --no-print-directory generate
 	@git diff --exit-code --stat -- proto crds docs helm || { echo "generated files differ: run make generate and commit" >&2; exit 1; }
 format: $(STAMP) ## put the code into its form

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from envoy.config.core.v3.base_pb2 import HeaderValue, HeaderValueOption
-from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
-from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest as Request
-from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingResponse as Response
-from envoy.type.v3.http_status_pb2 import HttpStatus
 from google.protobuf.struct_pb2 import Struct, Value
 
 from aegaeon_picker.fleet import Fleet
 from aegaeon_picker.transport.errors import CallError, Status
+from aegaeon_proto.envoy import ext_proc_pb2 as ext_proc
+from aegaeon_proto.envoy.ext_proc_pb2 import HeaderValue, HeaderValueOption, HttpStatus
+from aegaeon_proto.envoy.ext_proc_pb2 import ProcessingRequest as Request
+from aegaeon_proto.envoy.ext_proc_pb2 import ProcessingResponse as Response
 
 DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"

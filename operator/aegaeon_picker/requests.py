@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from envoy.service.ext_proc.v3.external_processor_pb2 import HttpBody, ProcessingRequest
-
 from aegaeon_picker.transport.calls import parse
 from aegaeon_picker.transport.errors import CallError, Status
+from aegaeon_proto.envoy.ext_proc_pb2 import HttpBody, ProcessingRequest
 
 MAX_FIELDS_BYTES = 96 << 10  # of all that is no body
 _SMALL = 32 << 10  # bytes that need no look beforehand

@@ -12,7 +12,6 @@ from typing import Any
 
 import grpc
 from attacks.stranger import Stranger
-from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived
@@ -20,6 +19,7 @@ from h2.exceptions import ProtocolError
 from picker.hostile import CONTINUATION, END_STREAM, HEADERS, PING, PREFACE, PROCESS, frame, grpc_message, settings
 
 from aegaeon_proto.channels import plain_channel
+from aegaeon_proto.envoy import ext_proc_pb2 as ext_proc
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, gateway_pb2
 
 ADDRESS = "127.0.0.3"  # of a well-behaved client

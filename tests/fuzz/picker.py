@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from fuzz.shape import Draw, message, raw, received
 from fuzz.target import One, Target
 from picker.hostile import (
@@ -20,6 +19,8 @@ from picker.hostile import (
     grpc_message,
     settings,
 )
+
+from aegaeon_proto.envoy import ext_proc_pb2 as ext_proc
 
 
 def _headers(draw: Draw) -> bytes:

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from envoy.service.ext_proc.v3.external_processor_pb2 import HttpBody, ProcessingRequest
 from hpack import Encoder
+
+from aegaeon_proto.envoy.ext_proc_pb2 import HttpBody, ProcessingRequest
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 PROCESS = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"

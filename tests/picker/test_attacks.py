@@ -13,10 +13,10 @@ import aiohttp
 import grpc
 import pytest
 from e2e.envoy import free_ports
-from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingResponse
 from picker.hostile import ATTACKS, PROCESS, body_request, connect
 
 from aegaeon_proto.channels import plain_channel
+from aegaeon_proto.envoy.ext_proc_pb2 import ProcessingResponse
 
 pytestmark = pytest.mark.slow  # runs without anything beside it: how long calls of others take is compared
 

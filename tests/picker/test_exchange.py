@@ -3,14 +3,14 @@
 import json
 
 import pytest
-from envoy.config.core.v3.base_pb2 import HeaderValue
-from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from google.protobuf.struct_pb2 import NULL_VALUE, Value
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aegaeon_picker.exchange import DESTINATION, MAX_PIECE, SERVED, SUBSET, TEST_SELECTION, TEST_SERVED, Exchange
 from aegaeon_picker.fleet import Endpoint, Fleet
+from aegaeon_proto.envoy import ext_proc_pb2 as ext_proc
+from aegaeon_proto.envoy.ext_proc_pb2 import HeaderValue
 
 A, B = "10.0.0.1:8000", "10.0.0.2:8000"
 

@@ -4,7 +4,6 @@ import time
 from contextlib import suppress
 
 import pytest
-from envoy.service.ext_proc.v3.external_processor_pb2 import HttpBody, ProcessingRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from aegaeon_picker.exchange import SUBSET, Exchange
 from aegaeon_picker.fleet import Endpoint, Fleet
 from aegaeon_picker.requests import MAX_FIELDS_BYTES, read_request
 from aegaeon_picker.transport.errors import CallError
+from aegaeon_proto.envoy.ext_proc_pb2 import HttpBody, ProcessingRequest
 
 
 def answer(data: bytes) -> int:

@@ -295,6 +295,17 @@ def of_tenants() -> Iterator[State]:
     """What is wrong with tenants."""
     keys = {("infra", "acme"): {"keys": "sk-1"}, ("infra", "umbrella"): {"keys": "sk-2"}}
     yield State("The Secret of a tenant is missing", (POOL, model_pool("red", "llama", tenants=[tenant("acme")])))
+    refusing = {("infra", "acme"): "Internal error occurred: unable to transform key"}
+    yield State(
+        "The Secret of a tenant cannot be read, and was never read",
+        (POOL, model_pool("red", "llama", tenants=[tenant("acme")])),
+        seen={"unreadable": refusing},
+    )
+    yield State(
+        "The Secret of a tenant cannot be read any more",
+        (POOL, model_pool("red", "llama", tenants=[tenant("acme")])),
+        seen={"secrets": {("infra", "acme"): {"keys": "sk-acme"}}, "unreadable": refusing},
+    )
     yield State(
         "The Secret of a tenant has no key",
         (POOL, model_pool("red", "llama", tenants=[tenant("acme")])),

@@ -50,10 +50,11 @@ class ApiServer:
         params: Mapping[str, str] | None = None,
         body: Json | None = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
     ) -> Json:
         """One request and its answer."""
         data = None if body is None else json.dumps(body)
-        headers = {**self._headers(), "Content-Type": content_type}
+        headers = {**self._headers(), "Content-Type": content_type, "Accept": accept}
         began, status = time.monotonic(), 0
         try:
             async with self._session.request(method, path, params=params, data=data, headers=headers) as answer:

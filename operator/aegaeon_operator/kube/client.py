@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -79,6 +79,8 @@ class Listed:
     version: int
 
 
+_PAGE = "500"
+_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _NEVER = Listed([], 2**63)  # of a kind that the API server does not know there is nothing, and was nothing
 
 
@@ -110,6 +112,20 @@ class Cluster:
             if error.status == NOT_FOUND:
                 return None
             raise
+
+    async def versions(self, resource: Resource, namespace: str, names: Collection[str]) -> dict[str, str]:
+        """resourceVersion of those of these names that are there. Their metadata alone is asked for, in pages; nothing
+        of others is kept."""
+        params, found = {"limit": _PAGE}, dict[str, str]()
+        while True:
+            page = await self.api.call("GET", resource.path(namespace), params=params, accept=_METADATA)
+            for item in page["items"]:
+                if item["metadata"]["name"] in names:
+                    found[item["metadata"]["name"]] = item["metadata"]["resourceVersion"]
+            rest = page["metadata"].get("continue")
+            if not rest:
+                return found
+            params = {"limit": _PAGE, "continue": rest}
 
     async def warning(self, about: Subject) -> str:
         """What the newest Event about an object says, if it is a Warning: what came before it is over."""

@@ -13,11 +13,12 @@ from datetime import UTC, datetime
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.errors import SettingsError
 from aegaeon_operator.kube import certificates
-from aegaeon_operator.kube.client import SECRETS, Cluster
-from aegaeon_operator.kube.gather import named_secrets, observe, secret_text, with_children
+from aegaeon_operator.kube.client import Cluster
+from aegaeon_operator.kube.gather import named_secrets, observe, with_children
 from aegaeon_operator.kube.metrics import Metrics
 from aegaeon_operator.kube.scaling import replicas, standby
 from aegaeon_operator.kube.scheduler import SchedulerLink
+from aegaeon_operator.kube.secrets import Secrets
 from aegaeon_operator.kube.statuses import Statuses
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.kube.writing import Writer
@@ -41,8 +42,8 @@ from aegaeon_operator.reconcile.cluster.scaler import Scaler
 from aegaeon_operator.spec.resources import GpuPoolSpec
 
 _log = logging.getLogger(__name__)
-# Looks at a pool that nothing happens to: something on its way, serving, with Secrets to read again, at rest.
-_SOON_S, _SERVING_S, _SECRETS_S, _REST_S = 1.0, 5.0, 20.0, 600.0
+# Looks at a pool that nothing happens to: something on its way, serving, at rest.
+_SOON_S, _SERVING_S, _REST_S = 1.0, 5.0, 600.0
 _MOST_QUESTIONS = 8
 _NEVER = (-math.inf, "")
 
@@ -87,9 +88,13 @@ class Controller:
         self._metrics = metrics or Metrics()
         self._clock = clock
         self._memories: dict[Key, _Memory] = {}
+        self.secrets = Secrets(cluster, clock, self._look_at)
         self.look_at: Callable[[Collection[Key]], None] = lambda keys: None
         """called with pools to reconcile at once: one without engines is asked for something, or an object of them was
         changed while its status was written"""
+
+    def _look_at(self, keys: Collection[Key]) -> None:
+        self.look_at(keys)  # it is set after this controller was made
 
     async def reconcile(self, key: Key) -> float:
         """Make the pool what it should be; returns when to look again, infinity when there is nothing to look at.
@@ -126,10 +131,7 @@ class Controller:
 
     async def _gather(self, key: Key, memory: _Memory) -> Observed:
         observed = observe(key, self._store.of_pool(key), datetime.now(UTC), self._platform)
-        secrets = {}
-        for namespace, name in sorted(named_secrets(observed)):
-            found = await self._cluster.get(SECRETS, namespace, name)
-            secrets[namespace, name] = secret_text(found) if found else {}
+        secrets = await self.secrets.of(key, named_secrets(observed))
         pool = observed.gpu_pool
         now, scaled = self._clock(), {}
         if pool and pool.value:
@@ -137,7 +139,13 @@ class Controller:
         failover = memory.failover.wanted(standby(observed), now)
         redis = read_files(self._platform.redis)
         return replace(
-            observed, secrets=secrets, scheduler=memory.facts, redis=redis, replicas=scaled, failover=failover
+            observed,
+            secrets=secrets.content,
+            unreadable=secrets.unreadable,
+            scheduler=memory.facts,
+            redis=redis,
+            replicas=scaled,
+            failover=failover,
         )
 
     async def _certify(self, observed: Observed, memory: _Memory) -> dict[ChildKey, str]:
@@ -241,12 +249,13 @@ class Controller:
             return _SOON_S
         unwatched_s = _SERVING_S if to_ask_about(observed) else _REST_S  # Events are not watched
         if memory.facts is None:
-            return min(unwatched_s, _SECRETS_S if named_secrets(observed) else _REST_S)
+            return unwatched_s
         ready = [one["status"] for report in found for one in report.status["conditions"] if one["type"] == "Ready"]
         return _SERVING_S if all(status == "True" for status in ready) else _SOON_S
 
     async def _forget(self, key: Key) -> None:
         memory = self._memories.pop(key, None)
+        self.secrets.forget(key)
         if memory:
             await self._disconnect(memory)
 

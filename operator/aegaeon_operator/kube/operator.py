@@ -77,7 +77,7 @@ async def _work(config: OperatorConfig, cluster: Cluster, metrics: Metrics) -> N
             await asyncio.sleep(_RETRY_S)
     try:
         again = _list_again(config, cluster, store, queue, metrics)
-        await _first(_watch(config, store, queue, metrics), queue.run(), again)
+        await _first(_watch(config, store, queue, metrics), queue.run(), again, controller.secrets.run())
     finally:
         await controller.close()
 

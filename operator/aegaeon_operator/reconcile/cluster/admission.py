@@ -7,6 +7,7 @@ One stream of a model whose tokens take s seconds of an engine, and may take tbt
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from aegaeon_operator.reconcile.cluster.conditions import Condition, no, unknown, yes
 from aegaeon_operator.reconcile.cluster.facts import ModelFacts
@@ -16,9 +17,28 @@ _KIND = "Admitted"
 _ENOUGH_TOKENS = 100  # before that, loads and first steps are most of what was measured
 
 
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one stream of each of `measured` models, of all `served` ones, wants at once: engines."""
+
+    served: int = 0
+    measured: int = 0
+    engines: float = 0.0
+
+
+def demand(models: Sequence[ServedModel], facts: Mapping[str, ModelFacts]) -> Demand:
+    """Of all models of a pool."""
+    shares = [
+        found.busy_s / found.output_tokens / model.slo.tbt
+        for model in models
+        if (found := facts.get(model.name)) and found.output_tokens >= _ENOUGH_TOKENS
+    ]
+    return Demand(len(models), len(shares), sum(shares))
+
+
 def admitted(
     mine: Sequence[ServedModel],
-    all_models: Sequence[ServedModel],
+    wanted: Demand,
     facts: Mapping[str, ModelFacts],
     engines: int,
     device_bytes: int | None,
@@ -35,18 +55,12 @@ def admitted(
             )
     if engines == 0:
         return no(_KIND, "NoEngines", "the pool has no engines; raise their replicas")
-    shares = {
-        model.name: found.busy_s / found.output_tokens / model.slo.tbt
-        for model in all_models
-        if (found := facts.get(model.name)) and found.output_tokens >= _ENOUGH_TOKENS
-    }
-    if not shares:
+    if not wanted.measured:
         return unknown(
-            _KIND, "NotMeasured", f"{len(all_models)} models share {engines} engines; none has served enough to tell"
+            _KIND, "NotMeasured", f"{wanted.served} models share {engines} engines; none has served enough to tell"
         )
-    wanted = sum(shares.values())
     text = (
-        f"one stream of each of {len(shares)} measured models at once wants {wanted:.2f} engines at their objectives; "
-        f"the pool has {engines}; {len(all_models) - len(shares)} models are not measured yet"
+        f"one stream of each of {wanted.measured} measured models at once wants {wanted.engines:.2f} engines at their "
+        f"objectives; the pool has {engines}; {wanted.served - wanted.measured} models are not measured yet"
     )
-    return yes(_KIND, "Feasible", text) if wanted <= engines else no(_KIND, "Overcommitted", text)
+    return yes(_KIND, "Feasible", text) if wanted.engines <= engines else no(_KIND, "Overcommitted", text)

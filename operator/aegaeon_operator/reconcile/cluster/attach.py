@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from aegaeon_operator.reconcile.cluster.facts import Json, Live, Observed, Refusal
 from aegaeon_operator.reconcile.cluster.names import CREDENTIALS
+from aegaeon_operator.reconcile.cluster.written import Written
 from aegaeon_operator.reconcile.processes import quota_entry
 from aegaeon_operator.spec.base import SecretRef
 from aegaeon_operator.spec.crosscheck import allows
@@ -26,7 +27,7 @@ Named = TypeVar("Named", ServedModel, Adapter)
 @dataclass(slots=True)
 class Attached:
     """What is served. `names`: who has each, model or adapter. `refused`: by ModelPool (uid) why not, or why not all;
-    `failed`: by ModelPool and name."""
+    `failed`: by ModelPool and name. `written`: what the pool's Secrets say already."""
 
     models: dict[str, tuple[Live[ModelPool], ServedModel]] = field(default_factory=dict)
     names: dict[str, Live[ModelPool]] = field(default_factory=dict)
@@ -34,6 +35,26 @@ class Attached:
     failed: dict[tuple[str, str], str] = field(default_factory=dict)
     credentials: dict[str, str] = field(default_factory=dict)
     tenants: Json = field(default_factory=dict)
+    written: Written = field(default_factory=Written)
+    _of_owner: dict[str, tuple[list[ServedModel], list[str]]] = field(default_factory=dict)
+
+    def take(self, owner: Live[ModelPool], model: ServedModel) -> None:
+        """A model that is served, with the adapters of it that are."""
+        self.models[model.name] = (owner, model)
+        self._of_owner.setdefault(owner.uid, ([], []))[0].append(model)
+
+    def name(self, owner: Live[ModelPool], name: str) -> None:
+        """Of a model or adapter that its ModelPool has and no other gets."""
+        self.names[name] = owner
+        self._of_owner.setdefault(owner.uid, ([], []))[1].append(name)
+
+    def models_of(self, uid: str) -> list[ServedModel]:
+        """Those of a ModelPool that are served."""
+        return self._of_owner.get(uid, ([], []))[0]
+
+    def names_of(self, uid: str) -> list[str]:
+        """Of its models and adapters that are served."""
+        return self._of_owner.get(uid, ([], []))[1]
 
     def refuse(self, uid: str, why: Refusal) -> None:
         """One more thing that is wrong with a ModelPool: the first gives the reason, the message has all."""
@@ -48,7 +69,7 @@ class Attached:
 
 def attach(observed: Observed) -> Attached:
     """Oldest ModelPools first: they keep the names that several want."""
-    found = Attached()
+    found = Attached(written=Written.of(observed) if observed.unreadable else Written())
     for pool in sorted(observed.model_pools, key=lambda one: one.age):
         refusal = _refusal(observed, pool)
         if refusal:
@@ -82,7 +103,7 @@ def _take(observed: Observed, gpu_pool: GpuPool, pool: Live[ModelPool], found: A
         if usable is not None:
             some = [_taken(observed, gpu_pool, pool, adapter, found) for adapter in model.adapters]
             adapters = tuple(one for one in some if one is not None)
-            found.models[model.name] = (pool, usable.model_copy(update={"adapters": adapters}))
+            found.take(pool, usable.model_copy(update={"adapters": adapters}))
 
 
 def _taken(observed: Observed, gpu_pool: GpuPool, pool: Live[ModelPool], one: Named, found: Attached) -> Named | None:
@@ -101,7 +122,7 @@ def _taken(observed: Observed, gpu_pool: GpuPool, pool: Live[ModelPool], one: Na
         found.refuse(pool.uid, problem)
         found.failed[pool.uid, one.name] = problem.message
     else:
-        found.names[one.name] = pool
+        found.name(pool, one.name)
     return usable
 
 
@@ -137,10 +158,13 @@ def _guarded(
     ref = guarded.credentials_secret_ref
     if ref is None:
         return model, None
-    content = _entry(observed, pool, ref)
-    if content is None:
-        return None, Refusal("SecretNotFound", f"{model.name}: {_missing(pool, ref)}")
     file = _file_name(pool.namespace, ref)
+    content = _entry(observed, pool, ref)
+    if content is None and (pool.namespace, ref.name) in observed.unreadable:
+        content = found.written.credentials.get(file)
+    if content is None:
+        reason, why = _missing(observed, pool, ref)
+        return None, Refusal(reason, f"{model.name}: {why}")
     found.credentials[file] = content
     changed = guarded.model_copy(update={"credentials_file": f"{CREDENTIALS}/{file}", "credentials_secret_ref": None})
     place = next(name for name in ("hugging_face", "s3", "http") if getattr(model.source, name))
@@ -174,8 +198,25 @@ def _entry(observed: Observed, pool: Live[ModelPool], ref: SecretRef) -> str | N
     return observed.secrets.get((pool.namespace, ref.name), {}).get(ref.key)
 
 
-def _missing(pool: Live[ModelPool], ref: SecretRef) -> str:
-    return f"Secret {ref.name} in namespace {pool.namespace} is not there, or has no entry {ref.key}"
+def _missing(observed: Observed, pool: Live[ModelPool], ref: SecretRef) -> tuple[str, str]:
+    """A reason for programs, and a sentence."""
+    why = observed.unreadable.get((pool.namespace, ref.name))
+    if why:
+        return "SecretUnreadable", f"Secret {ref.name} in namespace {pool.namespace} cannot be read: {why}"
+    return "SecretNotFound", f"Secret {ref.name} in namespace {pool.namespace} is not there, or has no entry {ref.key}"
+
+
+def unreadable(observed: Observed, pool: Live[ModelPool]) -> str:
+    """Secrets of a ModelPool that cannot be read now, while what they had before counts; empty: none."""
+    if not observed.unreadable or pool.value is None:
+        return ""
+    names = sorted({ref.name for ref in secrets_of(pool.value)})
+    whys = [
+        (name, observed.unreadable[pool.namespace, name])
+        for name in names
+        if (pool.namespace, name) in observed.unreadable
+    ]
+    return "; ".join(f"Secret {name} cannot be read, so what it had before counts: {why}" for name, why in whys)
 
 
 # ---- tenants -------------------------------------------------------------------------------------------------------
@@ -197,7 +238,7 @@ def _tenants(observed: Observed, found: Attached) -> Json:
     tenants: dict[str, Json] = {}
     open_models: list[str] = []
     for pool, claimed in _claimed(observed, found):
-        mine = [name for name, owner in found.names.items() if owner.uid == pool.uid]
+        mine = found.names_of(pool.uid)
         if pool.value and not pool.value.spec.tenants:
             open_models += mine
         for claim, hashes in claimed if mine else ():
@@ -231,14 +272,17 @@ def _claimed(observed: Observed, found: Attached) -> list[Claimed]:
     keys: dict[Claim, list[str]] = {}
     for claim, pool in by_claim.items():
         if claim not in others:
-            keys[claim], problem = _keys(observed, pool, claim)
+            keys[claim], problem = _keys(observed, pool, claim, found.written)
             wrong += [problem] if problem else []
     taken = list(shared_keys(list(keys.items())))
     for problem in [*wrong, *dict.fromkeys(one for one, _ in taken)]:
         found.refuse(by_claim[problem.claim].uid, Refusal(problem.reason, problem.text))
     for problem, key in taken:
         keys[problem.claim].remove(key)
-    return [(pool, [(claim, keys[claim]) for claim in keys if by_claim[claim] is pool]) for pool in pools]
+    of_pool: dict[str, list[tuple[Claim, list[str]]]] = {}
+    for claim, hashes in keys.items():
+        of_pool.setdefault(by_claim[claim].uid, []).append((claim, hashes))
+    return [(pool, of_pool.get(pool.uid, [])) for pool in pools]
 
 
 def _may_claim(observed: Observed, pool: Live[ModelPool]) -> bool:
@@ -250,7 +294,9 @@ def _claims(observed: Observed, pool: Live[ModelPool]) -> Iterator[Claim]:
     return claims(observed.key.namespace, pool.value, f"ModelPool {pool.namespace}/{pool.name}")
 
 
-def _keys(observed: Observed, pool: Live[ModelPool], claim: Claim) -> tuple[list[str], Problem | None]:
+def _keys(
+    observed: Observed, pool: Live[ModelPool], claim: Claim, written: Written
+) -> tuple[list[str], Problem | None]:
     """Hashes of a tenant's keys, or why there are none."""
     ref, who = claim.tenant.key_secret_ref, f"tenant '{claim.tenant.name}'"
     if ref is None:
@@ -259,7 +305,11 @@ def _keys(observed: Observed, pool: Live[ModelPool], claim: Claim) -> tuple[list
         )
     content = _entry(observed, pool, ref)
     if content is None:
-        return [], Problem(claim, "SecretNotFound", claim.place, f"{who}: {_missing(pool, ref)}")
+        is_unreadable = (pool.namespace, ref.name) in observed.unreadable
+        if is_unreadable and (before := written.hashes.get(claim.known_as)):
+            return before, None
+        reason, why = _missing(observed, pool, ref)
+        return [], Problem(claim, reason, claim.place, f"{who}: {why}")
     keys = hashes_of(content)
     if not keys:
         return [], Problem(claim, "SecretEmpty", claim.place, f"{who}: entry {ref.key} of Secret {ref.name} has no key")

@@ -75,16 +75,17 @@ def desired(observed: Observed) -> Desired:
         return Desired(attached)
     spec = pool.value.spec
     configs = _configs(observed.key, pool, spec, observed.platform)
-    catalog = tuple(_model(spec, model) for model in attached.served)
+    models = attached.served
+    catalog = tuple(_model(spec, model) for model in models)
     served = {"models": list(catalog), "tenants": attached.tenants}
     whole = {configuration(name): configs[name] | (served if name in SCHEDULERS else {}) for name in configs}
-    accepted = [one for one in observed.model_pools if _serves(attached, one.uid)]
+    accepted = [one for one in observed.model_pools if attached.models_of(one.uid)]
     said = (
         _secret(observed.key, pool, "config", _files(whole)),
         _secret(observed.key, pool, "credentials", attached.credentials),
         *([_secret(observed.key, pool, "redis", dict(observed.redis))] if observed.redis else []),
         *workloads(observed, pool, spec, configs),
-        *policies(observed, pool, spec, attached.served),
+        *policies(observed, pool, spec, models),
         *picker(observed, pool, spec),
         *routes(observed.key, pool, spec, sorted(accepted, key=lambda one: one.age)),
     )
@@ -107,10 +108,6 @@ def _within(spec: GpuPoolSpec, source: Source) -> Json:
     if source.host_path is not None and spec.volumes.models is not None:
         return {"directory": source.host_path, "root": spec.volumes.models.path}
     return source_entry(source)
-
-
-def _serves(attached: Attached, uid: str) -> bool:
-    return any(pool.uid == uid for pool, _ in attached.models.values())
 
 
 def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]:

@@ -21,6 +21,21 @@ class Key(NamedTuple):
     name: str
 
 
+SecretName = tuple[str, str]
+"""Namespace and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecretsRead:
+    """Secrets that ModelPools name: what each had when it was last read, and why some cannot be read now.
+
+    One that is in neither is not there.
+    """
+
+    content: Mapping[SecretName, Mapping[str, str]] = field(default_factory=dict)
+    unreadable: Mapping[SecretName, str] = field(default_factory=dict)
+
+
 class ChildKey(NamedTuple):
     """An object that the operator makes."""
 
@@ -201,7 +216,8 @@ class SchedulerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything that one reconcile knows. `secrets` are those that ModelPools name, by namespace and name."""
+    """Everything that one reconcile knows. `secrets` are those that ModelPools name, as they were last read;
+    `unreadable` says why some cannot be read now."""
 
     key: Key
     now: datetime
@@ -211,7 +227,8 @@ class Observed:
     children: Mapping[ChildKey, Json] = field(default_factory=dict)
     workloads: Mapping[ChildKey, Workload] = field(default_factory=dict)
     """those of the children that make pods"""
-    secrets: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
+    secrets: Mapping[SecretName, Mapping[str, str]] = field(default_factory=dict)
+    unreadable: Mapping[SecretName, str] = field(default_factory=dict)
     scheduler: SchedulerFacts | None = None
     redis: Mapping[str, str] = field(default_factory=dict)
     """content of the files of Redis, by name"""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from aegaeon_operator.reconcile.cluster.access import routable, without_engines, without_scheduler
-from aegaeon_operator.reconcile.cluster.admission import admitted
+from aegaeon_operator.reconcile.cluster.admission import Demand, admitted, demand
+from aegaeon_operator.reconcile.cluster.attach import unreadable
 from aegaeon_operator.reconcile.cluster.conditions import FETCHING, Condition, first_of, no, unknown, yes
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Live, ModelFacts, Observed
@@ -27,12 +28,15 @@ class Served:
     pool: Live[ModelPool]
     models: tuple[ServedModel, ...]
     failures: Mapping[ChildKey, str]
+    demand: Demand
 
     @classmethod
-    def of(cls, observed: Observed, wanted: Desired, pool: Live[ModelPool], failures: Mapping[ChildKey, str]) -> Served:
-        """Of this ModelPool."""
-        mine = tuple(model for owner, model in wanted.attached.models.values() if owner.uid == pool.uid)
-        return cls(observed, wanted, pool, mine, failures)
+    def each(cls, observed: Observed, wanted: Desired, failures: Mapping[ChildKey, str]) -> Iterator[Served]:
+        """Of every ModelPool. What is the same for all is computed once."""
+        known = observed.scheduler.models if observed.scheduler else {}
+        whole = demand(wanted.attached.served, known)
+        for pool in observed.model_pools:
+            yield cls(observed, wanted, pool, tuple(wanted.attached.models_of(pool.uid)), failures, whole)
 
     def facts(self) -> dict[str, ModelFacts]:
         """What the scheduler knows of each model and adapter, by name."""
@@ -51,7 +55,7 @@ class Served:
 
 def accepted(served: Served) -> Condition:
     """Whether the GpuPool takes it."""
-    return first_of((_pool_refused, _model_refused, _taken), served)
+    return first_of((_pool_refused, _model_refused, _secret_unreadable, _taken), served)
 
 
 def artifacts(served: Served) -> Condition:
@@ -91,6 +95,11 @@ def _pool_refused(served: Served) -> Condition | None:
 def _model_refused(served: Served) -> Condition | None:
     refused = served.said(served.observed.scheduler.refused if served.observed.scheduler else {})
     return no(_ACCEPTED, "ModelRefused", refused) if refused else None
+
+
+def _secret_unreadable(served: Served) -> Condition | None:
+    text = unreadable(served.observed, served.pool)
+    return yes(_ACCEPTED, "SecretUnreadable", text) if text else None
 
 
 def _taken(served: Served) -> Condition:
@@ -165,8 +174,7 @@ def _estimated(served: Served) -> Condition:
     assert observed.scheduler is not None
     found = {role: one.wanted for role, one in engines(observed, spec).items() if role != "prefill"}
     decoding = sum(found.values()) or sum(spec.roles[role].max or 0 for role in found)  # as there may be, when needed
-    all_served, known = served.wanted.attached.served, observed.scheduler.models
-    return admitted(list(served.models), all_served, known, decoding, spec.memory.device_bytes)
+    return admitted(served.models, served.demand, observed.scheduler.models, decoding, spec.memory.device_bytes)
 
 
 # ---- Routable ------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from aegaeon_operator.reconcile.cluster.readiness import (
     scheduler_ready,
     workload_of,
 )
-from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ModelPool
+from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec
 from aegaeon_operator.spec.status import MOST_NAMES
 
 Failures = Mapping[ChildKey, str]
@@ -31,7 +31,7 @@ Failures = Mapping[ChildKey, str]
 
 def reports(observed: Observed, wanted: Desired, failures: Failures) -> list[Report]:
     """One for each object that is there."""
-    found = [_model_pool(observed, wanted, one, failures) for one in observed.model_pools]
+    found = [_model_pool(one) for one in Served.each(observed, wanted, failures)]
     if observed.gpu_pool:
         found.append(_gpu_pool(observed, wanted, observed.gpu_pool, failures))
     return found
@@ -131,9 +131,9 @@ def _rolling(observed: Observed) -> str:
 # ---- ModelPool -----------------------------------------------------------------------------------------------------
 
 
-def _model_pool(observed: Observed, wanted: Desired, pool: Live[ModelPool], failures: Failures) -> Report:
-    served = Served.of(observed, wanted, pool, failures)
-    states = model_states(observed, wanted, pool)
+def _model_pool(served: Served) -> Report:
+    observed, pool = served.observed, served.pool
+    states = model_states(observed, served.wanted, pool)
     conditions = _model_pool_conditions(served)
     return Report(
         pool,

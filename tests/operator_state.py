@@ -15,7 +15,7 @@ from aegaeon_operator.reconcile.cluster.facts import ChildKey, EngineFacts, Mode
 from aegaeon_operator.reconcile.cluster.report import reports
 
 CACHED = ModelFacts("cached")
-SERVED = ModelFacts("cached", resident=True, output_tokens=1000, tokens_on_time=998, busy_s=10.0)
+SERVED = ModelFacts("cached", resident=True, output_tokens=1000, tokens_on_time=998, token_s=0.01)
 PODS = {
     "pool-scheduler-7d9-x": "scheduler",
     "pool-gateway-5c4-a": "gateway",

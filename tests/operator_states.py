@@ -245,9 +245,10 @@ def of_models() -> Iterator[State]:
         models={"llama": failed, "qwen": SERVED},
     )
     yield State("Nothing was asked for yet", BOTH, models={"llama": CACHED})
-    late = ModelFacts("cached", output_tokens=1000, tokens_on_time=620, busy_s=10.0)
+    late = ModelFacts("cached", output_tokens=1000, tokens_on_time=620, token_s=0.01)
+    yield State("Too few tokens for a verdict", BOTH, models={"llama": ModelFacts("cached", output_tokens=99)})
     yield State("Tokens are late", BOTH, models={"llama": late})
-    slow = ModelFacts("cached", output_tokens=1000, tokens_on_time=950, busy_s=900.0)
+    slow = ModelFacts("cached", output_tokens=1000, tokens_on_time=950, token_s=0.9)
     yield State("The models want more engines than there are", BOTH, models={"llama": slow})
     yield State("A model is larger than an engine", BOTH, models={"llama": ModelFacts("cached", weight_bytes=1 << 40)})
 

@@ -39,6 +39,7 @@ from aegaeon_operator.reconcile.cluster.names import SCHEDULERS, admin_target, c
 from aegaeon_operator.reconcile.cluster.readiness import ready_schedulers, to_ask_about
 from aegaeon_operator.reconcile.cluster.report import reports
 from aegaeon_operator.reconcile.cluster.scaler import Scaler
+from aegaeon_operator.reconcile.cluster.windows import Windows
 from aegaeon_operator.spec.resources import GpuPoolSpec
 
 _log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class _Memory:
     leader: SchedulerLink | None = None
     scaler: Scaler = field(default_factory=Scaler)
     failover: Failover = field(default_factory=Failover)
+    windows: Windows = field(default_factory=Windows)
     demand: asyncio.Task[None] | None = None
     awaited: SchedulerLink | None = None
     """whose demand that is"""
@@ -195,7 +197,7 @@ class Controller:
             return None
         _, name, facts = max(leaders, key=lambda leader: leader[0])
         memory.unreachable, memory.leader = "", memory.links[name]
-        return facts
+        return memory.windows.of(facts, self._clock())
 
     async def _ask(
         self, key: Key, name: str, spec: GpuPoolSpec, wanted: Desired, memory: _Memory

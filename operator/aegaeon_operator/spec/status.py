@@ -50,7 +50,8 @@ class ModelState(Strict):
     queued: Annotated[int, Field(ge=0)] = Field(default=0, description="Requests that wait.")
     running: Annotated[int, Field(ge=0)] = Field(default=0, description="Requests that are being answered.")
     attainment: Annotated[int, Field(ge=0, le=100)] | None = Field(
-        default=None, description="Percent of the tokens so far that were on time; left out before the first."
+        default=None,
+        description="Percent of the tokens of the last ten minutes that were on time; left out below 100 tokens.",
     )
 
 

@@ -14,7 +14,6 @@ from aegaeon_operator.reconcile.cluster.facts import ModelFacts
 from aegaeon_operator.spec.resources import ServedModel
 
 _KIND = "Admitted"
-_ENOUGH_TOKENS = 100  # before that, loads and first steps are most of what was measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +27,7 @@ class Demand:
 
 def demand(models: Sequence[ServedModel], facts: Mapping[str, ModelFacts]) -> Demand:
     """Of all models of a pool."""
-    shares = [
-        found.busy_s / found.output_tokens / model.slo.tbt
-        for model in models
-        if (found := facts.get(model.name)) and found.output_tokens >= _ENOUGH_TOKENS
-    ]
+    shares = [found.token_s / model.slo.tbt for model in models if (found := facts.get(model.name)) and found.token_s]
     return Demand(len(models), len(shares), sum(shares))
 
 

@@ -164,7 +164,8 @@ class Platform:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A model as the scheduler sees it."""
+    """A model as the scheduler sees it. Tokens and `busy_s` are counted since its start; decisions are made of those of
+    the last ten minutes (windows.py), which give `token_s`, too: seconds of an engine for a token, 0: not measured."""
 
     phase: str = ""  # "", fetching, cached, failed
     reason: str = ""
@@ -174,6 +175,7 @@ class ModelFacts:
     output_tokens: int = 0
     tokens_on_time: int = 0
     busy_s: float = 0.0
+    token_s: float = 0.0
     weight_bytes: int = 0
     bytes_done: int = 0  # of those that are on their way to a host cache
     bytes_total: int = 0

@@ -12,6 +12,7 @@ from aegaeon_operator.reconcile.cluster.conditions import FETCHING, Condition, f
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Live, ModelFacts, Observed
 from aegaeon_operator.reconcile.cluster.readiness import engines
+from aegaeon_operator.reconcile.cluster.windows import ENOUGH_TOKENS
 from aegaeon_operator.spec.resources import ModelPool, ServedModel
 
 _ACCEPTED, _ARTIFACTS, _ADMITTED, _DEGRADED = "Accepted", "ArtifactsAvailable", "Admitted", "Degraded"
@@ -75,7 +76,7 @@ def reachable(served: Served) -> Condition:
 
 def degraded(served: Served) -> Condition:
     """Whether its models miss their objective."""
-    return first_of((_objective_missed, _no_traffic, _objective_met), served)
+    return first_of((_objective_missed, _no_traffic, _too_few_tokens, _objective_met), served)
 
 
 def changing(served: Served) -> Condition | None:
@@ -195,16 +196,22 @@ def _objective_missed(served: Served) -> Condition | None:
     late = [
         f"{name} {one.tokens_on_time / one.output_tokens:.0%}"
         for name, one in served.facts().items()
-        if one.output_tokens and one.tokens_on_time < _GOOD * one.output_tokens
+        if one.output_tokens >= ENOUGH_TOKENS and one.tokens_on_time < _GOOD * one.output_tokens
     ]
-    text = f"tokens on time: {', '.join(late)}; wanted: {_GOOD:.0%}"
+    text = f"tokens on time in the last ten minutes: {', '.join(late)}; wanted: {_GOOD:.0%}"
     return yes(_DEGRADED, "ObjectiveMissed", text) if late else None
 
 
 def _no_traffic(served: Served) -> Condition | None:
     if any(one.output_tokens for one in served.facts().values()):
         return None
-    return no(_DEGRADED, "NoTraffic", "no token was asked for yet")
+    return no(_DEGRADED, "NoTraffic", "no token in the last ten minutes")
+
+
+def _too_few_tokens(served: Served) -> Condition | None:
+    if any(one.output_tokens >= ENOUGH_TOKENS for one in served.facts().values()):
+        return None
+    return no(_DEGRADED, "TooFewTokens", f"fewer than {ENOUGH_TOKENS} tokens in the last ten minutes")
 
 
 def _objective_met(served: Served) -> Condition:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import Json, Live, ModelFacts, Observed
+from aegaeon_operator.reconcile.cluster.windows import ENOUGH_TOKENS
 from aegaeon_operator.spec.resources import ModelPool
 
 
@@ -36,7 +37,7 @@ def _state(name: str, facts: ModelFacts) -> Json:
         "queued": facts.queued,
         "running": facts.running,
     }
-    if facts.output_tokens:
+    if facts.output_tokens >= ENOUGH_TOKENS:
         found["attainment"] = min(100 * facts.tokens_on_time // facts.output_tokens, 100)
     return found
 

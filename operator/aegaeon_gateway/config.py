@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, get_args
 
 from aegaeon_gateway.batches.settings import BatchSettings, batch_settings
 from aegaeon_gateway.errors import ConfigError
@@ -18,6 +18,7 @@ from aegaeon_proto.outbound.client import Outbound
 from aegaeon_proto.outbound.policy import EntryError, Policy
 from aegaeon_proto.tracing import TracingSettings
 
+PrefixScope = Literal["tenant", "pool"]
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.\-]*://[^/?#\s]+")
 _TYPES: dict[str, tuple[type, ...]] = {
     "name": (str,),
@@ -42,6 +43,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "drain_s": (int, float),
     "tenants": (str, type(None)),
     "tenants_by_scheduler": (bool,),
+    "prefix_scope": (str,),
+    "prefix_secret_file": (str, type(None)),
     "redis": (str, type(None)),
     "redis_password_file": (str, type(None)),
     "redis_ca_file": (str, type(None)),
@@ -138,6 +141,10 @@ class GatewayConfig:
     """file of tenants, their keys, grants and quotas, read again when it changes; None: everything is open"""
     tenants_by_scheduler: bool = False
     """requests wait until the scheduler has sent its tenants; what it sends takes the place of the file in any case"""
+    prefix_scope: PrefixScope = "tenant"
+    """whose prompts share KV cache: each tenant's own (clients without a key: theirs together), or all of the pool"""
+    prefix_secret_file: str | None = None
+    """file of the secret that keeps tenants' caches apart, the same for all gateways; None: this process' own"""
     redis: str | None = None
     """URL of the Redis that counts quotas for all gateways together; None: each counts for itself"""
     redis_password_file: str | None = None
@@ -216,6 +223,8 @@ def _checked(data: dict[str, Any]) -> GatewayConfig:
         raise ConfigError("key 'keepalive_s' must be above 0")
     if min(data.get("workers", 1), data.get("max_open_requests", 1)) < 1:
         raise ConfigError("keys 'workers' and 'max_open_requests' must be above 0")
+    if data.get("prefix_scope", "tenant") not in get_args(PrefixScope):
+        raise ConfigError(f"key 'prefix_scope' must be one of {', '.join(get_args(PrefixScope))}")
     _check_address("listen", data["listen"])
     if (pages := data.get("metrics_listen")) is not None and not pages.startswith("unix:"):
         _check_address("metrics_listen", pages)

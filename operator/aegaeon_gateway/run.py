@@ -33,7 +33,7 @@ from aegaeon_gateway.redis_client import RedisServer
 from aegaeon_gateway.rpc.link import SchedulerLink
 from aegaeon_gateway.rpc.open_requests import OpenRequests
 from aegaeon_gateway.rpc.sink import start_sink
-from aegaeon_gateway.tenancy import Buckets, Limits, Tenants, TenantsFile, connect
+from aegaeon_gateway.tenancy import Buckets, Limits, PrefixSalts, Tenants, TenantsFile, connect
 from aegaeon_gateway.vllm_metrics import VllmNames
 from aegaeon_gateway.workers.pool import PoolConfig, WorkerPool
 from aegaeon_gateway.workers.supervisor import Starter, start_process
@@ -69,6 +69,7 @@ class Served:
         self.limits = gateway.limits
         self.intake = gateway.intake
         self.texts = gateway.texts
+        self.conversations = gateway.conversations
         self.metrics = gateway.metrics
         self.tasks = tasks
 
@@ -125,12 +126,14 @@ def _gateway(config: GatewayConfig, open_: OpenRequests, buckets: Buckets, start
         unusable=texts.failures,
     )
     texts.report = link.text_status
+    salts = PrefixSalts(config.prefix_scope, Path(config.prefix_secret_file) if config.prefix_secret_file else None)
     limits = Limits(buckets, config.hold_s)
     intake = Intake(config.max_open_requests, config.request_memory_bytes)
     kept, now = _conversations(config), int(time.time())
     tracing = Tracing(config.tracing, "aegaeon-gateway", config.name)
     batches = KeptBatches.open(config.batches) if config.batches else None
-    return Gateway(config, catalog, texts, workers, intake, link, metrics, tenants, limits, tracing, kept, batches, now)
+    quotas = (tenants, salts, limits)
+    return Gateway(config, catalog, texts, workers, intake, link, metrics, *quotas, tracing, kept, batches, now)
 
 
 def _catalog_changed(

@@ -100,6 +100,8 @@ class ModelEntry(_Frozen):
     adapters: tuple[AdapterEntry, ...] = ()
     task: Literal["", "generate", "embed", "score"] = ""  # what it is for; empty: what its files show
     matryoshka: bool = False  # its embeddings may be cut to fewer dimensions, whatever its files say
+    prefix_share: str = ""  # whose prompts share KV cache with its tenants'; empty: each tenant's own alone
+    public_prompts: tuple[str, ...] = ()  # system prompts whose KV cache is shared by all
 
 
 class PaperEntry(_Frozen):

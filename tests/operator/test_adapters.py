@@ -24,7 +24,7 @@ def one_model(adapters: str = POET) -> str:
 
 def test_adapters_reach_the_scheduler_and_their_bounds_the_engines(tmp_path: Path) -> None:
     (pool,) = load(tmp_path, VLLM, one_model()).pools
-    entry: Any = scheduler_settings("p", pool.gpu_pool.spec, pool.models)["models"]
+    entry: Any = scheduler_settings("p", pool.gpu_pool.spec, pool.model_pools)["models"]
     assert entry[0]["adapters"] == [{"name": "poet", "source": {"directory": str(tmp_path / "poet")}}]
     settings = sidecar_settings("unified", pool.gpu_pool.spec)
     assert settings["adapters"] == {"max_rank": 8, "max_loaded": 2, "device_bytes": 1 << 20}

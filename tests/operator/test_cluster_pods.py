@@ -314,7 +314,7 @@ def test_a_limit_below_the_default_request_lowers_the_request() -> None:
 
 
 def test_only_gateways_are_configured_with_redis_and_can_parse_it(tmp_path: Path) -> None:
-    (tmp_path / "password").write_text("secret", "utf-8")
+    (tmp_path / "password").write_text("pass-word", "utf-8")
     (tmp_path / "ca").write_text("PEM", "utf-8")
     at = RedisAt("rediss://redis.system.svc:6379/0", tmp_path / "password", tmp_path / "ca")
     found = made(platform=replace(PLATFORM, redis=at), redis=read_files(at))
@@ -323,13 +323,13 @@ def test_only_gateways_are_configured_with_redis_and_can_parse_it(tmp_path: Path
         for name in ("scheduler", "gateway", "engine")
     }
     assert [name for name, paths in mounts.items() if "/etc/aegaeon/redis" in paths] == ["gateway"]
-    assert entry(found[ChildKey("Secret", "infra", "pool-redis")], "password") == "secret"
+    assert entry(found[ChildKey("Secret", "infra", "pool-redis")], "password") == "pass-word"
     file = tmp_path / "gateway.json"
     file.write_text(entry(found[ChildKey("Secret", "infra", "pool-config")], "gateway.json"), "utf-8")
     config = read_gateway_config(file)
     assert (config.redis, config.redis_password_file) == (at.url, "/etc/aegaeon/redis/password")
     assert config.redis_ca_file == "/etc/aegaeon/redis/ca.crt"
-    assert "secret" not in file.read_text("utf-8")
+    assert "pass-word" not in file.read_text("utf-8")
 
 
 def test_a_redis_without_password_needs_no_secret() -> None:

@@ -147,6 +147,8 @@ def test_the_gateways_configuration_has_its_listen_address() -> None:
         "http": {"cors_origins": []},
         "hold_s": 30.0,
         "tenants": "/scratch/aegaeon/q/tenants.json",
+        "prefix_scope": "tenant",
+        "prefix_secret_file": "/scratch/aegaeon/q/prefix-secret",
     }
 
 

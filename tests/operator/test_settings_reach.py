@@ -108,6 +108,7 @@ SETTINGS: dict[str, tuple[Any, set[str], Json]] = {
     "memory.stage.chunk": ("1Mi", {"engine"}, {}),
     "memory.stage.depth": (7, {"engine"}, {}),
     "memory.prefixReuse": (False, {"engine"}, {}),
+    "memory.prefixScope": ("pool", {"gateway"}, {}),
     "adapters.maxRank": (32, {"engine"}, ADAPTERS),
     "adapters.maxLoaded": (8, {"engine"}, ADAPTERS),
     "adapters.memory": ("2Mi", {"engine"}, ADAPTERS),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sidecar.rig import Link, Rig, config, inside, ready, seq
@@ -69,3 +70,46 @@ async def test_prefix_reuse_can_be_disabled(scheduler: Rig, folder: Path, model:
         assert scheduler.tokens["two", 0][0].cached_tokens == 0
         kv_shape = engine.state.table.models["m"].layout.kv_shape
         assert engine.state.kv.device.blocks(kv_shape).cached().size == 0
+
+
+async def cached(scheduler: Rig, link: Link, name: str, prompt: list[int], **fields: Any) -> int:
+    """Tokens of the prompt that were found."""
+    link.send(scheduler.open(name, "m", prompt, max_tokens=1, **fields))
+    part = pb.PrefillPart(seq=seq(name), tokens=len(prompt))
+    await link.done(link.send(pb.Turn(model="m", prefill=[part], slabs=24)))
+    await scheduler.received_tokens(name, 1)
+    return int(scheduler.tokens[name, 0][0].cached_tokens)
+
+
+async def test_sequences_of_another_salt_find_nothing(scheduler: Rig, folder: Path, model: Path) -> None:
+    prompt = [*HEAD, 7]
+    async with inside(config(folder)):
+        link = await ready(scheduler, model)
+        assert await cached(scheduler, link, "alice", prompt, salt=b"alice") == 0
+        assert await cached(scheduler, link, "bob", prompt, salt=b"bob") == 0
+        assert await cached(scheduler, link, "unsalted", prompt) == 0, "of a gateway that knows no salts"
+        assert await cached(scheduler, link, "alice-2", prompt, salt=b"alice") > 0
+        assert await cached(scheduler, link, "bob-2", [*HEAD, 8], salt=b"bob") > 0
+        assert await cached(scheduler, link, "unsalted-2", prompt) > 0
+
+
+async def test_the_public_beginning_of_a_prompt_is_shared_whatever_the_salt(
+    scheduler: Rig, folder: Path, model: Path
+) -> None:
+    """Whole blocks of it: 20 of the 48 tokens are public, so one of the three blocks."""
+    prompt = [*HEAD, 7]
+    async with inside(config(folder)):
+        link = await ready(scheduler, model)
+        assert await cached(scheduler, link, "alice", prompt, salt=b"alice", public_tokens=20) == 0
+        assert await cached(scheduler, link, "bob", prompt, salt=b"bob", public_tokens=20) == 16
+        assert await cached(scheduler, link, "carol", prompt, salt=b"carol") == 0, "her prompt is not known as public"
+        assert await cached(scheduler, link, "alice-2", prompt, salt=b"alice", public_tokens=20) > 0
+
+
+async def test_a_salt_of_another_length_than_gateways_make_is_refused(
+    scheduler: Rig, folder: Path, model: Path
+) -> None:
+    async with inside(config(folder)):
+        link = await ready(scheduler, model)
+        failed = await link.refused(link.send(scheduler.open("one", "m", HEAD, salt=bytes(65))))
+        assert "65 bytes are more than 64" in failed.reason

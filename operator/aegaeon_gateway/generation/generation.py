@@ -39,6 +39,7 @@ class Generation:
         self.id = request.submit_id(number)
         self.prompt = request.prompts[number]
         self.limits = request.limits[number]
+        self._public_tokens = request.public[number] if request.public else 0
         self.choices = [
             Choice(at, self.limits.max_tokens, output) for at, output in enumerate(_outputs(request, number))
         ]
@@ -85,6 +86,7 @@ class Generation:
         submit.age_s = now - request.arrived
         submit.traceparent = request.marks.traceparent
         submit.tenant, submit.defer_s, submit.priority = request.tenant, request.defer_s, request.options.priority
+        submit.salt, submit.public_tokens = request.salt, self._public_tokens
         return message
 
     def accept(self, now: float) -> None:

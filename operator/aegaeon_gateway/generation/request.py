@@ -29,7 +29,8 @@ class Request:
 
     Of a batch, its tokens are due `defer_s` later.
     `spec` is of the model that the prompts were made for: token k is due `ttft_s + k * tbt_s` seconds after `arrived`
-    (time.monotonic()). `said`, `conversation`: of a response, as in Done.
+    (time.monotonic()). `said`, `conversation`: of a response, as in Done. `salt`: who shares its KV cache, as in the
+    message Open; `public`: of each prompt, so many tokens whose KV cache is shared by all.
     """
 
     id: str
@@ -46,6 +47,8 @@ class Request:
     marks: Marks = UNMARKED
     tenant: str = ""
     defer_s: float = 0.0
+    salt: bytes = b""
+    public: Sequence[int] = ()
 
     @property
     def model(self) -> str:
@@ -68,11 +71,24 @@ def request_of(
     prompts = _cut(tail, message)
     if len(prompts) != len(message.limits):
         raise ValueError(f"{len(message.limits)} limits came of {len(prompts)} prompts")
+    if message.public and len(message.public) != len(prompts):
+        raise ValueError(f"{len(message.public)} public beginnings came of {len(prompts)} prompts")
     sampling = Sampling.FromString(message.sampling)
     limits = [Limits.FromString(each) for each in message.limits]
     kept = (message.said, message.conversation)
     return Request(
-        id_, spec, vocabulary, message.options, sampling, prompts, limits, message.prompts, arrived, *kept, marks
+        id_,
+        spec,
+        vocabulary,
+        message.options,
+        sampling,
+        prompts,
+        limits,
+        message.prompts,
+        arrived,
+        *kept,
+        marks,
+        public=message.public,
     )
 
 

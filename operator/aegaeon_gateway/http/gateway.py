@@ -14,7 +14,7 @@ from aegaeon_gateway.metrics import Metrics
 from aegaeon_gateway.models.catalog import Catalog
 from aegaeon_gateway.models.texts import Texts
 from aegaeon_gateway.rpc.link import SchedulerLink
-from aegaeon_gateway.tenancy import Limits, Tenant, Tenants
+from aegaeon_gateway.tenancy import Limits, PrefixSalts, Tenant, Tenants
 from aegaeon_gateway.workers.pool import WorkerPool
 from aegaeon_proto.tracing import Tracing
 
@@ -33,6 +33,7 @@ class Gateway:
     link: SchedulerLink
     metrics: Metrics
     tenants: Tenants
+    salts: PrefixSalts
     limits: Limits
     tracing: Tracing
     conversations: Conversations

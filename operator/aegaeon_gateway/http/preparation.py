@@ -104,7 +104,9 @@ class Preparation:
             raise
         received.prepared()
         made = request_of(received.next_id(), model.spec, text.vocabulary, done, received.arrived, received.marks)
-        return replace(made, tenant=received.client.tenant.name, defer_s=received.defer_s)
+        tenant = received.client.tenant
+        salt = self._gateway.salts.of(tenant, model.spec.prefix_share, made.options.cache_salt)
+        return replace(made, tenant=tenant.name, defer_s=received.defer_s, salt=salt)
 
     async def answer(self, received: Received, model: ModelStatus) -> bytes:
         """The body of an answer that needs no engine. Raises ApiError."""
@@ -129,6 +131,7 @@ class Preparation:
             task=spec.task,
             matryoshka=spec.matryoshka,
             history=len(received.history),
+            public=tuple(spec.public_prompts),
         )
         return text, job
 

@@ -49,6 +49,7 @@ def chat_of(request: CountRequest) -> ChatRequest:
         tools=None if request.tools is None else [_tool(tool) for tool in request.tools],
         add_generation_prompt=not continued,
         continue_final_message=continued,
+        cache_salt=request.cache_salt,
         **_tool_choice(request),
         **_thinking(request),
         **_output(request),

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from aegaeon_gateway.request.anthropic_content import AnthropicMessage, AnthropicTool, Text, ToolChoice
 from aegaeon_gateway.request.parameters import Known, NoEffect, Refused, refused, unused
-from aegaeon_gateway.request.sampling_fields import StopString, Temperature, TokenCount, TopK, TopP
+from aegaeon_gateway.request.sampling_fields import CacheSalt, StopString, Temperature, TokenCount, TopK, TopP
 from aegaeon_gateway.request.schema import MAX_TOOLS
 
 
@@ -65,6 +65,7 @@ class CountRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
         dict[str, Any] | None,
         Meta(description="variables of the chat template; `thinking` comes before its `enable_thinking`"),
     ] = None
+    cache_salt: CacheSalt = None
 
 
 class MessagesRequest(CountRequest, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -81,7 +82,7 @@ class MessagesRequest(CountRequest, forbid_unknown_fields=True, frozen=True, kw_
 
 
 _REFUSED = {
-    **refused("cache_salt", "ec_transfer_params", "kv_transfer_params", "mm_payload", "vllm_xargs", "watermarking"),
+    **refused("ec_transfer_params", "kv_transfer_params", "mm_payload", "vllm_xargs", "watermarking"),
     "container": Refused("no code is executed"),
     "context_management": Refused("conversations are taken as they are", ({}, {"edits": []})),
     "diagnostics": Refused("there are no such diagnostics"),

@@ -57,7 +57,6 @@ TEXT_ONLY = "input and output are text"
 REFUSED: dict[str, Refused] = {
     "audio": Refused(TEXT_ONLY),
     "best_of": Refused("all choices are returned; ask for n", (1,)),
-    "cache_salt": Refused("what tenants share of the prefix cache is not a request's choice"),
     "chat_template": Refused("a template is a program; it comes with the model"),
     "ec_transfer_params": Refused("engines move caches by themselves"),
     "function_call": Refused("it is the older form of tool_choice", ("none", "auto")),

@@ -49,6 +49,7 @@ _SAME = (
     "parallel_tool_calls",
     "structured_outputs",
     "chat_template_kwargs",
+    "cache_salt",
     "include_reasoning",
 )
 

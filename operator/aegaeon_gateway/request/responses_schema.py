@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from aegaeon_gateway.request.messages import ToolName
 from aegaeon_gateway.request.parameters import Known, NoEffect, Refused, refused, unused
 from aegaeon_gateway.request.responses_items import Item
-from aegaeon_gateway.request.sampling_fields import LikeliestCount, SamplingFields, TokenCount
+from aegaeon_gateway.request.sampling_fields import CacheSalt, LikeliestCount, SamplingFields, TokenCount
 from aegaeon_gateway.request.schema import MAX_TOOLS
 from aegaeon_gateway.request.structured import StructuredOutputs
 
@@ -126,6 +126,7 @@ class ResponsesRequest(SamplingFields, forbid_unknown_fields=True, frozen=True, 
     ] = None
     structured_outputs: Annotated[StructuredOutputs | None, Meta(description="as in chats, instead of `text`")] = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, Meta(description="variables of the chat template")] = None
+    cache_salt: CacheSalt = None
     stream_options: Annotated[ResponseStreamOptions | None, Meta(description="nothing that has an effect")] = None
 
     @property
@@ -134,7 +135,7 @@ class ResponsesRequest(SamplingFields, forbid_unknown_fields=True, frozen=True, 
 
 
 _REFUSED = {
-    **refused("cache_salt", "ec_transfer_params", "kv_transfer_params", "media_io_kwargs", "mm_payload"),
+    **refused("ec_transfer_params", "kv_transfer_params", "media_io_kwargs", "mm_payload"),
     **refused("mm_processor_kwargs", "vllm_xargs", "watermarking"),
     "context_management": Refused("conversations are taken as they are", ([],)),
     "conversation": Refused("use previous_response_id"),

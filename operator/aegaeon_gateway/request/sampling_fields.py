@@ -27,6 +27,10 @@ Priority = Annotated[
     Annotated[int, Meta(ge=-(2**31), lt=2**31)] | None,
     Meta(description="among your requests for the model: prompts of lower numbers begin first; 0 is the default"),
 ]
+CacheSalt = Annotated[
+    Annotated[str, Meta(min_length=1, max_length=1024)] | None,
+    Meta(description="KV cache is shared only with those of your requests that have the same one"),
+]
 
 
 class SamplingFields(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):

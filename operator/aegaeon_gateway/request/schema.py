@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from aegaeon_gateway.request.messages import AllowedChoice, AllowedTools, Message, NamedTool, Tool
 from aegaeon_gateway.request.parameters import COMPLETIONS, Known
-from aegaeon_gateway.request.sampling_fields import LikeliestCount, TokenCount, TokenId
+from aegaeon_gateway.request.sampling_fields import CacheSalt, LikeliestCount, TokenCount, TokenId
 from aegaeon_gateway.request.structured import StructuredFields
 
 MAX_CHOICES = 128
@@ -63,6 +63,7 @@ class CommonRequest(StructuredFields, forbid_unknown_fields=True, frozen=True, k
     truncation_side: Annotated[
         Literal["left", "right"] | None, Meta(description="where a prompt is cut; left is the default")
     ] = None
+    cache_salt: CacheSalt = None
 
     @property
     def limits_reasoning(self) -> bool:

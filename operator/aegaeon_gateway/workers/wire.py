@@ -99,8 +99,9 @@ class Job(Struct, frozen=True, tag=True):
     """Make a request of the body (the tail). `length`: tokens of prompt and output that are served, 0: not known.
 
     Of the model's manifest: `calls`, `reasoning`, names of dialects, empty: what its chat template shows; `task`, what
-    it is for, empty: what its files show; `matryoshka`: its embeddings may be cut. `history`: so many bytes at the
-    beginning of the tail are not of the body, but the conversation that it goes on with.
+    it is for, empty: what its files show; `matryoshka`: its embeddings may be cut. `public`: system prompts that are
+    no secret. `history`: so many bytes at the beginning of the tail are not of the body, but the conversation that it
+    goes on with.
     """
 
     key: bytes
@@ -112,6 +113,7 @@ class Job(Struct, frozen=True, tag=True):
     task: str = ""
     matryoshka: bool = False
     history: int = 0
+    public: tuple[str, ...] = ()
 
 
 # ---- worker -> gateway -----------------------------------------------------------------------------------------------
@@ -154,7 +156,7 @@ class Options(Struct, frozen=True):
     `prompt_logprobs`: engines send them; `prompt_logprob_count`: so many are shown of each, None without the parameter;
     `calls`, `reasoning`: names of dialects by which the text is read; `tools`: names of those that may be called,
     `barred_tools`: of others that the request has;
-    `pooled`: no text is wanted.
+    `pooled`: no text is wanted; `cache_salt`: KV cache is shared only with requests of the same one.
     """
 
     n: int = 1
@@ -181,13 +183,15 @@ class Options(Struct, frozen=True):
     parallel_calls: bool = True
     show_reasoning: bool = True
     priority: int = 0
+    cache_salt: str = ""
     pooled: Pooled | None = None
 
 
 class Done(Struct, frozen=True, tag=True):
     """A request that may be submitted. The tail holds all prompts' token ids as `prompt.pack` gives them.
 
-    `tokens` and `packed` say how many ids, and how many bytes of the tail, each prompt has; `sampling` and
+    `tokens` and `packed` say how many ids, and how many bytes of the tail, each prompt has, `public` how many of its
+    first ids are those of a public system prompt; `sampling` and
     `limits` (one for each prompt) are protobuf messages; `prompts` are texts that the answer repeats; `said` and
     `conversation` of a response are JSON: what it repeats of its request, and all items before its output, where it is
     to be kept.
@@ -199,6 +203,7 @@ class Done(Struct, frozen=True, tag=True):
     tokens: list[int]
     packed: list[int]
     prompts: list[str]
+    public: list[int] = []
     said: bytes = b""
     conversation: bytes = b""
 

@@ -16,6 +16,7 @@ from aegaeon_gateway.request.structured import Form, constraint_of
 from aegaeon_gateway.workers.model import ModelText
 from aegaeon_gateway.workers.pooled import embed, score
 from aegaeon_gateway.workers.prompts import Context, Prompts, Request, prompts_of
+from aegaeon_gateway.workers.public import public_tokens
 from aegaeon_gateway.workers.sampling import limits_of, prompt_logprob_count, sampling_of
 from aegaeon_gateway.workers.spoken import budget_of, constrained, dialect_of
 from aegaeon_gateway.workers.texts import count, detokenize, tokenize
@@ -76,6 +77,7 @@ def _prepared(request: Request, job: Job, text: ModelText, stage: Callable[[str]
         tokens=[len(prompt) for prompt in prompts.tokens],
         packed=[len(prompt) for prompt in packed],
         prompts=prompts.texts,
+        public=public_tokens(request, prompts.tokens, job, text) if job.public else [],
     )
     return done, b"".join(packed)
 
@@ -124,6 +126,7 @@ def _options(request: Request, dialect: Dialect, prompts: Prompts) -> Options:
         parallel_calls=chat is None or chat.parallel_tool_calls is not False,
         show_reasoning=chat is None or chat.include_reasoning is not False,
         priority=request.priority or 0,
+        cache_salt=request.cache_salt or "",
     )
 
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.errors import SettingsError
-from aegaeon_operator.kube import certificates
+from aegaeon_operator.kube import certificates, prefix_secret
 from aegaeon_operator.kube.client import Cluster
 from aegaeon_operator.kube.gather import named_secrets, observe, with_children
 from aegaeon_operator.kube.metrics import Metrics
@@ -166,6 +166,14 @@ class Controller:
                 raise
             return {ChildKey("Secret", key.namespace, child(key, "ca")): str(error)}
         memory.expiries = found.expiries
+        try:
+            made = await prefix_secret.ensure(self._cluster, key, pool, observed.children)
+        except KubeError as error:
+            if error.is_unavailable:
+                raise
+            found.failures[prefix_secret.prefix_secret(key)] = str(error)
+        else:
+            found.written += [made] if made else []
         for answer in found.written:  # it is newer than what the watch has brought
             self._store.put(answer)
         if found.own != memory.certificates:

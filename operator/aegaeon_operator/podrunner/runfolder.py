@@ -19,6 +19,7 @@ from pathlib import Path
 from aegaeon_native.leases import hold, holders, is_held, locked
 from aegaeon_operator.errors import RunnerError
 from aegaeon_operator.podrunner.sockets import SocketFolder, claim, is_claimed, is_dead
+from aegaeon_operator.reconcile.local import PREFIX_SECRET
 
 _STATE = "run.json"
 _LEASE = "run.lock"
@@ -75,6 +76,7 @@ class RunFolder:
         sockets = SocketFolder.create()
         path = _fresh(base, pool)
         lock = claim(path)
+        (path / PREFIX_SECRET).write_text(secrets.token_hex(32), "utf-8")  # the folder is its user's alone
         segments, lease = _leased(node, path.name)
         (path / "segments").symlink_to(segments)
         (path / "sockets").symlink_to(sockets.path)

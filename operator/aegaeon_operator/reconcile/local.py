@@ -16,6 +16,8 @@ from aegaeon_operator.spec import Pool
 from aegaeon_operator.spec.resources import GpuPoolSpec
 from aegaeon_proto.outbound.policy import EVERYWHERE
 
+PREFIX_SECRET = "prefix-secret"
+"""a file of the run's folder, which is there before any process"""
 _NAMES = {"unified": "engine", "prefill": "prefill", "decode": "decode"}
 _DRAIN_S = 10.0  # of an engine that is taken away while others go on; less than the runner's grace
 _EVERYBODY: Json = {"open_models": None}  # every model needs no key; a file all the same, so that it may change
@@ -56,6 +58,11 @@ class LocalSettings:
     def gateway_metrics(self) -> Path:
         """Where the gateway serves its metrics: a socket, which web pages cannot reach."""
         return self.sockets / "metrics.sock"
+
+    @property
+    def prefix_secret(self) -> Path:
+        """What keeps the KV cache of tenants apart."""
+        return self.run_folder / PREFIX_SECRET
 
     @property
     def sink_target(self) -> str:
@@ -107,7 +114,7 @@ def _scheduler(pool: Pool, settings: LocalSettings) -> DesiredPod:
     spec = pool.gpu_pool.spec
     port = spec.scheduling.metrics_port
     config: Json = {
-        **scheduler_settings(pool.gpu_pool.metadata.name, spec, pool.models),
+        **scheduler_settings(pool.gpu_pool.metadata.name, spec, pool.model_pools),
         "listen": settings.scheduler_target,
         "admin_listen": settings.admin_target,
         "constants": _text(settings.constants),
@@ -157,6 +164,7 @@ def _gateway(pool: Pool, settings: LocalSettings) -> DesiredPod:
         "fetched": str(settings.run_folder / "tokenizers"),
         "tenants": str(file),
         "metrics_listen": f"unix:{settings.gateway_metrics}",
+        "prefix_secret_file": str(settings.prefix_secret),
         **_batches(pool.gpu_pool.spec),
     }
     return DesiredPod(

@@ -11,20 +11,20 @@ from aegaeon_operator.reconcile.pods import Json
 from aegaeon_operator.spec.batches import BatchStore
 from aegaeon_operator.spec.engines import AdapterRoom, Scheduling
 from aegaeon_operator.spec.outside import outside_bytes
-from aegaeon_operator.spec.resources import GpuPoolSpec, Quota, ServedModel, Source
+from aegaeon_operator.spec.resources import GpuPoolSpec, ModelPool, Quota, ServedModel, Source
 
 _MAX_BODY_BYTES = 16 << 20
 _HEARTBEAT_S = 0.5
 _HEARTBEAT_TIMEOUT_S = 2
 
 
-def scheduler_settings(name: str, spec: GpuPoolSpec, models: Iterable[ServedModel]) -> Json:
+def scheduler_settings(name: str, spec: GpuPoolSpec, model_pools: Iterable[ModelPool]) -> Json:
     """All but addresses and files."""
     scheduling = spec.scheduling
     return {
         "pool": name,
         "policy": policy_entry(scheduling),
-        "models": [model_entry(model) for model in models],
+        "models": [model_entry(model, pool.prefix_share) for pool in model_pools for model in pool.spec.models],
         "heartbeat_timeout_s": _HEARTBEAT_TIMEOUT_S,
         "hold_s": scheduling.hold,
         "start_s": spec.hold_start_s,
@@ -43,8 +43,8 @@ def policy_entry(scheduling: Scheduling) -> Json:
     return {"name": "slack", "min_stay_s": scheduling.min_stay}
 
 
-def model_entry(model: ServedModel) -> Json:
-    """A model of the scheduler's catalog."""
+def model_entry(model: ServedModel, prefix_share: str) -> Json:
+    """A model of the scheduler's catalog. `prefix_share`: of its ModelPool."""
     return {
         "name": model.name,
         "source": source_entry(model.source),
@@ -58,6 +58,8 @@ def model_entry(model: ServedModel) -> Json:
         "adapters": [{"name": one.name, "source": source_entry(one.source)} for one in model.adapters],
         "task": model.task or "",
         "matryoshka": model.matryoshka,
+        **({"prefix_share": prefix_share} if prefix_share else {}),
+        **({"public_prompts": list(model.public_prompts)} if model.public_prompts else {}),
     }
 
 
@@ -113,6 +115,7 @@ def gateway_settings(spec: GpuPoolSpec) -> Json:
         "hold_s": spec.scheduling.hold,
         "allowed_sources": list(spec.allowed_sources),
         "access_log": spec.gateway.access_log,
+        "prefix_scope": spec.memory.prefix_scope,
         "http": {"cors_origins": list(spec.gateway.cors_origins)},
         **({"otlp_endpoint": spec.tracing.endpoint, "trace_ratio": spec.tracing.percent / 100} if spec.tracing else {}),
     }

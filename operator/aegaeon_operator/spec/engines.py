@@ -125,9 +125,15 @@ class PoolMemory(Strict):
     prefix_reuse: bool = Field(
         default=True,
         description=(
-            "Keep KV cache of ended sequences while there is room, and share it between prompts that begin alike. Turn "
-            "it off to measure without, or where the time to a first token must not tell what others asked."
+            "Keep KV cache of ended sequences while there is room, and share it between prompts that begin alike, as "
+            "far as `prefixScope` says. Turn it off to measure without."
         ),
+    )
+    prefix_scope: Literal["tenant", "pool"] = Field(
+        default="tenant",
+        description="Whose prompts share KV cache. `tenant`: each tenant's own, and those of clients without a key "
+        "together, so that no answer tells what others asked. `pool`: all; every answer then tells how much of its "
+        "prompt anybody has sent before.",
     )
 
     @model_validator(mode="after")

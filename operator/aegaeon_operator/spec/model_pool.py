@@ -119,6 +119,13 @@ class ServedModel(Strict):
         default=False,
         description="Its embeddings may be cut to fewer `dimensions`, though its config.json does not say so.",
     )
+    public_prompts: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=32768)], ...], Field(max_length=8)
+    ] = Field(
+        default=(),
+        description="System prompts that are no secret: KV cache of a prompt that begins with one is shared by all up "
+        "to its end, whatever memory.prefixScope says.",
+    )
     quota: Quota = Field(default=Quota(), description="How much all clients together may ask of it.")
     adapters: Annotated[tuple[Adapter, ...], Field(max_length=32)] = Field(
         default=(),
@@ -162,6 +169,11 @@ class ModelPoolSpec(Strict):
         description="Tenants that may use the models; left out: every client, without a key.",
         json_schema_extra=list_map("name"),
     )
+    share_prefix: ObjectName | None = Field(
+        default=None,
+        description="A group of ModelPools of this namespace whose tenants trust each other: what is asked of their "
+        "models shares KV cache, as if it were of one tenant. Left out: each tenant's requests share their own.",
+    )
     gateway: Access = Field(default=Access(), description="How the models are reached.")
 
     @model_validator(mode="after")
@@ -191,3 +203,8 @@ class ModelPool(Strict):
         """Namespace and name of the GpuPool that it refers to."""
         ref = self.spec.gpu_pool_ref
         return ref.namespace or self.metadata.namespace, ref.name
+
+    @property
+    def prefix_share(self) -> str:
+        """Its group, whose name counts within its namespace alone: who guesses one elsewhere is not in it."""
+        return f"{self.metadata.namespace}/{self.spec.share_prefix}" if self.spec.share_prefix else ""

@@ -45,6 +45,8 @@ def spec_of(entry: ModelEntry) -> model_pb2.ModelSpec:
             ],
             task=entry.task,
             matryoshka=entry.matryoshka,
+            prefix_share=entry.prefix_share,
+            public_prompts=entry.public_prompts,
         )
     )
 

@@ -43,6 +43,7 @@ class OpenSequence:
             body.pooling.CopyFrom(self.submit.pooling)
         body.reply_to = self.origin.sink
         body.adapter, body.adapter_identity = self.submit.adapter, self.submit.adapter_identity
+        body.salt, body.public_tokens = self.submit.salt, self.submit.public_tokens
 
 
 class SequenceBook:

@@ -440,6 +440,8 @@ class Open(_message.Message):
     POOLING_FIELD_NUMBER: _builtins.int
     ADAPTER_FIELD_NUMBER: _builtins.int
     ADAPTER_IDENTITY_FIELD_NUMBER: _builtins.int
+    SALT_FIELD_NUMBER: _builtins.int
+    PUBLIC_TOKENS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     model: _builtins.str
     reply_to: _builtins.str
@@ -448,6 +450,11 @@ class Open(_message.Message):
     """of the model; empty: none"""
     adapter_identity: _builtins.str
     """of the AdapterSpec that is meant; another one under this name is not used"""
+    salt: _builtins.bytes
+    """KV cache is shared by sequences of equal salts; empty: by all without one. The blocks within the first
+    `public_tokens` of the prompt are shared by all whatever the salt is.
+    """
+    public_tokens: _builtins.int
     @_builtins.property
     def seq(self) -> _model_pb2.SeqId: ...
     @_builtins.property
@@ -478,10 +485,12 @@ class Open(_message.Message):
         pooling: _model_pb2.Pooling | None = ...,
         adapter: _builtins.str = ...,
         adapter_identity: _builtins.str = ...,
+        salt: _builtins.bytes = ...,
+        public_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "pooling", b"pooling", "sampling", b"sampling", "seq", b"seq"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_identity", b"adapter_identity", "epoch", b"epoch", "limits", b"limits", "model", b"model", "pooling", b"pooling", "prefix", b"prefix", "prompt", b"prompt", "reply_to", b"reply_to", "sampling", b"sampling", "seq", b"seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_identity", b"adapter_identity", "epoch", b"epoch", "limits", b"limits", "model", b"model", "pooling", b"pooling", "prefix", b"prefix", "prompt", b"prompt", "public_tokens", b"public_tokens", "reply_to", b"reply_to", "salt", b"salt", "sampling", b"sampling", "seq", b"seq"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -163,6 +163,8 @@ class Submit(_message.Message):
     DEFER_S_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    SALT_FIELD_NUMBER: _builtins.int
+    PUBLIC_TOKENS_FIELD_NUMBER: _builtins.int
     request: _builtins.str
     model: _builtins.str
     age_s: _builtins.float
@@ -180,6 +182,10 @@ class Submit(_message.Message):
     """whose request it is; empty: of a client without a key"""
     priority: _builtins.int
     """among those of its tenant for this model: lower ones begin first"""
+    salt: _builtins.bytes
+    """as in Open; the gateway derives it, so that no client can name another's"""
+    public_tokens: _builtins.int
+    """as in Open"""
     @_builtins.property
     def prompt(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -212,10 +218,12 @@ class Submit(_message.Message):
         defer_s: _builtins.float = ...,
         tenant: _builtins.str = ...,
         priority: _builtins.int = ...,
+        salt: _builtins.bytes = ...,
+        public_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "pooling", b"pooling", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_identity", b"adapter_identity", "age_s", b"age_s", "choices", b"choices", "defer_s", b"defer_s", "identity", b"identity", "limits", b"limits", "model", b"model", "pooling", b"pooling", "priority", b"priority", "prompt", b"prompt", "request", b"request", "sampling", b"sampling", "tenant", b"tenant", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_identity", b"adapter_identity", "age_s", b"age_s", "choices", b"choices", "defer_s", b"defer_s", "identity", b"identity", "limits", b"limits", "model", b"model", "pooling", b"pooling", "priority", b"priority", "prompt", b"prompt", "public_tokens", b"public_tokens", "request", b"request", "salt", b"salt", "sampling", b"sampling", "tenant", b"tenant", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -306,6 +306,8 @@ class ModelSpec(_message.Message):
     TASK_FIELD_NUMBER: _builtins.int
     MATRYOSHKA_FIELD_NUMBER: _builtins.int
     ADAPTERS_FIELD_NUMBER: _builtins.int
+    PREFIX_SHARE_FIELD_NUMBER: _builtins.int
+    PUBLIC_PROMPTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """the served name, unique in a pool"""
     max_model_len: _builtins.int
@@ -328,11 +330,17 @@ class ModelSpec(_message.Message):
     """What it is for: generate, embed or score. Empty: what its files show (aegaeon_proto.pooling)."""
     matryoshka: _builtins.bool
     """for gateways: its embeddings may be cut to fewer dimensions, whatever its files say"""
+    prefix_share: _builtins.str
+    """For gateways: whose prompts share KV cache with its tenants'. Empty: each tenant's own alone."""
     @_builtins.property
     def source(self) -> Global___ModelSource: ...
     @_builtins.property
     def adapters(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdapterSpec]:
         """what else is served with the weights of this one, which identity leaves out"""
+
+    @_builtins.property
+    def public_prompts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """system prompts that are no secret: their KV cache is shared by all"""
 
     def __init__(
         self,
@@ -350,10 +358,12 @@ class ModelSpec(_message.Message):
         task: _builtins.str = ...,
         matryoshka: _builtins.bool = ...,
         adapters: _abc.Iterable[Global___AdapterSpec] | None = ...,
+        prefix_share: _builtins.str = ...,
+        public_prompts: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "identity", b"identity", "matryoshka", b"matryoshka", "max_model_len", b"max_model_len", "name", b"name", "reasoning", b"reasoning", "source", b"source", "task", b"task", "tbt_s", b"tbt_s", "tier", b"tier", "tool_calls", b"tool_calls", "ttft_s", b"ttft_s", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "identity", b"identity", "matryoshka", b"matryoshka", "max_model_len", b"max_model_len", "name", b"name", "prefix_share", b"prefix_share", "public_prompts", b"public_prompts", "reasoning", b"reasoning", "source", b"source", "task", b"task", "tbt_s", b"tbt_s", "tier", b"tier", "tool_calls", b"tool_calls", "ttft_s", b"ttft_s", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

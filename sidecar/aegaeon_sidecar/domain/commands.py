@@ -83,6 +83,7 @@ class Open:
 
     `adapter`: of the model, empty: none; of `adapter_identity` alone.
     `pooling`: None where text is generated.
+    `salt`: who may share its KV cache, those of the same one; all do within the first `public_tokens` of the prompt.
     """
 
     seq: SeqKey
@@ -96,6 +97,8 @@ class Open:
     adapter: str = ""
     adapter_identity: str = ""
     pooling: PoolingParams | None = None
+    salt: bytes = b""
+    public_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

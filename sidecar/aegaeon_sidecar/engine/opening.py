@@ -9,6 +9,7 @@ from aegaeon_proto.sampling import LEAST_TEMPERATURE, MAX_PROMPT_LOGPROBS, MAX_S
 from aegaeon_sidecar.domain.commands import Open
 from aegaeon_sidecar.domain.errors import InvalidError
 from aegaeon_sidecar.kv.sequences import Sequence, UsedAdapter
+from aegaeon_sidecar.memory.prefix import MOST_SALT_BYTES
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.sampling import Guide, SamplerState
 
@@ -45,6 +46,8 @@ def open_sequence(
         reply_to=command.reply_to,
         said=None if command.sampling.prompt_logprobs is None or command.prefix else [],
         seed=seed,
+        salt=command.salt,
+        public_blocks=command.public_tokens // layout.kv_block_tokens,
         adapter=adapter,
         pooling=command.pooling,
     )
@@ -60,6 +63,8 @@ def _check(command: Open, layout: Layout) -> None:
         raise InvalidError("bad_words: one of them has no tokens")
     if not command.prompt:
         raise InvalidError("prompt: it is empty")
+    if len(command.salt) > MOST_SALT_BYTES:
+        raise InvalidError(f"salt: {len(command.salt)} bytes are more than {MOST_SALT_BYTES}")
     _check_pooling(command, layout)
     likeliest = command.sampling.prompt_logprobs
     if likeliest is not None and (count := len(command.prompt) * (1 + likeliest)) > MAX_PROMPT_LOGPROBS:

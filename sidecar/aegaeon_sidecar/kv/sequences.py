@@ -20,7 +20,7 @@ from aegaeon_sidecar.domain.errors import StaleError, UnknownError
 from aegaeon_sidecar.domain.sequences import Place, PoolingParams, Said, SeqKey
 from aegaeon_sidecar.memory.eviction import Blocks
 from aegaeon_sidecar.memory.leases import Lending
-from aegaeon_sidecar.memory.prefix import Name, name_block
+from aegaeon_sidecar.memory.prefix import Name, name_block, seed_with
 from aegaeon_sidecar.memory.tiers import NO_BLOCKS, Owned, Tier
 from aegaeon_sidecar.sampling import Sampled, SamplerState
 
@@ -52,8 +52,9 @@ class Sequence:
     blocks; `moving`: a copy does; `wanted`: copies that wait for steps; `closed`: to be freed when neither does.
     `lease`: by which other sidecars may read its host blocks. `adapter`: of its model, if any.
     `said`: of the prompt's tokens from the second on, as far as they are computed; None: that is not wanted.
-    `seed`: what the names of its blocks begin with, empty when they are not to be shared; `names`: of its full blocks,
-    as far as they were asked for; `looked`: for what is cached of it; `reused`: tokens of the prompt found so;
+    `seed`: what the names of its blocks begin with, empty when they are not to be shared; `salt`: what those behind the
+    first `public_blocks` depend on besides, so that only sequences of the same salt find them; `names`: of its full
+    blocks, as far as they were asked for; `looked`: for what is cached of it; `reused`: tokens of the prompt found so;
     `token_s`: seconds to compute one. `begun_s`: when the first step of its prefill began, of the monotonic clock;
     `prefill_s`: from then to its first token; `load_s`: what it waited for its model's weights before. `turn`: that of
     its newest step; `idle_since_s`: when that ended, or it was opened; `stall_s`: from there to the next turn's first.
@@ -85,6 +86,8 @@ class Sequence:
     wanted: int = 0
     closed: bool = False
     seed: bytes = b""
+    salt: bytes = b""
+    public_blocks: int = 0
     names: list[Name] = field(default_factory=list)
     looked: bool = False
     reused: int = 0
@@ -141,7 +144,10 @@ class Sequence:
             head = self.prompt[start : start + self.block_tokens]
             rest = start + len(head) - len(self.prompt)
             block = head + self.output[rest : rest + self.block_tokens - len(head)] if rest >= 0 else head
-            self.names.append(name_block(self.names[-1] if self.names else self.seed, block))
+            before = self.names[-1] if self.names else self.seed
+            if self.salt and len(self.names) == self.public_blocks:
+                before = seed_with(before, self.salt)
+            self.names.append(name_block(before, block))
         return self.names[:blocks]
 
     def accept(self, sampled: Sampled) -> int:

@@ -18,6 +18,7 @@ from aegaeon_native import BlockPool
 from aegaeon_sidecar.domain.errors import MemoryBookError
 
 Name = bytes
+MOST_SALT_BYTES = 64
 _NAME_BYTES = 16  # 2^64 blocks until two different ones may be expected to share a name
 
 
@@ -31,9 +32,12 @@ def seed_of(content: str, config: bytes) -> Name:
     return blake2b(config, key=bytes.fromhex(content)[:64] or urandom(16), digest_size=_NAME_BYTES).digest()
 
 
-def seed_with(model: Name, adapter: Name) -> Name:
-    """What the names of blocks begin with that were computed with an adapter; of both seeds."""
-    return blake2b(model, key=adapter, digest_size=_NAME_BYTES).digest()
+def seed_with(before: Name, also: bytes) -> Name:
+    """What names of blocks go on from that depend on one thing more: on an adapter's seed, or on a salt.
+
+    `also` has 64 bytes at most.
+    """
+    return blake2b(before, key=also, digest_size=_NAME_BYTES).digest()
 
 
 class PrefixIndex:

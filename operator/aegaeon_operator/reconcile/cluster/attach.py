@@ -66,6 +66,11 @@ class Attached:
         """In the order of their names: the order of ModelPools' arrival changes nothing."""
         return tuple(self.models[name][1] for name in sorted(self.models))
 
+    def prefix_share(self, model: str) -> str:
+        """Of the ModelPool that has it."""
+        pool = self.models[model][0].value
+        return pool.prefix_share if pool else ""
+
 
 def attach(observed: Observed) -> Attached:
     """Oldest ModelPools first: they keep the names that several want."""

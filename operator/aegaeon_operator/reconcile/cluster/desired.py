@@ -18,6 +18,9 @@ from aegaeon_operator.reconcile.cluster.names import (
     ENGINE_METRICS,
     GATEWAY_METRICS,
     GATEWAY_PORT,
+    PREFIX,
+    PREFIX_ENTRY,
+    PREFIX_FOLDER,
     REDIS,
     SCHEDULER_ADMIN,
     SCHEDULER_METRICS,
@@ -51,7 +54,7 @@ from aegaeon_operator.reconcile.processes import (
 from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ServedModel, Source
 
 # Made where decisions are carried out, since they are random: decided things never name them as leftovers.
-_NOT_DECIDED = ("ca", *sorted({certificates(role) for role in CERTIFICATES.values()}))
+_NOT_DECIDED = ("ca", PREFIX, *sorted({certificates(role) for role in CERTIFICATES.values()}))
 # Where a pool has no disk tier, an engine keeps models of the hub in its pod, below the tier's default budget.
 _HUB_DISK: Json = {"disk": {"folder": f"{CACHE}/hub"}}
 
@@ -76,7 +79,7 @@ def desired(observed: Observed) -> Desired:
     spec = pool.value.spec
     configs = _configs(observed.key, pool, spec, observed.platform)
     models = attached.served
-    catalog = tuple(_model(spec, model) for model in models)
+    catalog = tuple(_model(spec, model, attached.prefix_share(model.name)) for model in models)
     served = {"models": list(catalog), "tenants": attached.tenants}
     whole = {configuration(name): configs[name] | (served if name in SCHEDULERS else {}) for name in configs}
     accepted = [one for one in observed.model_pools if attached.models_of(one.uid)]
@@ -96,9 +99,9 @@ def desired(observed: Observed) -> Desired:
     return Desired(attached, manifests, leftovers, catalog, attached.tenants)
 
 
-def _model(spec: GpuPoolSpec, model: ServedModel) -> Json:
+def _model(spec: GpuPoolSpec, model: ServedModel, prefix_share: str) -> Json:
     """A model of the catalog; files of the nodes stay within the folder that the GpuPool gives to models."""
-    entry = model_entry(model)
+    entry = model_entry(model, prefix_share)
     entry["source"] = _within(spec, model.source)
     entry["adapters"] = [{"name": one.name, "source": _within(spec, one.source)} for one in model.adapters]
     return entry
@@ -141,6 +144,7 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
             "withdraw_s": WITHDRAW_S,
             "drain_s": GATEWAY_DRAIN_S,
             "tenants_by_scheduler": True,
+            "prefix_secret_file": f"{PREFIX_FOLDER}/{PREFIX_ENTRY}",
             "http": {
                 "cors_origins": list(spec.gateway.cors_origins),
                 "trusted_proxies": list(spec.gateway.trusted_proxies),

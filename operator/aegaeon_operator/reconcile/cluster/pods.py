@@ -17,6 +17,8 @@ from aegaeon_operator.reconcile.cluster.names import (
     PICKER_HEALTH,
     PICKER_METRICS,
     PICKER_PORT,
+    PREFIX,
+    PREFIX_FOLDER,
     REDIS,
     SCHEDULER_ADMIN,
     SCHEDULER_METRICS,
@@ -91,6 +93,7 @@ def gateway_pod(key: Key, spec: GpuPoolSpec, platform: Platform, config: Json) -
     volumes = [
         *own_volumes(key, "gateway"),
         secret_volume(key, "credentials", CREDENTIALS),
+        secret_volume(key, PREFIX, PREFIX_FOLDER),
         *([secret_volume(key, "redis", REDIS)] if platform.redis and platform.redis.files else []),
         *_models(spec),
         *_batches(spec),

@@ -48,6 +48,8 @@ def _open(opened: engine_pb2.Open) -> commands.Open:
         reply_to=opened.reply_to,
         adapter=opened.adapter,
         adapter_identity=opened.adapter_identity,
+        salt=opened.salt,
+        public_tokens=opened.public_tokens,
         pooling=PoolingParams(tuple(opened.pooling.logits_of)) if opened.HasField("pooling") else None,
     )
 

@@ -167,6 +167,8 @@ def spec_from(message: model_pb2.ModelSpec) -> ModelSpec:
         reasoning=message.reasoning,
         task=message.task,
         matryoshka=message.matryoshka,
+        prefix_share=message.prefix_share,
+        public_prompts=tuple(message.public_prompts),
         identity=message.identity,
         adapters=tuple(AdapterSpec(one.name, source_from(one.source), one.identity) for one in message.adapters),
     )
@@ -186,6 +188,8 @@ def spec_to(spec: ModelSpec) -> model_pb2.ModelSpec:
         reasoning=spec.reasoning,
         task=spec.task,
         matryoshka=spec.matryoshka,
+        prefix_share=spec.prefix_share,
+        public_prompts=spec.public_prompts,
         identity=spec.identity,
         adapters=[_adapter_to(adapter) for adapter in spec.adapters],
     )

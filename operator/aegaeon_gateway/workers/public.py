@@ -1,0 +1,53 @@
+"""How much of a prompt is of a system prompt that its ModelPool calls public: all tenants share the KV cache of that.
+
+Counted in tokens, from the first on, of what the chat template makes of the public text alone. So whatever else a
+request has (tools, other messages) is never counted, and neither is a word that a client wrote.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from datetime import date
+from functools import lru_cache
+
+from aegaeon_gateway.errors import InvalidRequestError
+from aegaeon_gateway.request.schema import ChatRequest
+from aegaeon_gateway.workers.model import ModelText
+from aegaeon_gateway.workers.prompts import Request
+from aegaeon_gateway.workers.wire import Job
+
+_KEPT = 64  # heads that a worker keeps; a ModelPool has a few for each model
+_QUESTIONS = ("a", "b")
+
+
+def public_tokens(request: Request, prompts: Iterable[Sequence[int]], job: Job, text: ModelText) -> list[int]:
+    """Of each prompt, as far as it begins like any of the public ones."""
+    special = request.add_special_tokens
+    if isinstance(request, ChatRequest):
+        heads = [_of_chats(text, one, bool(special), date.today()) for one in job.public]
+    else:
+        heads = [_of_completions(text, one, special is not False) for one in job.public]
+    return [max(_common(prompt, head) for head in heads) for prompt in prompts]
+
+
+@lru_cache(_KEPT)
+def _of_chats(text: ModelText, public: str, special: bool, _day: date) -> array[int]:
+    """What two chats have in common that share the system prompt alone. `_day`: templates may write it."""
+    chats = [[{"role": "system", "content": public}, {"role": "user", "content": asked}] for asked in _QUESTIONS]
+    try:
+        one, other = (text.encode(text.render(chat), special=special) for chat in chats)
+    except InvalidRequestError:  # a template without a place for system prompts
+        return array("I")
+    return one[: _common(one, other)]
+
+
+@lru_cache(_KEPT)
+def _of_completions(text: ModelText, public: str, special: bool) -> array[int]:
+    return text.encode(public, special=special)
+
+
+def _common(prompt: Sequence[int], head: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    pairs = enumerate(zip(prompt, head, strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(prompt), len(head)))

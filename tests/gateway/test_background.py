@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -129,9 +130,45 @@ async def test_what_goes_with_no_background_is_refused_by_name(pool: Any) -> Non
     assert (await found(pool, "resp_x?stream=true"))[0] == 400
 
 
-def test_one_whose_gateway_shows_no_life_has_failed() -> None:
-    kept = Kept(b'{"status":"in_progress","error":null}', b"[]", beat=1000.0)
-    assert background.seen(kept, 1000 + background.DEAD_S) == kept.response
-    late = json.loads(background.seen(kept, 1001 + background.DEAD_S))
+def test_a_beat_counts_as_dead_when_it_was_seen_unchanged_for_a_minute_on_ones_own_clock() -> None:
+    """Whatever it says: it is of another machine's clock, which may be days away."""
+    now = [0.0]
+    sights = background.Sights(lambda: now[0])
+    assert not sights.is_dead(("red", "1"), beat=1e9)
+    now[0] = background.DEAD_S
+    assert not sights.is_dead(("red", "1"), beat=1e9)
+    assert not sights.is_dead(("red", "2"), beat=1e9)
+    now[0] += 1
+    assert sights.is_dead(("red", "1"), beat=1e9)
+    assert not sights.is_dead(("red", "1"), beat=1e9 - 100), "a sign of life, from a clock that was set back"
+    assert not sights.is_dead(("red", "2"), beat=1e9)
+
+
+async def test_clocks_that_differ_by_days_fail_no_response(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_LOOK_S", 0.05)
+    pool.peer.serve_tokens = False
+    async with client_of(pool) as client:
+        id_ = (await begun(client)).id
+        for days in (-3, 3):
+            with monkeypatch.context() as clock:
+                now = time.time() + days * 86400
+                clock.setattr(time, "time", lambda now=now: now)
+                await asyncio.sleep(0.2)
+                assert (await client.responses.retrieve(id_)).status == "in_progress"
+        await client.responses.cancel(id_)
+
+
+async def test_a_response_whose_gateway_is_gone_fails_for_good(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a poller received is written down: a gateway that comes back finds it over."""
+    monkeypatch.setattr(background, "DEAD_S", 0.1)
+    kept = pool.served.conversations
+    begun_ = Kept(
+        b'{"id":"resp_1","status":"in_progress","error":null,"background":true}', b"[]", beat=time.time() + 9e6
+    )
+    await kept.put("", "resp_1", begun_)
+    assert (await found(pool, "resp_1"))[1]["status"] == "in_progress"
+    await asyncio.sleep(0.2)
+    late = (await found(pool, "resp_1"))[1]
     assert (late["status"], late["error"]["code"]) == ("failed", "server_error")
-    assert background.seen(Kept(b"{}", b"[]"), 1e9) == b"{}"
+    assert not await kept.replace("", "resp_1", begun_)
+    assert (await found(pool, "resp_1"))[1] == late

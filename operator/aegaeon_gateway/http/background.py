@@ -1,6 +1,7 @@
 """Responses that are generated while no client waits: clients poll what is kept of them, and may cancel them.
 
-The gateway that generates one shows in what is kept that it lives. Where that ends, the response has failed.
+The gateway that generates one shows in what is kept that it lives, by a beat that changes. No clocks are compared:
+another gateway that has seen the same beat for long enough on its own clock writes down that the response has failed.
 """
 
 from __future__ import annotations
@@ -33,17 +34,36 @@ log = logging.getLogger(__name__)
 _LOOK_S = 5.0  # between two signs of life, and until a cancellation at another gateway is seen
 DEAD_S = 60.0
 """without a sign of life, after which the gateway is taken for gone"""
+_MOST_SIGHTS = 4096
 
 Generate = Callable[[Caller, Holding], Awaitable[object]]
 """generates the response and keeps it"""
 
 
-def seen(kept: Kept, now: float) -> bytes:
-    """The response as it is to be shown; `now`: unix seconds."""
-    if not kept.beat or now - kept.beat <= DEAD_S:
-        return kept.response
+class Sights:
+    """What this gateway has seen of responses that others generate: since when each shows the same beat."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[tuple[str, str], tuple[float, float]] = {}
+
+    def is_dead(self, key: tuple[str, str], beat: float) -> bool:
+        """Whether a response has shown no life for too long."""
+        now = self._clock()
+        before, since = self._seen.get(key, (beat, now))
+        if before != beat:
+            since = now
+        self._seen[key] = beat, since
+        if len(self._seen) > _MOST_SIGHTS:
+            del self._seen[next(iter(self._seen))]
+        return now - since > DEAD_S
+
+
+def _cut_off(kept: Kept) -> Kept:
+    """As it is kept when its gateway has ended."""
     error = {"code": "server_error", "message": "The gateway that generated this response has ended."}
-    return orjson.dumps({**orjson.loads(kept.response), "status": "failed", "error": error})
+    response = orjson.dumps({**orjson.loads(kept.response), "status": "failed", "error": error})
+    return Kept(response, kept.conversation)
 
 
 class Background:
@@ -57,6 +77,7 @@ class Background:
         self._access_log = access_log
         self._inside = inside
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._sights = Sights()
         self._complete: set[tuple[str, str]] = set()  # of them: only what is taken of quotas is left to be done
 
     async def start(
@@ -77,17 +98,28 @@ class Background:
             task.add_done_callback(partial(self._ended, key, stack.pop_all()))
         return web.Response(body=kept.response, content_type="application/json")
 
+    async def shown(self, tenant: str, id_: str, kept: Kept) -> bytes:
+        """The response for one who polls. What is final is written down first. Raises UnavailableError."""
+        key = tenant, id_
+        if not kept.beat or key in self._tasks or not self._sights.is_dead(key, kept.beat):
+            return kept.response
+        return await self._settled(key, _cut_off(kept))
+
     async def cancel(self, tenant: str, id_: str, kept: Kept) -> bytes:
         """End it, if it is not over; returns the response. Raises UnavailableError."""
         if not kept.beat:
             return kept.response
-        response = orjson.dumps({**orjson.loads(seen(kept, time.time())), "status": "cancelled", "error": None})
-        if not await self._kept.replace(tenant, id_, Kept(response, kept.conversation)):
-            ended = await self._kept.get(tenant, id_)  # in this very moment
-            return response if ended is None else ended.response
-        if (task := self._tasks.get((tenant, id_))) is not None:
+        response = orjson.dumps({**orjson.loads(kept.response), "status": "cancelled", "error": None})
+        settled = await self._settled((tenant, id_), Kept(response, kept.conversation))
+        if settled == response and (task := self._tasks.get((tenant, id_))) is not None:
             task.cancel()
-        return response
+        return settled
+
+    async def _settled(self, key: tuple[str, str], final: Kept) -> bytes:
+        """How it has ended: so, unless it was over or deleted in this very moment."""
+        if not await self._kept.replace(*key, final) and (ended := await self._kept.get(*key)) is not None:
+            return ended.response
+        return final.response
 
     async def complete(self, tenant: str, id_: str, kept: Kept) -> None:
         """Keep it, unless its client does not want it any more. Raises ApiError, also where it is too large."""
@@ -107,7 +139,7 @@ class Background:
         for key in tasks:
             with suppress(UnavailableError):
                 if (kept := await self._kept.get(*key)) is not None:
-                    await self._kept.replace(*key, Kept(seen(kept, kept.beat + 2 * DEAD_S), kept.conversation))
+                    await self._kept.replace(*key, _cut_off(kept))
 
     def _ended(self, key: tuple[str, str], stack: ExitStack, task: asyncio.Task[None]) -> None:
         """Not a `finally` of the task: one that is cancelled before its first step never gets there."""

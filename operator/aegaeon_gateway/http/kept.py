@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import orjson
 from aiohttp import web
 
 from aegaeon_gateway.conversations import Kept
 from aegaeon_gateway.errors import HttpError, InvalidRequestError
-from aegaeon_gateway.http.background import Background, seen
+from aegaeon_gateway.http.background import Background
 from aegaeon_gateway.http.files import asked_of, listed
 from aegaeon_gateway.http.gateway import TENANT, Gateway
 from aegaeon_gateway.request import responses_input
@@ -29,7 +27,11 @@ class KeptResponses:
     async def get(self, http: web.Request) -> web.Response:
         if http.query.get("stream", "false") != "false":
             raise InvalidRequestError("stream: what is kept is no stream; leave it out", param="stream")
-        return web.Response(body=seen(await self._found(http), time.time()), content_type="application/json")
+        kept = await self._found(http)
+        body = kept.response
+        if self._background is not None:
+            body = await self._background.shown(http[TENANT].name, http.match_info["id"], kept)
+        return web.Response(body=body, content_type="application/json")
 
     async def cancel(self, http: web.Request) -> web.Response:
         kept = await self._found(http)

@@ -83,7 +83,7 @@ class Gathered:
         gathered = self._gathered(group.reads + 2 * layer, 1, shape)
         keys, values = gathered[:, 0].transpose(1, 2).unsqueeze(2).unbind(0)
         split = rows.reshape(len(rows), shape[0], -1, shape[1]).permute(1, 2, 0, 3)
-        seen = [_piece(piece, self._bias(group, piece, window), split, keys, values) for piece in group.pieces]
+        seen = [attend_piece(piece, self._bias(group, piece, window), split, keys, values) for piece in group.pieces]
         out = seen[0] if len(seen) == 1 else torch.cat(seen, dim=2)
         return out.permute(2, 0, 1, 3).reshape(len(rows), -1)
 
@@ -120,7 +120,7 @@ def piece_bias(piece: Piece, window: Window, like: Tensor) -> Bias:
     return mask.masked_fill_((back < 0) | (back >= reach), float("-inf"))
 
 
-def _piece(piece: Piece, bias: Bias, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+def attend_piece(piece: Piece, bias: Bias, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """[kv_heads, heads of each, queries of the piece, head_dim]. `queries`: of the chunk, of the same form; `keys`,
     `values`: [kv_heads, 1, tokens, head_dim]."""
     mine = queries[:, :, piece.first : piece.first + piece.queries]

@@ -56,10 +56,10 @@ def _model_cache(engines: int) -> int:
     machine = look(Path("/dev/shm"))
     free = min(machine.shared_memory_free, machine.memory_free - _SPARE) - engines * _HOST_KV
     if free < _LEAST_CACHE:
+        shared, memory = machine.shared_memory_free >> 30, machine.memory_free >> 30
         raise SystemExit(
-            f"/dev/shm has {machine.shared_memory_free >> 30} GiB free and memory {machine.memory_free >> 30}: "
-            f"{engines} engines need {engines * _HOST_KV >> 30} GiB for KV beside a host cache of {_LEAST_CACHE >> 30}; as root: "
-            "mount -o remount,size=80G /dev/shm"
+            f"/dev/shm has {shared} GiB free and memory {memory}: {engines} engines need {engines * _HOST_KV >> 30} GiB "
+            f"for KV beside a host cache of {_LEAST_CACHE >> 30}; as root: mount -o remount,size=80G /dev/shm"
         )
     if free < _MODEL_CACHE:
         print(f"/dev/shm and memory leave {free / 2**30:.1f} GiB for the host cache, not 46; mount -o remount,size=80G")

@@ -58,8 +58,8 @@ def _model_cache(engines: int) -> int:
     if free < _LEAST_CACHE:
         shared, memory = machine.shared_memory_free >> 30, machine.memory_free >> 30
         raise SystemExit(
-            f"/dev/shm has {shared} GiB free and memory {memory}: {engines} engines need {engines * _HOST_KV >> 30} GiB "
-            f"for KV beside a host cache of {_LEAST_CACHE >> 30}; as root: mount -o remount,size=80G /dev/shm"
+            f"/dev/shm has {shared} GiB free and memory {memory}: {engines} engines need {engines * _HOST_KV >> 30} "
+            f"GiB for KV beside a host cache of {_LEAST_CACHE >> 30}; as root: mount -o remount,size=80G /dev/shm"
         )
     if free < _MODEL_CACHE:
         print(f"/dev/shm and memory leave {free / 2**30:.1f} GiB for the host cache, not 46; mount -o remount,size=80G")

@@ -222,10 +222,10 @@ empty :=
 GPU_PATH = $(subst $(empty) ,:,$(foreach folder,$(GPU_SITE) $(GPU_PACKAGES) sidecar proto operator tests .,$(abspath $(folder))))
 GPU_RUN = $(if $(GPU_PYTHON),PYTHONPATH=$(GPU_PATH) $(GPU_PYTHON),PYTHONPATH=tests:. $(PY))
 
-.PHONY: cuda test-gpu bench-gpu gpu-ready gpu-day gpu-day-dry gpu-wheels gpu-packages
+.PHONY: cuda test-gpu bench-gpu gpu-ready gpu-day gpu-short gpu-short-dry gpu-wheels gpu-packages
 cuda: $(STAMP) $(if $(filter $(CUDA_FOLDER)/%,$(CUDA_INCLUDE)),$(CUDA_FOLDER)/.installed) ## compile the GPU's kernels for sm_80 and sm_90, print what they take, check what is declared of the driver (no GPU needed)
 	c++ -std=c++20 -fsyntax-only -Inative/include -I$(CUDA_INCLUDE) native/cuda/api_check.cpp
-	@TRITON_INTERPRET=0 $(PY) tests/backend/compile_kernels.py 80 90
+	@TRITON_INTERPRET=0 $(PY) tests/compile_kernels.py 80 90
 test-gpu: gpu-ready ## the tests that need a CUDA device (GPU_PYTHON=python3: with the machine's own)
 	$(GPU_RUN) -m pytest -q -m gpu -W ignore::pytest.PytestConfigWarning -p no:cacheprovider tests/gpu
 bench-gpu: gpu-ready ## the figures of a GPU beside their limits
@@ -236,10 +236,24 @@ GPU_DAY ?= build/gpu-day/out
 gpu-day: gpu-ready ## all that a GPU is to show, in order, in calls of BUDGET seconds; run it again to continue (docs/gpu.md)
 	$(GPU_RUN) -m benchmarks.gpu_day --out $(GPU_DAY) --work build/gpu-day/work --budget $(or $(BUDGET),480) \
 	  $(if $(BEFORE),--before $(BEFORE)) $(foreach stage,$(ONLY),--only $(stage)) $(if $(AGAIN),--again)
-gpu-day-dry: $(STAMP) ## the same plan in small on the CPU; a tiny pool really runs
-	@rm -rf build/gpu-day-dry
-	PYTHONPATH=tests:. $(PY) -m benchmarks.gpu_day --out build/gpu-day-dry/out --work build/gpu-day-dry/work --budget 1200 \
-	  --device cpu --small
+# A lent machine's Python: the core that is packed is built for it, where it is here, too.
+SHORT_PYTHON ?= python3.12
+SHORT := build/gpu/short
+gpu-short: gpu-wheels ## pack what a machine with a GPU and no network lacks, and print the two commands that show all that matters in 15 minutes; TREE=1: the tree, too
+	@$(SHORT_PYTHON) -c '' 2>/dev/null && rm -rf $(GPU_SITE) build/gpu/native && \
+	  $(MAKE) -s gpu-packages gpu-ready GPU_PYTHON=$(SHORT_PYTHON) >build/gpu/core.log 2>&1 || \
+	  echo "no core is packed, it is built there: $(SHORT_PYTHON) is not here, or see build/gpu/core.log"
+	@$(PY) -m benchmarks.gpu_day.short pack --into $(SHORT) --wheels build/gpu/wheels \
+	  $$([ ! -e $(GPU_SITE)/.built ] || echo --site $(GPU_SITE)) $(if $(TREE),--tree)
+# BARE=1: with the packages of the lent machine instead of .venv's, made once, 5 GB.
+BARE_PYTHON := $(CACHE)/bare-$(shell sha256sum < benchmarks/gpu_day/bare.lock | cut -c1-16)
+$(BARE_PYTHON)/.installed: | $(BIN)/uv
+	@rm -rf $(BARE_PYTHON)
+	$(BIN)/uv venv --quiet --python $(SHORT_PYTHON) $(BARE_PYTHON)
+	$(BIN)/uv pip install --quiet --python $(BARE_PYTHON)/bin/python --no-deps --require-hashes -r benchmarks/gpu_day/bare.lock
+	@touch $@
+gpu-short-dry: $(STAMP) $(if $(BARE),gpu-short $(BARE_PYTHON)/.installed) ## both commands in small, from packing to report, on a CPU and without a network; then the rest of the plan
+	@bash benchmarks/gpu_day/dry.sh $(if $(BARE),$(BARE_PYTHON)/bin/python build/gpu/wheels $(GPU_SITE),$(abspath $(PY)))
 gpu-wheels: $(STAMP) ## build/gpu/wheels: what such a machine's Python lacks, in pieces of PIECE MiB
 	$(PY) -m benchmarks.gpu_day.packages collect --into build/gpu/wheels --piece $(or $(PIECE),48) $(if $(HAVE),--have $(HAVE))
 gpu-packages: ## there: install the pieces that were carried (GPU_PYTHON=python3)

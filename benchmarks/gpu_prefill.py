@@ -1,7 +1,8 @@
 """Prefill of a random 8B beside the dense peak that a large product reaches in the same run.
 
-`--sweep`: prompts of 512 to 32,768 tokens by chunks of 512 to 8192. Operations: two for each weight of a layer and
-token, and the lower half of attention's scores and sums; the host's planning counts, as the clock is the host's.
+Before it prompts of many lengths, each for the first time. `--sweep`: prompts of 512 to 32,768 tokens by chunks of 512
+to 8192. Operations: two for each weight of a layer and token, and the lower half of attention's scores and sums; the
+host's planning counts, as the clock is the host's.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from aegaeon_sidecar.sampling import SamplerState
 
 BAR_PROMPT, BAR_CHUNK = 8192, 8192
 SWEEP_PROMPTS, SWEEP_CHUNKS = (512, 2048, 8192, 32768), (512, 2048, 8192)
+FIRST_LENGTHS, _SMALL_FIRST_LENGTHS = range(1031, 2048, 61), range(33, 60, 7)
 _SMALL_PROMPTS, _SMALL_CHUNKS = (32, 128), (32, 64)
 
 
@@ -40,6 +42,24 @@ def prefill_s(model: Placed, prompt: int, chunk: int, rounds: int) -> float:
     return seconds
 
 
+def first_uses(model: Placed, lengths: range) -> Row:
+    """Prompts of lengths that were not met before, beside the same again: what is planned or compiled by length."""
+    table = model.blocks.allocate(-(-lengths[-1] // 16), 2**30)
+
+    def seconds() -> list[float]:
+        return [
+            median_s(lambda n=n: model.backend.step(MODEL, [StepInput([5] * n, 0, table, SamplerState())]), 1)
+            for n in lengths
+        ]
+
+    first, again = sum(seconds()), sum(seconds())
+    model.blocks.release(table)
+    figure = (
+        f"{len(lengths)} prompts of {lengths[0]} to {lengths[-1]} tokens, each length for the first time (limit: again)"
+    )
+    return Row(figure, first * 1e3, "ms", again * 1e3, "<=", 1.3)
+
+
 def operations(spec: DecoderSpec, prompt: int) -> float:
     """Of one prompt: products with the layers' weights, and causal attention (scores and sums over the lower half)."""
     layers = sum(a[0] * a[1] for name, a in tensor_shapes(spec).items() if ".layers." in name and len(a) == 2)
@@ -56,6 +76,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with placed(bench, folder, bench.shape(EIGHT_B), max(prompts) + 16) as model:
+            bench.figures.add(first_uses(model, bench.sized(FIRST_LENGTHS, _SMALL_FIRST_LENGTHS)))
             _run(bench, model, read_spec(folder), peak, prompts, chunks)
     return bench.status
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +30,7 @@ from aegaeon_sidecar.models.placement import Layout
 Size = TypeVar("Size")
 SLAB_BYTES = 32 << 20
 GB = 1e9
+_CYCLES_PER_MS = 1.7e6  # of a multiprocessor's clock
 MODEL = "model"
 """the name under which `placed` registers one"""
 # Llama-2-7B's config.json, with the context cut to what the benchmarks use.
@@ -154,10 +156,19 @@ def placed(bench: Bench, folder: Path, config: Mapping[str, Any], kv_tokens: int
             used.close()
 
 
-def median_s(action: Callable[[], object], rounds: int = 7) -> float:
-    """Seconds on the host clock, the device idle before and after."""
+def busy(device: str, milliseconds: float) -> Callable[[], None]:
+    """A kernel of about so long begins to run; what waits for it. On a CPU there is none."""
+    if device == "cpu" or not milliseconds:
+        return lambda: None
+    torch.cuda.synchronize(device)
+    torch.cuda._sleep(int(milliseconds * _CYCLES_PER_MS))
+    return partial(torch.cuda.synchronize, device)
+
+
+def median_s(action: Callable[[], object], rounds: int = 7, *, waits: bool = True) -> float:
+    """Seconds on the host clock. `waits`: for an idle device, before and after."""
     times = []
-    idle = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    idle = torch.cuda.synchronize if waits and torch.cuda.is_available() else lambda: None
     for _ in range(rounds):
         idle()
         begin = time.perf_counter()

@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 from typing import IO
 
-from benchmarks.gpu_day.plan import SKIPPED, Stage, python, root, stages
+from benchmarks.gpu_day.plan import SKIPPED, Stage, chosen, python, root, stages
 from benchmarks.gpu_day.state import Outcome, State
-from benchmarks.gpu_day.summary import write_summary
-from benchmarks.gpu_day.where import add_where, read_where
+from benchmarks.gpu_day.summary import read_figures, write_summary
+from benchmarks.gpu_day.where import Where, add_where, read_where
 from benchmarks.report import BARS_MISSED
 
 NOT_ALL = 75
@@ -34,15 +34,14 @@ def main() -> int:
     if arguments.before is not None:
         _take_over(arguments.before, where.out)
     state, ends = State(where.out / "state.json"), time.monotonic() + arguments.budget
-    chosen = [s for s in stages(where) if not arguments.only or s.name in arguments.only]
-    for stage in chosen:
+    for stage in chosen(stages(where), arguments.only):
         if state.is_over(stage.name, arguments.again):
             continue
         left_s = ends - time.monotonic()
         if left_s < max(stage.usual_s, _LEAST_S):
             print(f"{stage.name}: {left_s:.0f} s left, it needs {stage.usual_s:.0f}; the next call begins here")
             return NOT_ALL
-        _run(stage, state, min(stage.limit_s, left_s - _GRACE_S), where.out / "day.log")
+        _run(stage, state, min(stage.limit_s, left_s - _GRACE_S), where)
         write_summary(where, state)
     print((where.out / "report.md").read_text("utf-8") if (where.out / "report.md").exists() else "nothing ran")
     wrong = [n for n, outcome in state.outcomes().items() if outcome in ("failed", "timed out", "running")]
@@ -54,7 +53,7 @@ def _arguments() -> argparse.Namespace:
     add_where(parser)
     parser.add_argument("--before", type=Path, help="an earlier call's --out, from a machine that is gone")
     parser.add_argument("--budget", type=float, default=480.0, help="seconds of this call")
-    parser.add_argument("--only", action="append", help="this stage; repeatable")
+    parser.add_argument("--only", action="append", help="this stage; repeatable, in this order")
     parser.add_argument("--again", action="store_true", help="also stages that failed")
     return parser.parse_args()
 
@@ -66,11 +65,11 @@ def _take_over(before: Path, out: Path) -> None:
             shutil.copyfile(file, out / file.name)
 
 
-def _run(stage: Stage, state: State, limit_s: float, log: Path) -> None:
-    """To its end or its limit; what it prints goes to the log and here."""
+def _run(stage: Stage, state: State, limit_s: float, where: Where) -> None:
+    """To its end or its limit; what it prints goes to the log and here. One that adds no figure has failed."""
     print(f"\n==== {stage.name} (at most {limit_s:.0f} s)", flush=True)
     state.begin(stage.name)
-    began = time.monotonic()
+    began, figures = time.monotonic(), len(read_figures(where))
     process = subprocess.Popen(
         python(stage),
         cwd=root(),
@@ -81,10 +80,13 @@ def _run(stage: Stage, state: State, limit_s: float, log: Path) -> None:
         start_new_session=True,  # so that all of it can be ended
     )
     assert process.stdout is not None
-    reader = threading.Thread(target=_copy, args=(process.stdout, log, stage.name))
+    reader = threading.Thread(target=_copy, args=(process.stdout, where.out / "day.log", stage.name))
     reader.start()
     outcome = _wait(process, limit_s)
     reader.join(_GRACE_S)
+    if outcome in ("finished", "bars missed") and len(read_figures(where)) == figures:
+        outcome = "failed"
+        print(f"{stage.name} added no figure", flush=True)
     state.end(stage.name, outcome, time.monotonic() - began)
     print(f"==== {stage.name}: {outcome} after {time.monotonic() - began:.1f} s", flush=True)
 

@@ -16,6 +16,7 @@ Roles = Literal["unified", "split"]
 POLICIES: dict[Roles, str] = {"unified": "slack", "split": "paper"}
 _NAME = "gpu-day"
 _MODEL_CACHE, _HOST_KV, _SPARE = 46 << 30, 4 << 30, 8 << 30
+_LEAST_CACHE = 1 << 30  # models beyond it are read from disk at every load
 _MEMORY = {  # an 8B in bfloat16 has 16.1 GB of weights; two engines fit in 80 GB, with what is outside slabs
     "deviceBytes": "34Gi", "slabSize": "32Mi", "hostKv": _HOST_KV, "outsideSlabs": "3Gi",
 }  # fmt: skip
@@ -48,9 +49,18 @@ def gpu_pool(where: Where, roles: Roles) -> dict[str, Any]:
 
 
 def _model_cache(engines: int) -> int:
-    """Bytes for all three models, or what the machine's memory allows: the others are then read from disk."""
+    """Bytes for all three models, or what the machine's memory allows: the others are then read from disk.
+
+    Raises SystemExit where not even _LEAST_CACHE is left.
+    """
     machine = look(Path("/dev/shm"))
     free = min(machine.shared_memory_free, machine.memory_free - _SPARE) - engines * _HOST_KV
+    if free < _LEAST_CACHE:
+        shared, memory = machine.shared_memory_free >> 30, machine.memory_free >> 30
+        raise SystemExit(
+            f"/dev/shm has {shared} GiB free and memory {memory}: {engines} engines need {engines * _HOST_KV >> 30} "
+            f"GiB for KV beside a host cache of {_LEAST_CACHE >> 30}; as root: mount -o remount,size=80G /dev/shm"
+        )
     if free < _MODEL_CACHE:
         print(f"/dev/shm and memory leave {free / 2**30:.1f} GiB for the host cache, not 46; mount -o remount,size=80G")
     return min(_MODEL_CACHE, free)

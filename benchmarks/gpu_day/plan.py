@@ -1,4 +1,5 @@
-"""The stages in their order: the first ten minutes are worth most, so what has bars comes first, sweeps last.
+"""The stages in their order: what the most depends on comes first. The claims (tokens, switches, the simulator's
+prediction) before what they rest on is measured by itself, sweeps last.
 
 A stage is a process: what breaks it, a fault of the driver included, ends no other. Each has a limit in seconds.
 """
@@ -6,6 +7,7 @@ A stage is a process: what breaks it, a fault of the driver included, ends no ot
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,19 +33,21 @@ class Stage:
 def stages(where: Where) -> tuple[Stage, ...]:
     """All of them."""
     return (
+        _of(where, "assumptions", 100, 45),
         _of(where, "probes", 60, 20),
-        _tests(where),
-        _bench(where, "copies", 60, 30),
         _bench(where, "switch", 90, 40),
         _bench(where, "decode", 120, 60),
+        _of(where, "models", 150, 60, "make_models"),
+        _of(where, "pool", 240, 150, "pool", "--roles", "unified"),
+        _of(where, "verify", 240, 90, "verify", "--of", "pool"),
+        _of(where, "calibrate", 150, 60),
+        _of(where, "simulate", 60, 15),
+        _tests(where),
+        _bench(where, "copies", 60, 30),
         _bench(where, "prefill", 90, 40),
         _bench(where, "draws", 60, 30),
-        _of(where, "models", 150, 60, "make_models"),
-        _of(where, "calibrate", 150, 60),
-        _of(where, "pool", 240, 150, "pool", "--roles", "unified"),
         _of(where, "roles", 240, 150, "pool", "--roles", "split"),
-        _of(where, "verify", 240, 90),
-        _of(where, "simulate", 60, 15),
+        _of(where, "verify-roles", 240, 90, "verify", "--of", "roles"),
         _bench(where, "engine", 120, 60),
         _bench(where, "attention", 120, 60),
         _bench(where, "load", 90, 30),
@@ -51,6 +55,16 @@ def stages(where: Where) -> tuple[Stage, ...]:
         _bench(where, "prefill-sweep", 240, 90, "prefill", "--sweep"),
         _of(where, "sanitizer", 300, 120),
     )
+
+
+def chosen(plan: Sequence[Stage], names: Sequence[str] | None) -> list[Stage]:
+    """The stages of these names, in this order; None: all. Raises ValueError for a name that the plan has not."""
+    if names is None:
+        return list(plan)
+    by_name = {stage.name: stage for stage in plan}
+    if unknown := [name for name in names if name not in by_name]:
+        raise ValueError(f"no stage is called {', '.join(unknown)}; there are {', '.join(by_name)}")
+    return [by_name[name] for name in names]
 
 
 def _of(where: Where, name: str, limit_s: float, usual_s: float, module: str = "", *more: str) -> Stage:

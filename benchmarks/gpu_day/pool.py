@@ -14,7 +14,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from aegaeon_simulator.devices import read_device
 from aegaeon_simulator.workload import Arrival, Workload
 
 DELAY_S = 0.0005  # from scheduler to engine, one way
+_PRINTED_LINES, _KEPT_BYTES = 50, 24 << 20
 _SLO = Slo(2.0, 0.1)  # to begin with, and where no device file is there to choose another by
 
 
@@ -74,7 +76,8 @@ async def _serve(where: Where, figures: Figures, name: str, roles: Roles, scratc
     shared = ("--share-gpu",) if where.device != "cpu" else ()
     record = scratch / "events.jsonl"
     began = time.monotonic()
-    async with Stack(scratch, where.models, free_port(), record, shared) as stack:
+    stack = Stack(scratch, where.models, free_port(), record, shared)
+    async with _log_kept(stack, where), stack:
         figures.add(Row("pool ready", time.monotonic() - began, "s"))
         alone = await probe(stack.state.url, NAMES, 2)
         figures.add(*_alone_rows(alone))
@@ -84,7 +87,6 @@ async def _serve(where: Where, figures: Figures, name: str, roles: Roles, scratc
         before = await read_status(stack.state.scheduler)
         replies = await replay(stack.state.url, NAMES, workload)
         after = await read_status(stack.state.scheduler)
-        _keep_log(stack, where, name)
     figures.add(*_reply_rows(workload, replies, slo))
     changed = sum(e.switches for e in after.instances) - sum(e.switches for e in before.instances)
     waited = sum(e.switch_s for e in after.instances) - sum(e.switch_s for e in before.instances)
@@ -112,8 +114,17 @@ async def _apply(stack: Stack, manifests: Path) -> None:
         raise RuntimeError(f"aegaeon apply ended with status {status}")
 
 
-def _keep_log(stack: Stack, where: Where, name: str) -> None:
-    (where.work / f"{name}.log").write_text(stack.log(), "utf-8")
+@asynccontextmanager
+async def _log_kept(stack: Stack, where: Where) -> AsyncIterator[None]:
+    """What the pool's processes printed joins pools.log.gz, however it ends; of a failure the end is printed."""
+    try:
+        yield
+    except BaseException:
+        print("\n".join(stack.log().splitlines()[-_PRINTED_LINES:]), flush=True)
+        raise
+    finally:
+        with gzip.open(where.out / "pools.log.gz", "ab") as kept:
+            kept.write(stack.log().encode()[-_KEPT_BYTES:])
 
 
 def _keep_events(record: Path, where: Where, name: str) -> None:

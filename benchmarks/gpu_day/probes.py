@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from benchmarks.gpu_day.driver import ATTRIBUTES, Driver, DriverError
 from benchmarks.gpu_day.stage import begin, parser_of, status
+from benchmarks.gpu_day.where import Where
 from benchmarks.gpu_rig import median_s
 from benchmarks.report import Figures, Row
 
@@ -20,13 +21,18 @@ _GB = 1e9
 
 def main() -> int:
     where, figures = begin("probes", parser_of(__doc__).parse_args())
-    library = "libcuda.so.1" if where.device != "cpu" else _double(where.work)
-    driver = Driver(library, int(where.device.partition(":")[2] or 0))
+    driver = open_driver(where)
     _attributes(figures, driver)
     _locks(figures, driver, where.work, 1 << 20 if where.small else 1 << 30)
     for name, bytes_per_s in link(where.device, 1 << 24 if where.small else 1 << 30):
         figures.add(Row(name, bytes_per_s / _GB, "GB/s"))
     return status(figures, where.small)
+
+
+def open_driver(where: Where) -> Driver:
+    """The device's; for a CPU the tests' double."""
+    library = "libcuda.so.1" if where.device != "cpu" else _double(where.work)
+    return Driver(library, int(where.device.partition(":")[2] or 0))
 
 
 def _double(folder: Path) -> str:

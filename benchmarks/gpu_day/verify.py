@@ -45,26 +45,24 @@ class Counts:
 
 
 def main() -> int:
-    where, figures = begin("verify", parser_of(__doc__).parse_args())
+    parser = parser_of(__doc__)
+    parser.add_argument("--of", choices=("pool", "roles"), required=True, help="the stage whose answers it looks at")
+    arguments = parser.parse_args()
+    where, figures = begin(f"verify of {arguments.of}", arguments)
     disable_progress_bar()
-    found = [name for name in ("pool", "roles") if where.replies(name).exists()]
-    if not found:
-        print("neither pool left answers")
+    if not where.replies(arguments.of).exists():
+        print(f"{arguments.of} left no answers")
         return 1
-    answers = {name: read_answers(where.replies(name)) for name in found}
-    counts = dict.fromkeys(answers, Counts())
-    for number, model in enumerate(next(iter(answers.values())).workload.names):
-        samples = {name: list(_sample(each, number)) for name, each in answers.items()}
-        for name, each in _of_model(where, where.models / model, samples).items():
-            counts[name] += each
-    for name, each in counts.items():
-        figures.add(
-            Row(f"{name}: positions compared", each.identical + each.ties + each.different, "tokens"),
-            Row(f"{name}: ties within rounding", each.ties, "tokens"),
-            Row(f"{name}: tokens that differ", each.different, "tokens", 0, "<="),
-            Row(f"{name}: the worst token's logit below the largest", each.worst, "(logit)"),
-            Row(f"{name}: rounding moves a logit by at most", each.noise, "(logit)"),
-        )
+    answers, found = read_answers(where.replies(arguments.of)), Counts()
+    for number, model in enumerate(answers.workload.names):
+        found += _of_model(where, where.models / model, list(_sample(answers, number)))
+    figures.add(
+        Row("positions compared", found.identical + found.ties + found.different, "tokens"),
+        Row("ties within rounding", found.ties, "tokens"),
+        Row("tokens that differ", found.different, "tokens", 0, "<="),
+        Row("the worst token's logit below the largest", found.worst, "(logit)"),
+        Row("rounding moves a logit by at most", found.noise, "(logit)"),
+    )
     return status(figures, where.small)
 
 
@@ -77,23 +75,19 @@ def _sample(answers: Answers, model: int) -> Iterator[tuple[list[int], list[int]
             yield prompt_of(index, answers.workload.arrivals[index].input_tokens), tokens
 
 
-def _of_model(
-    where: Where, directory: Path, samples: dict[str, list[tuple[list[int], list[int]]]]
-) -> dict[str, Counts]:
-    """In the engine's dtype first, then in float32, one at a time on the device."""
+def _of_model(where: Where, directory: Path, samples: Sequence[tuple[list[int], list[int]]]) -> Counts:
+    """Of prompts with their outputs: in the engine's dtype first, then in float32, one at a time on the device."""
     dtype = getattr(torch, shape_of(where.small).fields["dtype"])
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype)
     model = model.train(False).to(torch.device(where.device))
-    flat = [sample for each in samples.values() for sample in each]
-    own = [_logits(model, *sample) for sample in flat] if dtype is not torch.float32 else None
+    own = [_logits(model, *sample) for sample in samples] if dtype is not torch.float32 else None
     model = model.float()
-    counts = []
-    for number, (prompt, output) in enumerate(flat):
+    counts = Counts()
+    for number, (prompt, output) in enumerate(samples):
         logits = _logits(model, prompt, output)
         noise = torch.full((len(output),), TIE / 2) if own is None else (own[number] - logits).abs().amax(dim=1)
-        counts.append(_compare(logits, output, noise))
-    results = iter(counts)
-    return {name: sum((next(results) for _ in each), Counts()) for name, each in samples.items()}
+        counts += _compare(logits, output, noise)
+    return counts
 
 
 def _logits(model: PreTrainedModel, prompt: Sequence[int], output: Sequence[int]) -> Tensor:

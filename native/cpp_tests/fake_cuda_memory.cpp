@@ -185,6 +185,17 @@ Result cuMemUnmap(DevicePtr address, std::size_t bytes) {
   return kSuccess;
 }
 
+// Of what the tests ask: CU_POINTER_ATTRIBUTE_DEVICE_POINTER. "If there exists no device pointer value through which
+// kernels running in the current context may access ptr, then CUDA_ERROR_INVALID_VALUE is returned" (cuda.h).
+Result cuPointerGetAttribute(void* value, int attribute, DevicePtr address) {
+  ENTER_WITH_CONTEXT();
+  if (attribute != kPointerDevicePointer) return kInvalidValue;
+  const std::scoped_lock lock(world().mutex);
+  if (!may_use(contexts.back()->device, address, 1)) return kInvalidValue;
+  *static_cast<DevicePtr*>(value) = address;
+  return kSuccess;
+}
+
 Result cuMemHostRegister_v2(void* base, std::size_t bytes, unsigned flags) {
   ENTER_WITH_CONTEXT();
   World& w = world();

@@ -29,6 +29,7 @@ namespace fake_cuda {
 
 using namespace aegaeon::cuda;
 
+constexpr int kPointerDevicePointer = 3;  // of CUpointer_attribute
 constexpr Result kInvalidValue = 1, kInvalidDevice = 101, kInvalidContext = 201, kInvalidHandle = 400;
 constexpr Result kIllegalAddress = 700, kLockedAlready = 712, kNotLocked = 713, kNotSupported = 801;
 constexpr std::size_t kTotal = std::size_t{1} << 30;

@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from aegaeon_sidecar.backends import StepInput
-from aegaeon_sidecar.backends.torch.attention import piece_bias
+from aegaeon_sidecar.backends.torch.attention import piece_bias, prepare, shares_key_heads
 from aegaeon_sidecar.backends.torch.step_layout import LayoutBuilder, Piece
 from aegaeon_sidecar.models.layout import KvShape
 
@@ -84,6 +84,41 @@ def test_on_a_gpu_a_chunk_without_a_window_needs_no_mask() -> None:
     bias: Any = piece_bias(piece(512, 512), None, OnGpu())  # type: ignore[arg-type]  # its device is asked for alone
     assert (bias.variant.name, bias.seq_len_q, bias.seq_len_kv) == ("LOWER_RIGHT", 512, 1024)
     assert piece_bias(piece(0, 512), None, OnGpu()) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("start", [0, 48])
+def test_a_gpu_in_16_bits_reads_each_key_head_once(start: int) -> None:
+    """Where FlashAttention takes the chunk, whose answer is then that of keys repeated for their query heads."""
+
+    class OnGpu:
+        is_cuda = True
+        dtype = torch.bfloat16
+
+    bias = piece_bias(piece(start, 16), None, OnGpu())  # type: ignore[arg-type]  # its device is asked for alone
+    mask = piece_bias(piece(start, 16), 8, torch.empty(0))
+    assert shares_key_heads(OnGpu(), bias)  # type: ignore[arg-type]
+    assert not shares_key_heads(OnGpu(), mask)  # type: ignore[arg-type]
+    assert not shares_key_heads(torch.empty(0), bias)
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(2, heads, 16 + at, 16, generator=generator) for heads, at in ((4, 0), (1, start)))
+    causal: Any = {"is_causal": True} if bias is None else {"attn_mask": bias}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says why a CPU has none of these kernels
+        repeated, shared = (
+            scaled_dot_product_attention(q, keys, keys, enable_gqa=gqa, **causal)
+            for keys, gqa in ((k.expand(2, 4, -1, -1), False), (k, True))
+        )
+    torch.testing.assert_close(shared, repeated)
+
+
+def test_on_a_gpu_one_library_computes_all_chunks() -> None:
+    """cuDNN, which torch prefers on Hopper, would compute first chunks alone, and plan for each length of a prompt."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        prepare(torch.device("cuda"))
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def test_a_long_chunk_and_a_short_one_share_a_step(rig: Any, tiny_models: dict[str, Any]) -> None:

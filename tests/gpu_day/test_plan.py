@@ -8,10 +8,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from benchmarks.gpu_day import __main__ as runner
-from benchmarks.gpu_day.plan import Stage, stages
+from benchmarks.gpu_day import manifests
+from benchmarks.gpu_day.plan import Stage, chosen, stages
+from benchmarks.gpu_day.short import FIRST, SECOND
 from benchmarks.gpu_day.state import State
 from benchmarks.gpu_day.where import Where
 from benchmarks.report import Figures, Row
@@ -20,8 +23,12 @@ Run = Callable[..., int]
 WHERE = Where(Path("out"), Path("work"), "cuda:0", small=False)
 
 
+FIGURE = "import os; open(os.environ['FIGURES'], 'a').write('{}' + chr(10)); "
+
+
 def stage(name: str, code: str, limit_s: float = 20.0, usual_s: float = 0.0) -> Stage:
-    return Stage(name, ("-c", code), limit_s, usual_s)
+    """Adds an empty figure, then runs the code."""
+    return Stage(name, ("-c", FIGURE + code), limit_s, usual_s)
 
 
 @pytest.fixture
@@ -31,6 +38,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     def call(*plan: Stage, **options: str) -> int:
         given = [part for name, value in options.items() for part in (f"--{name}", value) if part]
         monkeypatch.setattr(runner, "stages", lambda where: plan)
+        monkeypatch.setattr(runner, "write_summary", lambda where, state: None)
+        monkeypatch.setenv("FIGURES", str(tmp_path / "out" / "figures.jsonl"))
         monkeypatch.setattr(sys, "argv", ["gpu_day", "--out", str(tmp_path / "out"), "--work", str(tmp_path), *given])
         return runner.main()
 
@@ -53,6 +62,19 @@ def test_each_exit_status_has_its_outcome_and_a_failure_ends_no_other_stage(run:
     plan = [stage(f"exit-{code}", f"raise SystemExit({code})") for code in (1, 0, 3, 4)]
     assert run(*plan) == 1
     assert list(outcomes(tmp_path).values()) == ["failed", "finished", "bars missed", "skipped"]
+
+
+def test_a_stage_that_adds_no_figure_has_failed(run: Run, tmp_path: Path) -> None:
+    assert run(Stage("silent", ("-c", "pass"), 20.0, 0.0), stage("good", "pass")) == 1
+    assert outcomes(tmp_path) == {"silent": "failed", "good": "finished"}
+
+
+def test_stages_run_in_the_order_in_which_they_are_named(tmp_path: Path) -> None:
+    plan = stages(WHERE)
+    assert [one.name for one in chosen(plan, ["pool", "probes"])] == ["pool", "probes"]
+    assert chosen(plan, None) == list(plan)
+    with pytest.raises(ValueError, match="no stage is called pools; there are assumptions, probes,"):
+        chosen(plan, ["pools"])
 
 
 def test_a_later_call_runs_what_is_not_over_and_failed_stages_only_when_asked(run: Run, tmp_path: Path) -> None:
@@ -114,11 +136,26 @@ def test_every_figure_is_in_the_file_before_the_next_is_measured(tmp_path: Path)
     assert not figures.hold
 
 
-def test_every_stage_fits_in_a_call_and_the_headline_figures_in_the_first_ten_minutes() -> None:
+def test_the_plan_reaches_the_prediction_before_anything_else_in_two_calls() -> None:
+    """Of fifteen minutes with the machine's start, packages and the first import of torch: 575 s and 190 s."""
     plan = stages(WHERE)
     assert len({s.name for s in plan}) == len(plan)
     assert all(s.usual_s <= s.limit_s < 9 * 60 for s in plan)
     usual = {s.name: s.usual_s for s in plan}
-    first = sum(usual[name] for name in list(usual)[: list(usual).index("pool") + 1])
-    assert first <= 600
+    assert sum(usual[name] for name in FIRST) <= 575 - 60
+    assert sum(usual[name] for name in SECOND[:2]) <= 190
+    assert list(usual)[: len(FIRST) + 2] == [*FIRST, *SECOND[:2]]
     assert all(s.usual_s == 0 for s in stages(replace(WHERE, small=True)))
+
+
+def test_a_machine_with_little_shared_memory_ends_the_stage_with_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host cache of less than nothing would be refused as a manifest."""
+    for shared, free, engines, wanted in ((80, 100, 1, 46), (8, 100, 1, 4), (20, 22, 2, 6)):
+        machine = SimpleNamespace(shared_memory_free=shared << 30, memory_free=free << 30)
+        monkeypatch.setattr(manifests, "look", lambda folder, machine=machine: machine)
+        assert manifests._model_cache(engines) == wanted << 30
+    monkeypatch.setattr(
+        manifests, "look", lambda folder: SimpleNamespace(shared_memory_free=8 << 30, memory_free=14 << 30)
+    )
+    with pytest.raises(SystemExit, match=r"2 engines need 8 GiB for KV .* mount -o remount,size=80G /dev/shm"):
+        manifests._model_cache(2)

@@ -53,11 +53,11 @@ def test_tokens_of_the_engines_dtype_pass_and_a_wrong_one_is_counted(
     prompt = prompt_of(0, LENGTH)
     right = greedy(folder / "one", prompt)
     wrong = [*right[:-1], (right[-1] + 7) % 2048]
-    counts = verify._of_model(where, folder / "one", {"right": [(prompt, right)], "wrong": [(prompt, wrong)]})
-    assert counts["right"].different == 0
-    assert counts["right"].identical + counts["right"].ties == OUTPUT
-    assert counts["right"].noise > 0
-    assert counts["wrong"].different == 1
+    good, bad = (verify._of_model(where, folder / "one", [(prompt, output)]) for output in (right, wrong))
+    assert good.different == 0
+    assert good.identical + good.ties == OUTPUT
+    assert good.noise > 0
+    assert bad.different == 1
 
 
 def test_answers_are_read_as_they_were_written(tmp_path: Path) -> None:

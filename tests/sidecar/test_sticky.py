@@ -42,6 +42,9 @@ class OfAccelerator(torch.AcceleratorError):
 STICKY = [
     NativeError("cuMemcpyAsync: an illegal memory access was encountered (CUDA error 700)"),
     NativeError("cuStreamSynchronize: unknown error (CUDA error 214)"),
+    NativeError("cuMemMap: CUDA-capable device(s) is/are busy or unavailable (CUDA error 46)"),
+    NativeError("cuEventSynchronize: tensor memory not completely freed (CUDA error 721)"),
+    torch.AcceleratorError("CUDA error: unknown error"),
     OfAccelerator("CUDA error: whatever it says"),
     torch.AcceleratorError("CUDA error: device-side assert triggered\nCompile with TORCH_USE_CUDA_DSA"),
     RuntimeError("Triton Error [CUDA]: misaligned address"),

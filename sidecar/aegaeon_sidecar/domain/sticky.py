@@ -13,6 +13,7 @@ from aegaeon_sidecar.domain.errors import DeviceLostError
 
 # Of cuda.h and driver_types.h, which have one number for each of these, and what cudaGetErrorString says.
 STICKY = {
+    46: "CUDA-capable device(s) is/are busy or unavailable",
     214: "uncorrectable ECC error encountered",
     220: "uncorrectable NVLink error detected during the execution",
     226: "Invalid access of peer GPU memory over nvlink or a hardware error",
@@ -26,6 +27,8 @@ STICKY = {
     717: "operation not supported on global/shared address space",
     718: "invalid program counter",
     719: "unspecified launch failure",
+    721: "tensor memory not completely freed",
+    999: "unknown error",
 }
 _NUMBER = re.compile(r"\(CUDA error (\d+)\)")
 

@@ -21,12 +21,19 @@ if TYPE_CHECKING:
 
     Bias = Tensor | CausalBias | None
 
+_HALVES = (torch.float16, torch.bfloat16)
+
 
 def prepare(device: torch.device) -> None:
-    """Import what only prompts on a GPU need, before the first of them: it brings torch.compile, whose import takes a
-    second."""
+    """Settings of the process for prompts on a GPU, before the first of them.
+
+    FlashAttention computes every chunk. On Hopper torch prefers cuDNN for some, which plans anew for each length of a
+    prompt, while all streams of the engine wait, keeps each plan, and adds up in another order than the chunks that
+    it does not take. What the chunks need brings torch.compile, whose import takes a second.
+    """
     if device.type == "cuda":
         importlib.import_module("torch.nn.attention.bias")
+        torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 class Attention(Protocol):
@@ -76,7 +83,7 @@ class Gathered:
         gathered = self._gathered(group.reads + 2 * layer, 1, shape)
         keys, values = gathered[:, 0].transpose(1, 2).unsqueeze(2).unbind(0)
         split = rows.reshape(len(rows), shape[0], -1, shape[1]).permute(1, 2, 0, 3)
-        seen = [_piece(piece, self._bias(group, piece, window), split, keys, values) for piece in group.pieces]
+        seen = [attend_piece(piece, self._bias(group, piece, window), split, keys, values) for piece in group.pieces]
         out = seen[0] if len(seen) == 1 else torch.cat(seen, dim=2)
         return out.permute(2, 0, 1, 3).reshape(len(rows), -1)
 
@@ -113,18 +120,24 @@ def piece_bias(piece: Piece, window: Window, like: Tensor) -> Bias:
     return mask.masked_fill_((back < 0) | (back >= reach), float("-inf"))
 
 
-def _piece(piece: Piece, bias: Bias, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+def attend_piece(piece: Piece, bias: Bias, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """[kv_heads, heads of each, queries of the piece, head_dim]. `queries`: of the chunk, of the same form; `keys`,
     `values`: [kv_heads, 1, tokens, head_dim]."""
     mine = queries[:, :, piece.first : piece.first + piece.queries]
     if piece.before or piece.after:
         mine = pad(mine, (0, 0, piece.before, piece.after))
-    wide = (mine.shape[0], mine.shape[1], piece.context, mine.shape[3])
+    keys, values = keys[:, :, : piece.context], values[:, :, : piece.context]
+    shares_keys = shares_key_heads(mine, bias)
+    if not shares_keys:
+        wide = (mine.shape[0], mine.shape[1], piece.context, mine.shape[3])
+        keys, values = keys.expand(wide), values.expand(wide)
     out = scaled_dot_product_attention(
-        mine,
-        keys[:, :, : piece.context].expand(wide),
-        values[:, :, : piece.context].expand(wide),
-        attn_mask=bias,
-        is_causal=bias is None,
+        mine, keys, values, attn_mask=bias, is_causal=bias is None, enable_gqa=shares_keys
     )
     return out[:, :, piece.before : piece.before + piece.queries]
+
+
+def shares_key_heads(queries: Tensor, bias: Bias) -> bool:
+    """Whether the library reads a key head once for all of its query heads: FlashAttention does, which takes 16 bits
+    and no mask but a causal one. Other kernels are given each key head as often as it has query heads."""
+    return queries.is_cuda and queries.dtype in _HALVES and type(bias) is not Tensor  # a CausalBias is one, too

@@ -3,6 +3,10 @@
 Fit for CUDA graphs: lengths and block tables are read on the device. A sequence's context is cut into pieces by its own
 length, and their results are joined in order, so that no sum depends on the rest of the batch (flash-decoding, split by
 position). Checked on a CPU by Triton's interpreter.
+
+The blocks are passed by address: Triton's launcher refuses a pointer into unmapped memory, and the first slab of a KV
+range may be unmapped while blocks behind it are in use. Integers that differ between passes and layers are not
+specialised, or each kernel would be compiled anew, for seconds, when a context first crosses a power of two.
 """
 
 from __future__ import annotations
@@ -25,13 +29,13 @@ TILE_TOKENS = 64
 LEAST_ROWS = 16  # the matrix units' smallest tile
 
 
-@triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
+@triton.jit(do_not_specialize=("table_width", "layer"))  # type: ignore[untyped-decorator]  # triton has no annotations
 def _write(  # type: ignore[no-untyped-def]  # triton reads annotations
     keys,
     key_stride,
     values,
     value_stride,
-    cache,
+    cache: tl.int64,
     tables,
     table_width,
     lengths,
@@ -47,7 +51,8 @@ def _write(  # type: ignore[no-untyped-def]  # triton reads annotations
     if length > 0:
         position = length - 1
         block = tl.load(tables + row * table_width + position // slots).to(tl.int64)
-        at = cache + (block * layers + layer) * (2 * slots * width) + (position % slots) * width
+        blocks = cache.to(tl.pointer_type(keys.dtype.element_ty))
+        at = blocks + (block * layers + layer) * (2 * slots * width) + (position % slots) * width
         lane = tl.arange(0, wide)
         inside = lane < width
         tl.store(at + lane, tl.load(keys + row * key_stride + lane, mask=inside), mask=inside)
@@ -83,11 +88,11 @@ def _keys_at(  # type: ignore[no-untyped-def]  # triton reads annotations
     return (block * layers + layer) * (2 * slots * width) + (place % slots) * width
 
 
-@triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
+@triton.jit(do_not_specialize=("table_width", "splits", "layer", "window"))  # type: ignore[untyped-decorator]  # triton has no annotations
 def _attend_split(  # type: ignore[no-untyped-def]  # triton reads annotations
     queries,
     row_stride,
-    cache,
+    cache: tl.int64,
     tables,
     table_width,
     lengths,
@@ -115,6 +120,7 @@ def _attend_split(  # type: ignore[no-untyped-def]  # triton reads annotations
     low, end = tl.maximum(length - window, 0), tl.minimum((split + 1) * piece, length)
     begin = tl.maximum(split * piece, low // tile * tile)
     if begin < end:
+        blocks = cache.to(tl.pointer_type(queries.dtype.element_ty))
         member, lane = tl.arange(0, rows), tl.arange(0, lanes)
         real = (member < group)[:, None] & (lane < dim)[None, :]
         q_at = queries + row * row_stride + (head * group + member)[:, None] * dim + lane[None, :]
@@ -126,7 +132,7 @@ def _attend_split(  # type: ignore[no-untyped-def]  # triton reads annotations
             seen = (place >= low) & (place < end)
             held = seen[:, None] & (lane < dim)[None, :]
             at = _keys_at(tables + row * table_width, place, seen, layer, layers, slots, kv_heads * dim)
-            at = cache + at[:, None] + head * dim + lane[None, :]
+            at = blocks + at[:, None] + head * dim + lane[None, :]
             k = tl.load(at, mask=held, other=0.0)
             v = tl.load(at + slots * kv_heads * dim, mask=held, other=0.0)
             m_i, l_i, acc = _online(q, k, v, seen, scale, m_i, l_i, acc)
@@ -135,7 +141,7 @@ def _attend_split(  # type: ignore[no-untyped-def]  # triton reads annotations
         tl.store(lse + out_at, m_i + tl.log(l_i), mask=member < group)
 
 
-@triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
+@triton.jit(do_not_specialize=("splits", "window"))  # type: ignore[untyped-decorator]  # triton has no annotations
 def _join(  # type: ignore[no-untyped-def]  # triton reads annotations
     partial,
     lse,
@@ -192,7 +198,7 @@ class Paged:
         shape, (rows, heads, dim) = self.cache.shape, queries.shape
         kv_heads, reach = shape.kv_heads, 2**30 if window is None else window
         width = kv_heads * dim
-        place = (self.cache.flat, self.tables, self.tables.shape[1], self.lengths)
+        place = (self.cache.flat.data_ptr(), self.tables, self.tables.shape[1], self.lengths)
         _write[(rows,)](
             *_by_row(keys), *_by_row(values), *place, layer,
             layers=shape.layers, slots=shape.block_tokens, width=width, wide=triton.next_power_of_2(width),

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,15 @@ from aegaeon_sidecar.backends.draws import COLUMNS, NO_TOKEN
 from aegaeon_sidecar.backends.torch import paged
 
 POINTERS = {
-    "keys": "*bf16", "values": "*bf16", "cache": "*bf16", "queries": "*bf16", "out": "*bf16", "partial": "*fp32",
+    "keys": "*bf16", "values": "*bf16", "cache": "i64", "queries": "*bf16", "out": "*bf16", "partial": "*fp32",
     "lse": "*fp32", "tables": "*i32", "lengths": "*i32", "logits": "*fp32", "rules": "*fp64", "tokens": "*i64",
 }  # fmt: skip
 CONSTANTS = {
     "layers": 32, "slots": 16, "kv_heads": 8, "group": 4, "rows": 16, "dim": 128, "lanes": 128, "heads": 32,
     "width": 1024, "wide": 1024, "least": paged.SPLIT_TOKENS, "most": paged.MOST_SPLITS,
 }  # fmt: skip
+# Integers that are multiples of 16 wherever a kernel is launched: compiled for that, as Triton does it there.
+MULTIPLES = {"cache", "key_stride", "value_stride", "row_stride", "vocab"}
 OF_DRAWS = {"columns": COLUMNS, "no_token": NO_TOKEN, "last": fused_draws._LAST, "tile": fused_draws.TILE}
 OF_PAGED = {**CONSTANTS, "tile": paged.TILE_TOKENS}
 # Each kernel of Triton's, its constants and its warps.
@@ -107,11 +110,16 @@ def resources(binary: bytes) -> dict[str, int]:
 def usage_of(kernel: Any, constants: dict[str, int], warps: int, capability: int) -> Usage:
     kinds = {name: kind_of(name, constants) for name in kernel.arg_names}
     fixed = {(kernel.arg_names.index(name),): constants[name] for name in kinds if name in constants}
-    aligned = {(at,): [["tt.divisibility", 16]] for at, kind in enumerate(kinds.values()) if kind.startswith("*")}
+    aligned = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in aligned_arguments(kinds)}
     source = ASTSource(kernel, kinds, fixed, aligned)
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
     of = resources(compiled.asm["cubin"])
     return Usage(kernel.__name__, capability, of["REG"], of["STACK"] + of["LOCAL"], compiled.metadata.shared, warps)
+
+
+def aligned_arguments(names: Iterable[str]) -> set[str]:
+    """Pointers, and MULTIPLES."""
+    return {name for name in names if POINTERS.get(name, "").startswith("*") or name in MULTIPLES}
 
 
 def kind_of(name: str, constants: dict[str, int]) -> str:

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# The plan in two calls on a machine that is lent for fifteen minutes and has no network: `bash short.sh first`, and at
+# once after it `bash short.sh second`. OUT: the folder of the results, empty at the begin of each call, of which eight
+# files come back. Runs in the folder that `make gpu-short` packed, or unpacks the tree that was packed beside it.
+# LIMIT: seconds of the call; WORK: models and scratch; MORE: further arguments of the plan (--device cpu --small).
+set -o pipefail
+export PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1 OUT=$(realpath "${OUT:?the folder of the results}")
+call=${1:?first or second}
+python=${PYTHON:-python3} work=${WORK:-/dev/shm/gpu-day} kept=${KEPT:-/tmp/gpu-day-kept}
+packed=$(cd "$(dirname "$0")" && pwd)
+if [ -e "$packed/tree.tgz" ]; then
+  tree=${TREE:-/tmp/gpu-day-tree}
+  [ -e "$tree/pyproject.toml" ] || { mkdir -p "$tree" && tar xzf "$packed/tree.tgz" -C "$tree"; }
+else
+  tree=$PWD
+fi
+cd "$tree" || exit 1
+[ -e "$tree/pyproject.toml" ] || { echo "$tree is no checkout: start this in the repository's root" >&2; exit 2; }
+export PYTHONPATH=$packed/site:$packed/packages:$tree/sidecar:$tree/proto:$tree/operator:$tree/tests:$tree
+
+# Stages in this order, each only if its usual time is left.
+plan() {
+  local only=() stage
+  for stage in "$@"; do only+=(--only "$stage"); done
+  # shellcheck disable=SC2086 # MORE is several words
+  "$python" -m benchmarks.gpu_day --out "$OUT" --work "$work" --budget $((limit - SECONDS)) "${only[@]}" $MORE
+}
+
+case $call in
+first)
+  limit=${LIMIT:-575}
+  [ "$(id -u)" != 0 ] || [ -n "$MORE" ] || mount -o remount,size=104G /dev/shm
+  nvidia-smi -L || true
+  nproc; free -g | head -2; df -h / /dev/shm
+  "$python" -m benchmarks.gpu_day.packages install --from "$packed/wheels" --into "$packed/packages" 2>&1 | tail -n 5
+  if ! "$python" -c 'import aegaeon_native'; then # built here for another Python
+    make -s gpu-ready GPU_PYTHON="$python" GPU_SITE="$packed/site" GPU_PACKAGES="$packed/packages" >"$OUT/day.log" 2>&1 ||
+      { tail -n 30 "$OUT/day.log"; exit 1; }
+  fi
+  echo "==== ready after $SECONDS s"
+  plan $("$python" -m benchmarks.gpu_day.short first)
+  code=$?
+  rm -rf "$kept" && cp -r "$OUT" "$kept"
+  ;;
+second)
+  limit=${LIMIT:-230}
+  cp "$kept"/* "$OUT/"
+  rm -f "$OUT/events.jsonl.gz" "$OUT/pools.log.gz" # they came back with the first call
+  plan $("$python" -m benchmarks.gpu_day.short second)
+  code=$?
+  ;;
+*) echo "first or second, not $call" >&2; exit 2 ;;
+esac
+echo "==== end after $SECONDS s"
+tail -n 60 "$OUT/report.md"
+exit $code

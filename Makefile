@@ -297,8 +297,10 @@ bench-vllm: $(VLLM_STAMP) models ## with vLLM: front-end and engine beside vLLM'
 	  PYTHONPATH=tests:. $(VLLM_PY) -m benchmarks.vllm_switches --switches $(SWITCHES) --models $(MODELS) || missed="$$missed vllm_switches"; \
 	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
 
-# The peers have an environment of their own, made once for each lock; llama-cpp-python is compiled for the machine.
-PEERS := $(CACHE)/peers-$(shell sha256sum < benchmarks/peers/requirements.lock | cut -c1-16)
+# The peers have an environment of their own, made once for each lock; llama-cpp-python is compiled for the machine, or for
+# AEGAEON_CPU_LEVEL=avx2: all of them and this project as on a processor without AVX-512.
+PEERS := $(CACHE)/peers-$(shell sha256sum < benchmarks/peers/requirements.lock | cut -c1-16)$(addprefix -,$(AEGAEON_CPU_LEVEL))
+LLAMA_avx2 := GGML_NATIVE=OFF GGML_AVX=ON GGML_AVX2=ON GGML_FMA=ON GGML_F16C=ON GGML_BMI2=ON
 LLAMA_SWAP ?= $(shell command -v llama-swap)
 .PHONY: bench-peers
 bench-peers: $(VLLM_STAMP) $(PEERS)/.installed models ## eight models with room for two: this project beside what people use instead (ONLY=torch: of these names)
@@ -307,7 +309,8 @@ bench-peers: $(VLLM_STAMP) $(PEERS)/.installed models ## eight models with room 
 $(PEERS)/.installed: | $(BIN)/uv
 	@rm -rf $(PEERS)
 	$(BIN)/uv venv --quiet --python $(PY) $(PEERS)
-	$(BIN)/uv pip install --quiet --python $(PEERS)/bin/python --require-hashes -r benchmarks/peers/requirements.lock
+	$(BIN)/uv pip install --quiet --python $(PEERS)/bin/python --require-hashes -r benchmarks/peers/requirements.lock \
+	  $(addprefix --config-settings-package llama-cpp-python:cmake.define.,$(LLAMA_$(AEGAEON_CPU_LEVEL)))
 	@touch $@
 
 .PHONY: truth oracle

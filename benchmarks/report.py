@@ -1,4 +1,5 @@
-"""How every benchmark tells its figures: beside their limits on the screen, and as JSON in benchmarks/results.
+"""How every benchmark tells its figures: beside their limits on the screen, and as JSON in benchmarks/results, a file
+for each level of processors: NAME.json with AVX-512, NAME-avx2.json without.
 
 A limit is either a fixed number or a peer measured in the same run; the bar says what value / limit must be.
 Benchmarks run from the repository's root: `python -m benchmarks.NAME`.
@@ -12,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from aegaeon_native import cpu_level
 
 RESULTS = Path(__file__).parent / "results"
 BARS_MISSED = 3
@@ -45,6 +48,7 @@ class Row:
         return None if self.limit is None else f"{self.sense} {self.threshold:g} x limit"
 
     def as_json(self) -> dict[str, float | str | bool | None]:
+        """With the level of the processor that computed it."""
         return {
             "figure": self.figure,
             "value": self.value,
@@ -53,6 +57,7 @@ class Row:
             "ratio": self.ratio,
             "bar": self.bar,
             "holds": self.holds,
+            "cpu_level": cpu_level(),
         }
 
 
@@ -64,10 +69,16 @@ def line(row: Row) -> str:
     return f"{head} limit {row.limit:>12,.4g}  {row.bar:<16} {'holds' if row.holds else 'MISSED'}"
 
 
+def result_file(name: str) -> Path:
+    """Of this processor's level."""
+    level = cpu_level()
+    return RESULTS / (f"{name}.json" if level == "avx512" else f"{name}-{level}.json")
+
+
 class Figures:
     """Rows as they come: each is printed and written at once, so that an early end of the process loses none.
 
-    `file`: JSON lines that rows are appended to, with the name and the time; None: results/NAME.json.
+    `file`: JSON lines that rows are appended to, with the name and the time; None: `result_file`.
     """
 
     def __init__(self, name: str, file: Path | None = None) -> None:
@@ -87,7 +98,7 @@ class Figures:
         if self._file is None:
             RESULTS.mkdir(exist_ok=True)
             text = json.dumps([row.as_json() for row in self._rows], indent=2)
-            (RESULTS / f"{self._name}.json").write_text(text + "\n")
+            result_file(self._name).write_text(text + "\n")
         else:
             with self._file.open("a", encoding="utf-8") as lines:
                 lines.writelines(json.dumps(self._line(row)) + "\n" for row in rows)
@@ -97,7 +108,7 @@ class Figures:
 
 
 def report(name: str, rows: Sequence[Row]) -> bool:
-    """Print the rows, write benchmarks/results/`name`.json, and say whether all of them hold."""
+    """Print the rows, write the `result_file`, and say whether all of them hold."""
     figures = Figures(name)
     figures.add(*rows)
     return figures.hold

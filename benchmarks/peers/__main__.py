@@ -24,9 +24,11 @@ from benchmarks.peers.models import NAMES, make, words
 from benchmarks.peers.score import Score, score
 from benchmarks.peers.systems import Command, System, Where, systems
 from benchmarks.peers.trace import Session, trace
-from benchmarks.report import RESULTS, line
+from benchmarks.report import line, result_file
 
 from aegaeon_cli.folders import models_folder
+from aegaeon_native import cpu_level
+from aegaeon_native.libraries import lower_libraries
 
 LOADS = (0.3, 1.0, 2.0)
 SECONDS, DRAIN_S = 20.0, 15.0
@@ -38,6 +40,7 @@ _SEED = 1
 def main() -> None:
     """Every system at every load, one after the other; results, and the figure of them."""
     given = _arguments()
+    lower_libraries(os.environ)
     tokenizer = models_folder() / "llama"
     make(given.models, tokenizer, given.peers)
     traces = [trace(words(tokenizer), load, SECONDS, _SEED + index) for index, load in enumerate(LOADS)]
@@ -49,7 +52,7 @@ def main() -> None:
                 found.append(_measure(system, where, traces))
                 _keep(found, given.only)
     if not given.only:
-        draw(found, SECONDS + DRAIN_S)
+        draw(found, SECONDS + DRAIN_S, result_file("peers").stem)
         for row in rows(found, SECONDS + DRAIN_S):
             print(line(row), flush=True)
 
@@ -57,8 +60,8 @@ def main() -> None:
 def _keep(found: Sequence[dict[str, Any]], only: str) -> None:
     """After each system, so that what ends the run loses one."""
     if not only:
-        kept = {"seconds": SECONDS, "then_s": DRAIN_S, "systems": found}
-        (RESULTS / "peers.json").write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+        kept = {"cpu_level": cpu_level(), "seconds": SECONDS, "then_s": DRAIN_S, "systems": found}
+        result_file("peers").write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
 
 
 def _arguments() -> Any:

@@ -1,4 +1,5 @@
-"""docs/images/peers.svg: tokens on time and times to first tokens over the load, a line for each system."""
+"""docs/images/peers.svg, and peers-LEVEL.svg of processors below AVX-512: tokens on time and times to first tokens over
+the load, a line for each system."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-PICTURE = Path(__file__).parents[2] / "docs/images/peers.svg"
+PICTURES = Path(__file__).parents[2] / "docs/images"
 _RC: dict[Any, Any] = {
     "svg.hashsalt": "aegaeon",
     "svg.fonttype": "none",
@@ -21,8 +22,9 @@ _OURS = ("#1f77b4", "#2ca02c")
 _PEERS = ("#c2498a", "#f0a202", "#8c564b", "#9e9e9e", "#17becf")
 
 
-def draw(found: Sequence[dict[str, Any]], over_s: float) -> None:
-    """Of the systems in results/peers.json. `over_s`: when a run is over; a time that did not come is drawn there."""
+def draw(found: Sequence[dict[str, Any]], over_s: float, name: str) -> None:
+    """NAME.svg of the systems in results/NAME.json. `over_s`: when a run is over; a time that did not come
+    is drawn there."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -40,7 +42,7 @@ def draw(found: Sequence[dict[str, Any]], over_s: float) -> None:
         on_time.set_title("tokens on time (%)", loc="left", fontsize=11)
         first.set_title("TTFT p99 (s)", loc="left", fontsize=11)
         figure.legend(loc="outside lower center", ncols=3, fontsize=9)
-        figure.savefig(PICTURE, format="svg", metadata={"Date": None, "Creator": None})
+        figure.savefig(PICTURES / f"{name}.svg", format="svg", metadata={"Date": None, "Creator": None})
 
 
 def _styles(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -395,13 +395,14 @@ def cpu_level() -> str:
     AEGAEON_CPU_LEVEL says so. Raises NativeError for another word, and for more than the processor has."""
 
 def row_product_supported() -> bool:
-    """Whether this processor can: it needs AVX-512."""
+    """Whether this processor can: it needs AVX2 and FMA, or AVX-512."""
 
 def row_product(x: int, weights: int, out: int, rows: int, outer: int, inner: int) -> None:
     """out [rows, outer] = x [rows, inner] @ weights [outer, inner].T, float32, contiguous, at these addresses.
 
-    The bits of a row are the same whatever the number of rows: each sum runs in order over 512 items at a time, and
-    over their sums. By one thread, without the GIL. Raises NativeError where it is not supported.
+    The bits of a row are the same whatever the number of rows and the processor's level: each sum runs in order over
+    512 items at a time, and over their sums. By one thread, without the GIL. Raises NativeError where it is not
+    supported.
     """
 
 def likeliest(logits: int, rows: int, columns: int, stride: int) -> list[int]:

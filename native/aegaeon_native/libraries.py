@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 
 LEVEL = "AEGAEON_CPU_LEVEL"
-_LIBRARIES = {  # torch, oneDNN and MKL read them at their first use; of more than the processor has none takes notice
-    "baseline": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
-    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+_LIBRARIES = {  # torch and oneDNN read them at their first use
+    "baseline": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"},
+    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
 }
 
 
 def lower_libraries(environment: MutableMapping[str, str]) -> None:
-    """Torch, oneDNN and MKL in this process, before it imports torch, and in those that it starts."""
+    """Torch and oneDNN in this process, before it imports torch, and in those that it starts."""
     environment.update(_LIBRARIES.get(environment.get(LEVEL, ""), {}))

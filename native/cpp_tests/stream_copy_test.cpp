@@ -35,5 +35,5 @@ TEST(StreamCopy, CopiesPagesSideBySideAndWhatIsLeftOfThem) {
 }
 
 TEST(StreamCopy, CopiesExactlyWhileItFindsOutWhichWayIsTheQuickest) {
-  for (int copy = 0; copy < 20; ++copy) copies_exactly((std::size_t{1} << 19) + 64 + 17, 5);
+  for (int copy = 0; copy < 30; ++copy) copies_exactly((std::size_t{1} << 19) + 64 + 17, 5);
 }

@@ -2,7 +2,6 @@
 #include <optional>
 
 #include "aegaeon/cpu_level.hpp"
-#include "aegaeon/errors.hpp"
 #include "aegaeon/likeliest.hpp"
 #include "aegaeon/row_product.hpp"
 #include "bindings.hpp"
@@ -31,7 +30,6 @@ void advance(const Int32s& tokens, std::uintptr_t ids, std::uintptr_t places, st
 
 void row_product(std::uintptr_t x, std::uintptr_t weights, std::uintptr_t out, std::size_t rows, std::size_t outer,
                  std::size_t inner) {
-  if (!aegaeon::row_product_supported()) throw aegaeon::NativeError("row_product: this processor has no AVX-512");
   const nb::gil_scoped_release released;
   aegaeon::row_product({reinterpret_cast<const float*>(x), reinterpret_cast<const float*>(weights),
                         reinterpret_cast<float*>(out), rows, outer, inner});
@@ -44,6 +42,6 @@ void bind_logits(nb::module_& m) {
   m.def("likeliest", &likeliest, "logits"_a, "rows"_a, "columns"_a, "stride"_a);
   m.def("row_product", &row_product, "x"_a, "weights"_a, "out"_a, "rows"_a, "outer"_a, "inner"_a);
   m.def("cpu_level", [] { return aegaeon::cpu_level_name(aegaeon::cpu_level()); });
-  m.def("row_product_supported", &aegaeon::row_product_supported);
+  m.def("row_product_supported", [] { return aegaeon::row_product_supported(); });
   m.def("advance", &advance, "tokens"_a, "ids"_a, "places"_a, "ends"_a);
 }

@@ -102,6 +102,7 @@ def examine() -> Iterator[Finding]:
     yield from huge_pages(_HUGE_PAGES)
     yield from _packages()
     yield _native()
+    yield from _processor()
     yield _torch()
     yield _vllm()
     yield _gpu()
@@ -170,6 +171,30 @@ def _native() -> Finding:
     except ImportError as error:
         return Finding("native core", str(error), Verdict.MISSING, "build it with `make setup` (needs a C++ compiler)")
     return Finding("native core", "built", Verdict.GOOD)
+
+
+_LEVELS = {
+    "avx512": ("AVX-512", "the native core's, in AVX-512"),
+    "avx2": ("AVX2 and FMA", "the native core's, in AVX2 and FMA"),
+    "baseline": ("neither AVX2 with FMA nor AVX-512", "oneDNN's with backend vllm, torch's with backend torch"),
+}
+
+
+def _processor() -> Iterator[Finding]:
+    """Which float32 product engines on this CPU compute with."""
+    try:
+        from aegaeon_native import NativeError, cpu_level
+    except ImportError:
+        return
+    try:
+        level = cpu_level()
+    except NativeError as error:
+        yield Finding("processor", str(error), Verdict.MISSING, "unset AEGAEON_CPU_LEVEL, or name a level it has")
+        return
+    has, product = _LEVELS[level]
+    found = f"{level} ({has}); float32 products with one thread are {product}"
+    slower = "several times slower than with AVX2: rows are padded, and weights are read more than once"
+    yield Finding("processor", found, *((Verdict.NOTE, slower) if level == "baseline" else (Verdict.GOOD,)))
 
 
 def _torch() -> Finding:

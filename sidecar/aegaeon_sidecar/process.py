@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from aegaeon_native import NativeError
+from aegaeon_native import NativeError, cpu_level
 from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
 from aegaeon_sidecar.config import SidecarConfig, read_config
@@ -50,6 +50,7 @@ def main() -> int:
     try:
         given = vars(arguments.parse_args())
         config = read_config(given.pop("config"), {key: value for key, value in given.items() if value is not None})
+        log.info("the processor's level is %s", cpu_level())
         configure_threads(config.threads)
         sys.setswitchinterval(_SWITCH_S)
         backend = _backend(config)

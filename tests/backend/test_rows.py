@@ -72,7 +72,7 @@ def test_no_row_depends_on_the_number_of_rows(dtype: torch.dtype, threads: int) 
 
 def test_in_float32_with_one_thread_no_row_is_padded() -> None:
     if not has_native_product(torch.float32, 1):
-        pytest.skip("this processor has no AVX-512")
+        pytest.skip("this processor has no AVX2 and FMA")
     assert row_tile(torch.float32, 1, steady_product(torch.float32, 1)) == 1
 
 
@@ -88,7 +88,7 @@ def test_a_processor_that_can_has_another_product_in_float32_with_one_thread(mon
 
 def test_the_native_product_is_refused_by_a_processor_that_cannot() -> None:
     if has_native_product(torch.float32, 1):
-        pytest.skip("this processor has AVX-512")
+        pytest.skip("this processor has AVX2 and FMA")
     with pytest.raises(NativeError):
         row_product(0, 0, 0, 1, 1, 1)
 

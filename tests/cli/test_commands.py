@@ -189,7 +189,9 @@ def test_up_can_be_stopped_while_it_starts(
 
 def test_doctor_checks_everything_that_is_needed() -> None:
     found = {finding.what: finding for finding in examine()}
-    assert {"python", "cores", "memory", "/dev/shm", "packages", "native core", "torch", "gpu"} <= set(found)
+    assert {"python", "cores", "memory", "/dev/shm", "packages", "native core", "processor", "torch", "gpu"} <= set(
+        found
+    )
     assert all(finding.remedy for finding in found.values() if finding.verdict is not Verdict.GOOD)
     code, output = run("doctor")
     assert code == any(finding.verdict is Verdict.MISSING for finding in found.values())

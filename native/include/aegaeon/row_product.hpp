@@ -2,17 +2,19 @@
 // float32. Of few rows the weights are read once, at the speed of memory; of many, parts of them are packed on the way.
 //
 // Each sum runs over `inner` in order, in pieces of kPiece items whose sums are added in order. So the bits of a row
-// are the same whatever the number of rows, and at whichever place it stands.
+// are the same whatever the number of rows, at whichever place it stands, and on a processor of whichever level.
 #pragma once
 
 #include <cstddef>
+
+#include "aegaeon/cpu_level.hpp"
 
 namespace aegaeon {
 
 inline constexpr std::size_t kPiece = 512;  // its part of the weights for 32 outputs has a fraction of the second cache
 
-// Whether this processor can: it needs AVX-512.
-bool row_product_supported();
+// Whether a processor of this level can: it needs AVX2 and FMA, or AVX-512.
+bool row_product_supported(CpuLevel level = cpu_level());
 
 struct RowProduct {
   const float* x;
@@ -23,6 +25,7 @@ struct RowProduct {
   std::size_t inner;  // at least 1
 };
 
-void row_product(const RowProduct& product);
+// With the instructions of this level, which the processor has. Raises NativeError where it is not supported.
+void row_product(const RowProduct& product, CpuLevel level = cpu_level());
 
 }  // namespace aegaeon

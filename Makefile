@@ -32,9 +32,11 @@ content = $(shell cat $(1) | sha256sum | cut -c1-24)
 # ---- set-up --------------------------------------------------------------------------------------------------------
 
 $(BIN)/uv:
-	@command -v c++ >/dev/null || { echo "no C++ compiler found; install one (Debian: apt-get install g++)" >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || \
+	  { echo "no $(PYTHON) found; Debian, Ubuntu: apt-get install python3 python3-dev python3-venv g++ make" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
 	  { echo "$(PYTHON) is not Python 3.11 to 3.13; say PYTHON=python3.12, for example" >&2; exit 1; }
+	@$(PYTHON) native/prerequisites.py $(notdir $(PYTHON))
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 

@@ -72,7 +72,7 @@ models: $(STAMP) ## train the four tiny models of the quickstart (once; cached)
 
 # ---- run and test --------------------------------------------------------------------------------------------------
 
-.PHONY: demo test test-core test-vllm test-vllm-hooks test-stack clients test-clients test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
+.PHONY: demo test test-core test-image-environments test-vllm test-vllm-hooks test-stack clients test-clients test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
 # BACKEND=vllm: the same models, executed by vLLM.
 BACKEND ?= torch
 DEMO_torch = $(BIN)/aegaeon demo --models $(MODELS)
@@ -93,6 +93,17 @@ test-core: compiled-core ## the tests of the scheduler and the simulator with th
 # One worker: each would import all of vLLM.
 test-vllm: $(VLLM_STAMP) ## the tests that need vLLM, in its environment
 	$(VLLM_PY) -m pytest -q -m "not slow and not gpu" tests/backend_vllm tests/stack/test_vllm.py
+# What the control image is made of, without an image: its lock's packages and what slim.sh leaves of them.
+IMAGE_CONTROL := $(CACHE)/image-control-$(shell cat containers/control.lock containers/slim.sh | sha256sum | cut -c1-16)
+$(IMAGE_CONTROL)/.installed: | $(BIN)/uv
+	@rm -rf $(IMAGE_CONTROL)
+	python3.11 -m venv $(IMAGE_CONTROL)
+	$(BIN)/uv pip install --quiet --link-mode copy --python $(IMAGE_CONTROL)/bin/python --require-hashes -r containers/control.lock
+	$(PY) containers/file_owners.py $(IMAGE_CONTROL)/lib/python3.11/site-packages
+	sh containers/slim.sh control $(IMAGE_CONTROL)
+	@touch $@
+test-image-environments: $(STAMP) $(IMAGE_CONTROL)/.installed ## every import and optional setting in the control image's environment
+	IMAGE_CONTROL=$(IMAGE_CONTROL) $(BIN)/pytest -q tests/install/test_image_environments.py
 # The source of the build for GPUs, which runs on no machine without one.
 VLLM_CUDA := $(CACHE)/vllm-cuda-$(shell sha256sum < containers/vllm-cuda.lock | cut -c1-16)
 $(VLLM_CUDA)/.installed: | $(BIN)/uv

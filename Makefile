@@ -32,9 +32,11 @@ content = $(shell cat $(1) | sha256sum | cut -c1-24)
 # ---- set-up --------------------------------------------------------------------------------------------------------
 
 $(BIN)/uv:
-	@command -v c++ >/dev/null || { echo "no C++ compiler found; install one (Debian: apt-get install g++)" >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || \
+	  { echo "no $(PYTHON) found; Debian, Ubuntu: apt-get install python3 python3-dev python3-venv g++ make" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
 	  { echo "$(PYTHON) is not Python 3.11 to 3.13; say PYTHON=python3.12, for example" >&2; exit 1; }
+	@$(PYTHON) native/prerequisites.py $(notdir $(PYTHON))
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
@@ -70,7 +72,7 @@ models: $(STAMP) ## train the four tiny models of the quickstart (once; cached)
 
 # ---- run and test --------------------------------------------------------------------------------------------------
 
-.PHONY: demo test test-core test-vllm test-vllm-hooks test-stack clients test-clients test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
+.PHONY: demo test test-core test-image-environments test-vllm test-vllm-hooks test-stack clients test-clients test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
 # BACKEND=vllm: the same models, executed by vLLM.
 BACKEND ?= torch
 DEMO_torch = $(BIN)/aegaeon demo --models $(MODELS)
@@ -91,6 +93,17 @@ test-core: compiled-core ## the tests of the scheduler and the simulator with th
 # One worker: each would import all of vLLM.
 test-vllm: $(VLLM_STAMP) ## the tests that need vLLM, in its environment
 	$(VLLM_PY) -m pytest -q -m "not slow and not gpu" tests/backend_vllm tests/stack/test_vllm.py
+# What the control image is made of, without an image: its lock's packages and what slim.sh leaves of them.
+IMAGE_CONTROL := $(CACHE)/image-control-$(shell cat containers/control.lock containers/slim.sh | sha256sum | cut -c1-16)
+$(IMAGE_CONTROL)/.installed: | $(BIN)/uv
+	@rm -rf $(IMAGE_CONTROL)
+	python3.11 -m venv $(IMAGE_CONTROL)
+	$(BIN)/uv pip install --quiet --link-mode copy --python $(IMAGE_CONTROL)/bin/python --require-hashes -r containers/control.lock
+	$(PY) containers/file_owners.py $(IMAGE_CONTROL)/lib/python3.11/site-packages
+	sh containers/slim.sh control $(IMAGE_CONTROL)
+	@touch $@
+test-image-environments: $(STAMP) $(IMAGE_CONTROL)/.installed ## every import and optional setting in the control image's environment
+	IMAGE_CONTROL=$(IMAGE_CONTROL) $(BIN)/pytest -q tests/install/test_image_environments.py
 # The source of the build for GPUs, which runs on no machine without one.
 VLLM_CUDA := $(CACHE)/vllm-cuda-$(shell sha256sum < containers/vllm-cuda.lock | cut -c1-16)
 $(VLLM_CUDA)/.installed: | $(BIN)/uv

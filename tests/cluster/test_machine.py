@@ -99,4 +99,7 @@ for before in (False, True):
     mounted = NAMESPACES in Path("/proc/self/mountinfo").read_text().split()
     assert mounted == before, (before, mounted)
 """
-    subprocess.run(["unshare", "--mount", "--propagation", "private", sys.executable, "-c", script], check=True)
+    own = ["unshare", "--mount", "--propagation", "private"]
+    if subprocess.run([*own, "true"], check=False).returncode:
+        pytest.skip("mounts cannot be made private here, as in a chroot or an unprivileged container")
+    subprocess.run([*own, sys.executable, "-c", script], check=True)

@@ -355,7 +355,8 @@ def test_a_source_that_was_corrected_does_not_wait_for_the_next_try_of_the_forme
 
 def test_a_folders_state_tells_a_change_of_any_file_of_a_model_and_why_a_folder_cannot_be_read(tmp_path: Path) -> None:
     assert folder_state(tmp_path / "nowhere") == (errno.ENOENT,)
-    assert folder_state(tmp_path / "no\0path") == ("embedded null byte",)
+    (reason,) = folder_state(tmp_path / "no\0path")
+    assert "embedded null" in str(reason)  # byte or character: the words are Python's, and changed
     seen = [folder_state(tmp_path)]
     for name in ("config.json", WEIGHTS, "model.safetensors.index.json"):
         (tmp_path / name).write_text("x")

@@ -35,11 +35,11 @@ def test_the_pace_is_of_the_functions_that_launch_steps_and_bring_weights() -> N
     check = (
         "from aegaeon_sidecar.backends.torch.backend import TorchBackend\n"
         "from aegaeon_sidecar.engine.switch import Switch\n"
-        "print(TorchBackend.launch.__code__.co_filename, Switch._bring.__code__.co_filename)"
+        "print(TorchBackend.launch.__code__.co_filename, Switch._bring.__code__.co_filename, sep='\\n')"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(PACED), *sys.path])}
     done = subprocess.run([sys.executable, "-c", check], env=environment, capture_output=True, text=True, check=True)
-    assert [Path(file).parent.name for file in done.stdout.split()] == ["paced", "paced"]
+    assert [Path(file).parent.name for file in done.stdout.splitlines()] == ["paced", "paced"]
 
 
 def test_copies_of_a_model_have_other_weights_of_the_same_size(tmp_path: Path) -> None:

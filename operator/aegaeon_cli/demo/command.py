@@ -13,11 +13,12 @@ from rich.console import Console
 
 from aegaeon_cli.demo.errors import StackError
 from aegaeon_cli.demo.results import results, table
-from aegaeon_cli.demo.stack import Stack
+from aegaeon_cli.demo.stack import Stack, free_port
 from aegaeon_cli.demo.traffic import CLIENTS, ROUNDS, Traffic, conversations
 from aegaeon_cli.demo.watch import Watcher
 from aegaeon_cli.folders import QUICKSTART, models_folder, quickstart
 from aegaeon_cli.models import make_models, questions
+from aegaeon_operator.podrunner.preflight import port_in_use
 from aegaeon_operator.spec import Pool, load_manifests
 from aegaeon_proto.v1.gateway_pb2 import PoolStatus
 from aegaeon_scheduler.core.domain import Slo
@@ -77,7 +78,8 @@ async def _demo(options: Options, console: Console) -> bool:
     pool = load_manifests(options.manifests, options.models).pools[0]
     console.print(f"starting: aegaeon up -f {options.manifests}")
     began = time.monotonic()
-    async with Stack(options.manifests, options.models, options.port) as stack:
+    port = options.port or other_port(pool.model_pools[0].spec.gateway.port, console)
+    async with Stack(options.manifests, options.models, port) as stack:
         console.print(f"ready in {time.monotonic() - began:.1f} s at {stack.state.url}/v1")
         traffic, status = await _talk(stack, pool, options, console)
     console.print(table(results(traffic.exchanges, status, objectives(pool))))
@@ -87,6 +89,15 @@ async def _demo(options: Options, console: Console) -> bool:
     if not good:
         click.echo("the stack's last lines:\n" + "\n".join(stack.log().splitlines()[-LOG_LINES:]), err=True)
     return good and not stack.leftovers
+
+
+def other_port(wanted: int, console: Console) -> int | None:
+    """A free one where another program has the port that is wanted, which is one that many use."""
+    if not port_in_use("127.0.0.1", wanted):
+        return None
+    port = free_port()
+    console.print(f"port {wanted} is taken, so the demo uses port {port}")
+    return port
 
 
 async def _talk(stack: Stack, pool: Pool, options: Options, console: Console) -> tuple[Traffic, PoolStatus]:

@@ -35,8 +35,8 @@ def preflight(pool: Pool, settings: LocalSettings, machine: Machine) -> None:
     """Raises PreflightError with every sentence that is true of this machine."""
     metrics = pool.gpu_pool.spec.scheduling.metrics_port
     ports = [
-        *_port_in_use(settings.host, gateway_port(pool, settings), "--port"),
-        *(_port_in_use(settings.host, metrics, "spec.scheduling.metricsPort") if metrics else ()),
+        *_unusable_port(settings.host, gateway_port(pool, settings), "--port"),
+        *(_unusable_port(settings.host, metrics, "spec.scheduling.metricsPort") if metrics else ()),
     ]
     problems = [*ports, *_too_little(pool, settings, machine), *missing_models(pool)]
     problems += [*unusable_keys(pool), *_no_gpu(pool, settings)]
@@ -44,15 +44,20 @@ def preflight(pool: Pool, settings: LocalSettings, machine: Machine) -> None:
         raise PreflightError(problems)
 
 
-def _port_in_use(host: str, port: int, setting: str) -> list[str]:
+def port_in_use(host: str, port: int) -> str:
+    """Why a server could not listen there; empty where it could."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            return [f"port {port} on {host} cannot be used ({reason}); choose another one with {setting}"]
-    return []
+            return os.strerror(error.errno) if error.errno else str(error)
+    return ""
+
+
+def _unusable_port(host: str, port: int, setting: str) -> list[str]:
+    reason = port_in_use(host, port)
+    return [f"port {port} on {host} cannot be used ({reason}); choose another one with {setting}"] if reason else []
 
 
 def _too_little(pool: Pool, settings: LocalSettings, machine: Machine) -> list[str]:

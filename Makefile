@@ -40,9 +40,10 @@ $(BIN)/uv:
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
-# All packages anew where the lock has changed: removing one would leave gaps where it had written over another's files.
+# All packages anew where the lock of a made environment has changed: removing one would leave gaps where it had written
+# over another's files.
 $(VENV)/.packages: requirements.lock | $(BIN)/uv
-	$(BIN)/uv pip sync --quiet --python $(PY) --reinstall --require-hashes requirements.lock
+	$(BIN)/uv pip sync --quiet --python $(PY) $(if $(wildcard $(STAMP)),--reinstall) --require-hashes requirements.lock
 	@touch $@
 
 $(STAMP): $(VENV)/.packages pyproject.toml $(NATIVE)
@@ -56,7 +57,7 @@ VLLM_PY := $(VLLM_VENV)/bin/python
 VLLM_STAMP := $(VLLM_VENV)/.installed
 $(VLLM_VENV)/.packages: requirements-vllm.lock | $(BIN)/uv
 	test -x $(VLLM_PY) || $(PYTHON) -m venv $(VLLM_VENV)
-	$(BIN)/uv pip sync --quiet --python $(VLLM_PY) --reinstall --require-hashes requirements-vllm.lock
+	$(BIN)/uv pip sync --quiet --python $(VLLM_PY) $(if $(wildcard $(VLLM_STAMP)),--reinstall) --require-hashes requirements-vllm.lock
 	@touch $@
 $(VLLM_STAMP): $(VLLM_VENV)/.packages pyproject.toml $(NATIVE)
 	PATH=$(abspath $(VLLM_VENV)/bin):$$PATH $(BIN)/uv pip install --quiet --python $(VLLM_PY) --no-deps --no-build-isolation -e .

@@ -22,6 +22,7 @@ GATEWAY_PORT, SINK_PORT, GATEWAY_METRICS = 8000, 7200, 9090
 PICKER_PORT, PICKER_HEALTH, PICKER_METRICS = 9002, 9003, 9090
 CONFIG, TLS, CREDENTIALS = "/etc/aegaeon/config", "/etc/aegaeon/tls", "/etc/aegaeon/credentials"
 REDIS = "/etc/aegaeon/redis"
+PROXY_USER, AUTHORITIES = "/etc/aegaeon/egress-proxy", "/etc/aegaeon/egress-ca"
 BATCHES, BATCH_KEYS = "/var/lib/aegaeon/batches", "/etc/aegaeon/batches"
 SEGMENTS = "/dev/shm/aegaeon"
 CACHE = "/var/cache/aegaeon"

@@ -30,7 +30,7 @@ class RealProxy:
 
 
 def through_proxy(address: str) -> str:
-    """The same server by an address that reaches this machine without being the loopback interface's, to which nobody
+    """The same server by an address that reaches this machine and is not of the loopback interface, for which no client
     uses a proxy."""
     return address.replace("127.0.0.1", "0.0.0.0")
 

@@ -151,13 +151,13 @@ def test_a_proxy_that_wants_credentials_gets_those_of_the_file(
 ) -> None:
     file, (server, ca) = tmp_path / "user", secure
     with real_proxy(tmp_path, guarded=True) as proxy:
-        nobody = Egress(proxy.url, proxy.url, ca_file=str(ca))
-        user = replace(nobody, credentials_file=str(file))
+        anonymous = Egress(proxy.url, proxy.url, ca_file=str(ca))
+        user = replace(anonymous, credentials_file=str(file))
         for address in map(through_proxy, (web.address, server.address)):
             file.write_text(f"{USER}:{PASSWORD}\n")
             assert get(user, address) == FILES["config.json"]
             with pytest.raises(RefusedError, match=r"the proxy 127\.0\.0\.1:\d+ answers 407; check its credentials"):
-                get(nobody, address)
+                get(anonymous, address)
         file.write_text(f"{USER}:wrong-horse\n")
         with pytest.raises(RefusedError, match="answers 401; check its credentials") as refused:
             get(user, through_proxy(server.address))

@@ -1,6 +1,6 @@
 """By which proxy a server outside of the pool is reached, and which authorities vouch for it: as curl and Go decide.
 
-Of a pod it is the GpuPool's `egress`, on a person's own machine the environment. Peers within the pool ask nobody here.
+Of a pod it is the GpuPool's `egress`, on a person's own machine the environment. Peers within the pool do not ask it.
 """
 
 from __future__ import annotations

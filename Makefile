@@ -84,9 +84,9 @@ demo: models $(if $(filter vllm,$(BACKEND)),$(VLLM_STAMP)) ## four models share 
 WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
 # Whole stacks that wait: for leases, for idle engines, for drains, for files that change while they serve.
 STACKS := $(addprefix tests/stack/test_,failover.py zero.py changed_models.py changed_files.py pods.py poison.py structured.py \
-  twins.py sources.py hold.py warm_up.py faults_of_roles.py)
+  twins.py sources.py hold.py warm_up.py faults_of_roles.py proxied.py)
 test: export AEGAEON_CORE := interpreted
-test: $(STAMP) redis-server ## the tests on WORKERS; random ones with the same examples each time
+test: $(STAMP) redis-server tinyproxy ## the tests on WORKERS; random ones with the same examples each time
 	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" $(addprefix --ignore=,$(STACKS))
 test-core: export AEGAEON_CORE := compiled
 test-core: compiled-core ## the tests of the scheduler and the simulator with the compiled core
@@ -216,11 +216,15 @@ include containers/release/targets.mk
 
 # ---- what targets need ---------------------------------------------------------------------------------------------
 
-.PHONY: redis-server
+.PHONY: redis-server tinyproxy
 redis-server:
 	@command -v redis-server >/dev/null || \
 	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y redis-server >/dev/null; } || \
 	  echo "tests with Redis are skipped: as root, apt-get install redis-server" >&2
+tinyproxy:
+	@command -v tinyproxy >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y tinyproxy-bin >/dev/null; } || \
+	  echo "tests with a proxy are skipped: as root, apt-get install tinyproxy-bin" >&2
 
 # ---- a GPU ---------------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ class Receiver(TraceServiceServicer):
     """`spans`: with the name of the service that sent each."""
 
     port: int = 0
+    tls: grpc.ServerCredentials | None = None
     spans: list[tuple[str, Span]] = field(default_factory=list)
 
     async def Export(self, request: ExportTraceServiceRequest, context: Any) -> ExportTraceServiceResponse:  # noqa: N802 — gRPC's servicers are called as in their proto
@@ -35,7 +36,7 @@ class Receiver(TraceServiceServicer):
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     def named(self, name: str) -> list[Span]:
         return [span for _, span in self.spans if span.name == name]
@@ -56,11 +57,12 @@ def _plain(value: AnyValue) -> Any:
 
 
 @asynccontextmanager
-async def otlp_receiver() -> AsyncIterator[Receiver]:
+async def otlp_receiver(tls: grpc.ServerCredentials | None = None) -> AsyncIterator[Receiver]:
     """Serves on a free port of this machine."""
-    receiver, server = Receiver(), grpc.aio.server()
+    receiver, server = Receiver(tls=tls), grpc.aio.server()
     add_TraceServiceServicer_to_server(receiver, server)
-    receiver.port = server.add_insecure_port("127.0.0.1:0")
+    place = "127.0.0.1:0"
+    receiver.port = server.add_secure_port(place, tls) if tls else server.add_insecure_port(place)
     await server.start()
     try:
         yield receiver

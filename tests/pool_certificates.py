@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime, timedelta
+from ipaddress import IPv4Address
 from pathlib import Path
 
 from cryptography import x509
@@ -24,8 +25,8 @@ def mount(folder: Path, authority: Pair, pair: Pair) -> Path:
     return folder
 
 
-def named(authority: Pair, now: datetime, *names: str) -> Pair:
-    """A certificate of the pool's authority with these DNS names, whatever they are."""
+def named(authority: Pair, now: datetime, *names: str | IPv4Address) -> Pair:
+    """A certificate of the pool's authority with these DNS names and addresses, whatever they are."""
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     issuer_key = serialization.load_pem_private_key(authority.key, None)
     assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
@@ -38,9 +39,13 @@ def named(authority: Pair, now: datetime, *names: str) -> Pair:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(minutes=5))
         .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(list(map(_general, names))), critical=False)
     )
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     return Pair(builder.sign(issuer_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), private)
+
+
+def _general(name: str | IPv4Address) -> x509.GeneralName:
+    return x509.DNSName(name) if isinstance(name, str) else x509.IPAddress(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,9 +13,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
+from pydantic import TypeAdapter, ValidationError
+
 from aegaeon_gateway.batches.settings import BatchSettings, batch_settings
 from aegaeon_gateway.errors import ConfigError
 from aegaeon_proto.outbound.client import Outbound
+from aegaeon_proto.outbound.egress import DIRECT, Egress, from_environment
 from aegaeon_proto.outbound.policy import EntryError, Policy
 from aegaeon_proto.tracing import TracingSettings
 
@@ -37,6 +41,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "fetched": (str, type(None)),
     "allowed_sources": (list,),
     "ambient_credentials": (bool,),
+    "egress": (dict,),
     "hold_s": (int, float),
     "keepalive_s": (int, float),
     "withdraw_s": (int, float),
@@ -129,6 +134,9 @@ class GatewayConfig:
     """hosts and networks that models' files may come from, as a GpuPool's allowedSources; none: any public address"""
     ambient_credentials: bool = False
     """sources without credentials use this machine's, and its proxies; only where the manifests are its owner's"""
+    egress: Egress = DIRECT
+    """proxies and authorities of certificates for sources, traces and the store of batches; with `ambient_credentials`
+    those of the environment take its place"""
     hold_s: float = 30.0
     """seconds that a request waits for the scheduler to take it before it is answered 503"""
     keepalive_s: float = 10.0
@@ -175,12 +183,19 @@ class GatewayConfig:
     @property
     def outbound(self) -> Outbound:
         """Requests to sources of models."""
-        return Outbound(Policy(self.allowed_sources), ambient=self.ambient_credentials)
+        return Outbound(Policy(self.allowed_sources), ambient=self.ambient_credentials, egress=self.way_out)
+
+    @property
+    def way_out(self) -> Egress:
+        """To servers outside of the pool."""
+        return from_environment(os.environ) if self.ambient_credentials else self.egress
 
     @property
     def tracing(self) -> TracingSettings | None:
         """Raises ValueError."""
-        return TracingSettings(self.otlp_endpoint, self.trace_ratio) if self.otlp_endpoint is not None else None
+        if self.otlp_endpoint is None:
+            return None
+        return TracingSettings(self.otlp_endpoint, self.trace_ratio, self.way_out)
 
     @property
     def tls_folder(self) -> Path | None:
@@ -231,6 +246,7 @@ def _checked(data: dict[str, Any]) -> GatewayConfig:
     own = {
         "http": _http_limits(data.get("http", {})),
         "allowed_sources": _allowed(data.get("allowed_sources", [])),
+        "egress": _egress(data.get("egress", {})),
         "standbys": _texts("standbys", data.get("standbys", [])),
         "batches": batch_settings(data["batches"]) if data.get("batches") is not None else None,
     }
@@ -259,6 +275,13 @@ def _allowed(entries: list[Any]) -> tuple[str, ...]:
     except EntryError as error:
         raise ConfigError(f"key 'allowed_sources': {error}") from error
     return tuple(entries)
+
+
+def _egress(data: dict[str, Any]) -> Egress:
+    try:
+        return TypeAdapter(Egress).validate_python(data, extra="forbid")
+    except ValidationError as error:
+        raise ConfigError(f"key 'egress': {error.errors(include_url=False)[0]['msg']}") from error
 
 
 def _check_address(key: str, value: str) -> None:

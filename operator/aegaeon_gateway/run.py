@@ -131,7 +131,7 @@ def _gateway(config: GatewayConfig, open_: OpenRequests, buckets: Buckets, start
     intake = Intake(config.max_open_requests, config.request_memory_bytes)
     kept, now = _conversations(config), int(time.time())
     tracing = Tracing(config.tracing, "aegaeon-gateway", config.name)
-    batches = KeptBatches.open(config.batches) if config.batches else None
+    batches = KeptBatches.open(config.batches, config.way_out) if config.batches else None
     quotas = (tenants, salts, limits)
     return Gateway(config, catalog, texts, workers, intake, link, metrics, *quotas, tracing, kept, batches, now)
 

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 
 from aegaeon_kube.errors import KubeError
+from aegaeon_proto.outbound.egress import from_environment
 
 Json = dict[str, Any]
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -88,13 +89,14 @@ class ApiServer:
 @asynccontextmanager
 async def connect(observe: Observer = _unobserved) -> AsyncIterator[ApiServer]:
     """With the cluster of KUBECONFIG, or the one that this pod is in. Raises KubeError when there is neither."""
-    url, context, headers = _from_kubeconfig() if os.environ.get("KUBECONFIG") else _from_pod()
+    url, context, headers, proxy = _from_kubeconfig() if os.environ.get("KUBECONFIG") else _from_pod()
     connector = aiohttp.TCPConnector(ssl=context, limit=32)
-    async with aiohttp.ClientSession(url, connector=connector, timeout=_TIMEOUT) as session:
+    async with aiohttp.ClientSession(url, connector=connector, timeout=_TIMEOUT, proxy=proxy) as session:
         yield ApiServer(session, headers, observe)
 
 
-Login = tuple[str, ssl.SSLContext, Callable[[], Mapping[str, str]]]
+Login = tuple[str, ssl.SSLContext, Callable[[], Mapping[str, str]], str | None]
+"""URL, TLS, headers, and the proxy on the way there: as kubectl, whose cluster is elsewhere; a pod has none."""
 
 
 def _from_pod() -> Login:
@@ -102,7 +104,7 @@ def _from_pod() -> Login:
     if not token.exists() or "KUBERNETES_SERVICE_HOST" not in os.environ:
         raise KubeError(0, _NO_CLUSTER)
     context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
-    return address_in_pod(), context, lambda: {"Authorization": f"Bearer {token.read_text('utf-8').strip()}"}
+    return address_in_pod(), context, lambda: {"Authorization": f"Bearer {token.read_text('utf-8').strip()}"}, None
 
 
 def address_in_pod() -> str:
@@ -118,7 +120,8 @@ def _from_kubeconfig() -> Login:
     if found is None:
         raise KubeError(0, _NO_CLUSTER)
     headers = found.as_http_headers()
-    return found.server, found.as_ssl_context(), lambda: headers
+    proxy = from_environment(os.environ).proxy_of(found.server)
+    return found.server, found.as_ssl_context(), lambda: headers, found.proxy_url or (proxy.url if proxy else None)
 
 
 def _event(line: bytes) -> Json:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from aegaeon_proto.outbound.egress import DIRECT, Egress
 from aegaeon_scheduler.core.config import (
     ConstantsOf,
     LatencyConstants,
@@ -285,6 +286,8 @@ class SchedulerConfig(_Frozen):
     admission: Literal["none", "feasible"] = "none"  # feasible: refuse at once what would be served too late
     metrics_listen: str | None = Field(default=None, pattern=r"^.+:\d+$")  # "host:port" of GET /metrics
     otlp_endpoint: str | None = Field(default=None, pattern="^https?://.")  # spans of requests that gateways trace
+    egress: Egress = DIRECT  # proxies and authorities of certificates on the way there
+    ambient_egress: bool = False  # those of the environment instead
 
     @model_validator(mode="after")
     def _names_once(self) -> SchedulerConfig:

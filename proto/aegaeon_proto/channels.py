@@ -30,7 +30,7 @@ KEEPALIVE: Options = (
     ("grpc.http2.max_pings_without_data", 0),  # as many as it takes
 )
 # gRPC sends channels through the http_proxy and https_proxy of its environment, where no peer of a pool is.
-NO_PROXY: Options = (("grpc.enable_http_proxy", 0),)
+NO_PROXY: tuple[tuple[str, Any], ...] = (("grpc.enable_http_proxy", 0),)
 
 
 def plain_channel(target: str, options: Options = ()) -> grpc.aio.Channel:

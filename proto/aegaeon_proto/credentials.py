@@ -37,6 +37,16 @@ def token_of(file: str) -> str:
     return token
 
 
+def proxy_user(file: str) -> tuple[str, str]:
+    """User and password in a file: one line, USER:PASSWORD. Raises CredentialsError."""
+    line = _read(file, "the GpuPool's egress.credentialsSecretRef").strip("\r\n\t ")
+    user, colon, password = line.partition(":")
+    remember([password])
+    if not user or not colon or not _LINE.fullmatch(line):
+        raise CredentialsError(f"{file}: must hold one line, USER:PASSWORD, of printable ASCII without spaces")
+    return user, password
+
+
 def s3_keys(file: str) -> dict[str, str]:
     """Of an AWS credentials file, what botocore's clients take; nothing without a file. Raises CredentialsError."""
     if not file:
@@ -58,13 +68,13 @@ def s3_keys(file: str) -> dict[str, str]:
     return keys
 
 
-def _read(file: str) -> str:
+def _read(file: str, field: str = "the source's credentialsFile") -> str:
     try:
         with Path(file).open("rb") as opened:
             content = opened.read(_MOST_BYTES + 1)
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) else "no path"
-        raise CredentialsError(f"{file}: cannot be read: {said}; check the source's credentialsFile") from None
+        raise CredentialsError(f"{file}: cannot be read: {said}; check {field}") from None
     if len(content) > _MOST_BYTES or not content.isascii():
         raise CredentialsError(f"{file}: cannot be read as credentials: must be ASCII, {_MOST_BYTES} bytes at most")
     return content.decode("ascii")

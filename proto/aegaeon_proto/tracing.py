@@ -10,11 +10,15 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import grpc
 from opentelemetry.context import Context
 from opentelemetry.trace import NoOpTracer, Span, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from aegaeon_proto.channels import NO_PROXY
+from aegaeon_proto.outbound.egress import DIRECT, Egress
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -29,9 +33,11 @@ class TracingSettings:
     """Where spans go, and of how many requests. Raises ValueError."""
 
     endpoint: str
-    """URL of an OTLP receiver for gRPC: http://HOST:4317, or https:// with a certificate of a public authority"""
+    """URL of an OTLP receiver for gRPC: http://HOST:4317, or https://"""
     ratio: float = 1.0
     """of requests without a trace context, 0 to 1; of the others those are recorded whose client says so"""
+    egress: Egress = DIRECT
+    """the way there, and the authorities that its certificate may be of"""
 
     def __post_init__(self) -> None:
         if not self.endpoint.startswith(("http://", "https://")):
@@ -70,11 +76,23 @@ def _provider(settings: TracingSettings, attributes: Mapping[str, str]) -> Trace
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
     plain = settings.endpoint.startswith("http://")
-    exporter = OTLPSpanExporter(endpoint=settings.endpoint, insecure=plain, timeout=_EXPORT_S)
+    exporter = OTLPSpanExporter(
+        endpoint=settings.endpoint,
+        insecure=plain,
+        credentials=None if plain else grpc.ssl_channel_credentials(settings.egress.authorities()),
+        timeout=_EXPORT_S,
+        channel_options=_way(settings),
+    )
     sampler = ParentBased(TraceIdRatioBased(settings.ratio))
     provider = TracerProvider(sampler=sampler, resource=Resource.create(dict(attributes)), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=_QUEUE))
     return provider
+
+
+def _way(settings: TracingSettings) -> Any:  # what its own annotation allows is one pair of texts
+    """gRPC would ask the environment, whatever the settings say."""
+    proxy = settings.egress.proxy_of(settings.endpoint)
+    return (("grpc.http_proxy", proxy.url),) if proxy else NO_PROXY
 
 
 def context_of(headers: Mapping[str, str]) -> Context:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_core import from_json
 
 from aegaeon_proto.outbound.client import Outbound
+from aegaeon_proto.outbound.egress import DIRECT, Egress, from_environment
 from aegaeon_proto.outbound.limits import Limits
 from aegaeon_proto.outbound.policy import Policy
 from aegaeon_sidecar.backends import AdapterLimits
@@ -59,9 +61,10 @@ class SourceSettings(_Settings):
     )
     ambient_credentials: bool = Field(
         default=False,
-        description="sources without credentials use this machine's: AWS's, the hub's token and cache, proxies; only "
-        "where the author of the manifests owns it",
+        description="sources without credentials use this machine's: AWS's, the hub's token and cache, the proxies "
+        "of the environment in place of `egress`; only where the author of the manifests owns it",
     )
+    egress: Egress = Field(default=DIRECT, description="proxies and authorities of certificates, for sources alone")
     min_bytes_per_s: float = Field(default=65536.0, ge=0, description="a source that sends slower is given up")
     window_s: float = Field(default=60.0, gt=0, description="seconds of waiting for it over which that is measured")
 
@@ -74,7 +77,8 @@ class SourceSettings(_Settings):
     @property
     def outbound(self) -> Outbound:
         limits = Limits(min_bytes_per_s=self.min_bytes_per_s, window_s=self.window_s)
-        return Outbound(Policy(self.allowed), limits, self.ambient_credentials)
+        egress = from_environment(os.environ) if self.ambient_credentials else self.egress
+        return Outbound(Policy(self.allowed), limits, self.ambient_credentials, egress)
 
 
 class AdapterSettings(_Settings):

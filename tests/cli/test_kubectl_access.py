@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import dead_proxy
 import pytest
 from click.testing import CliRunner, Result
 from kubectl_cluster import CUSTOM, ApiServer, api_server, pod, refused
@@ -27,6 +28,17 @@ def run(kubeconfig: Path, *words: str) -> Result:
 
 
 # ---- kubeconfigs ---------------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_of_this_machine_is_reached_without_the_proxy_of_the_environment(
+    cluster: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As kubectl reaches it."""
+    for name, value in dead_proxy.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    found = run(cluster.kubeconfig(tmp_path), "ps")
+    assert "does not answer" not in found.output
+    assert "not found" in found.output
 
 
 def test_a_context_can_be_chosen_where_none_is_current(cluster: ApiServer, tmp_path: Path) -> None:

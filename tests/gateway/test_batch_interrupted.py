@@ -31,6 +31,7 @@ from aegaeon_gateway.batches.settings import BatchSettings
 from aegaeon_gateway.batches.store import Store, open_store
 from aegaeon_gateway.batches.throttle import Pressure, Throttle
 from aegaeon_gateway.errors import UnavailableError
+from aegaeon_proto.outbound.egress import DIRECT, Egress
 
 __all__ = ["pools"]  # a fixture
 
@@ -72,8 +73,8 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> list[Store]:
     """Those that gateways open."""
     opened: list[Store] = []
 
-    def opening(settings: BatchSettings) -> Store:
-        opened.append(open_store(settings))
+    def opening(settings: BatchSettings, egress: Egress = DIRECT) -> Store:
+        opened.append(open_store(settings, egress))
         return opened[-1]
 
     monkeypatch.setattr("aegaeon_gateway.batches.kept.open_store", opening)

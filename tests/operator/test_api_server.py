@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import ExitStack
+from pathlib import Path
 
 import aiohttp
+import dead_proxy
+import kubectl_cluster
 import pytest
 from aiohttp import web
 from operator_api import api_server, refusal
 from operator_objects import KEY, PLATFORM, gpu_pool
+from real_proxy import real_proxy, through_proxy
 
 from aegaeon_kube.errors import KubeError
-from aegaeon_kube.server import ApiServer, address_in_pod
+from aegaeon_kube.server import ApiServer, address_in_pod, connect
 from aegaeon_operator.config import OperatorConfig
 from aegaeon_operator.kube.client import Cluster
 from aegaeon_operator.kube.operator import list_all
@@ -98,3 +103,23 @@ def test_a_pod_calls_the_api_server_by_its_address(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
     assert address_in_pod() == url
+
+
+@pytest.mark.parametrize("near", [True, False])
+async def test_a_cluster_of_a_kubeconfig_is_reached_as_kubectl_reaches_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, near: bool
+) -> None:
+    """By the proxy of the environment, but for this machine's own."""
+    for name, value in dead_proxy.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    with kubectl_cluster.api_server() as known, ExitStack() as beside:
+        known.has("/api/v1/nodes")
+        kubeconfig = known.kubeconfig(tmp_path)
+        if not near:
+            kubeconfig.write_text(through_proxy(kubeconfig.read_text()))
+            proxy = beside.enter_context(real_proxy(tmp_path))
+            monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+        async with connect() as server:
+            assert await server.call("GET", "/api/v1/nodes") == {"items": []}
+        assert near or proxy.asked("GET", f"0.0.0.0:{known.port}")

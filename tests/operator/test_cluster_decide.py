@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_objects import a_child, by_key, entry, gpu_pool, model_pool, observed
+from pydantic import ValidationError
 
 from aegaeon_gateway.config import load_config as read_gateway_config
 from aegaeon_operator.kube.compare import as_wanted
@@ -18,6 +19,9 @@ from aegaeon_operator.reconcile.cluster.conditions import is_due, notes
 from aegaeon_operator.reconcile.cluster.desired import Desired, desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, EngineFacts, Json, ModelFacts, Report, SchedulerFacts
 from aegaeon_operator.reconcile.cluster.report import reports
+from aegaeon_operator.spec.explain import explain
+from aegaeon_operator.spec.resources import GpuPool
+from aegaeon_proto.outbound.egress import Egress
 from aegaeon_scheduler.config import load_config as read_scheduler_config
 from aegaeon_sidecar.config import read_config as read_sidecar_config
 
@@ -286,6 +290,64 @@ def test_fetches_reach_only_allowed_hosts_and_send_nothing_of_the_pods_environme
     assert not engine.sources.ambient_credentials
     assert not gateway.ambient_credentials
     assert str(engine.disk.folder) == ("/cache" if disk else "/var/cache/aegaeon/hub")
+
+
+EGRESS: Json = {
+    "httpsProxy": "http://proxy.example:3128",
+    "noProxy": ["10.0.0.0/8"],
+    "credentialsSecretRef": {"name": "proxy", "key": "user"},
+    "caConfigMapRef": {"name": "company", "key": "ca.pem"},
+}
+
+
+def test_the_way_out_is_in_the_configuration_of_each_process_and_in_no_environment(tmp_path: Path) -> None:
+    made = by_key(decided(gpu_pool(egress=EGRESS), model_pool("red", "llama")).manifests)
+    secret = made[ChildKey("Secret", "infra", "pool-config")]
+    for name in ("gateway", "engine", "scheduler"):
+        (tmp_path / name).write_text(entry(secret, f"{name}.json"), "utf-8")
+    engine, gateway = read_sidecar_config(tmp_path / "engine"), read_gateway_config(tmp_path / "gateway")
+    scheduler = read_scheduler_config(tmp_path / "scheduler", holder="test")
+    assert engine.sources.egress == gateway.egress == scheduler.egress
+    assert gateway.way_out == Egress(
+        "http://proxy.example:3128",
+        no_proxy=("10.0.0.0/8", "svc", "cluster.local"),
+        credentials_file="/etc/aegaeon/egress-proxy/credentials",
+        ca_file="/etc/aegaeon/egress-ca/ca.crt",
+    )
+    pods = [one["spec"]["template"]["spec"] for one in made.values() if "template" in one.get("spec", {})]
+    assert {volume["configMap"]["name"] for pod in pods for volume in pod["volumes"] if "configMap" in volume} == {
+        "company"
+    }
+    for pod in pods:
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        assert volumes["egress-proxy"]["secret"]["items"] == [{"key": "user", "path": "credentials"}]
+        assert volumes["egress-ca"]["configMap"]["items"] == [{"key": "ca.pem", "path": "ca.crt"}]
+        (container,) = pod["containers"]
+        assert not [env for env in container.get("env", ()) if "proxy" in env["name"].lower()]
+
+
+def test_a_pool_without_a_way_out_has_the_configuration_that_former_images_read() -> None:
+    secret = by_key(decided(*POOLS).manifests)[ChildKey("Secret", "infra", "pool-config")]
+    assert not [name for name in ("gateway", "engine", "scheduler") if "egress" in entry(secret, f"{name}.json")]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"httpsProxy": "http://user:secret@proxy.example"}, "without user and path"),
+        ({"httpsProxy": "https://proxy.example"}, "http://HOST:PORT of a proxy"),
+        ({"httpProxy": "http://proxy.example:70000"}, "http://HOST:PORT of a proxy"),
+        ({"noProxy": ["http://a.example"]}, "a host such as example.com"),
+        ({"noProxy": ["10.0.0.1/8"]}, "a network such as 10.0.0.0/8"),
+        ({"credentialsSecretRef": {"name": "proxy", "key": "user"}}, "needs httpsProxy or httpProxy"),
+    ],
+)
+def test_a_way_out_that_is_none_is_refused_and_no_password_is_repeated(wrong: Json, said: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        GpuPool.model_validate_json(json.dumps(gpu_pool(egress=wrong)))
+    sentences = " ".join(explain(refused.value, GpuPool))
+    assert said in sentences
+    assert "secret" not in sentences.replace("credentialsSecretRef", "")
 
 
 def test_no_name_of_a_secret_is_too_long_for_the_one_that_holds_all_credentials() -> None:

@@ -185,3 +185,23 @@ def test_the_environment_says_the_ports_of_the_cluster() -> None:
 
     assert from_environment(given).platform.egress == Egress((16443,), (53, 5353))
     assert from_environment({}).platform.egress is None
+
+
+def test_where_sources_and_traces_pass_a_proxy_pods_reach_it_in_place_of_them() -> None:
+    proxies = {"httpsProxy": "http://10.0.0.9:3128", "httpProxy": "http://proxy.example:8080"}
+    models = [
+        {"name": "a", "source": {"huggingFace": {"repository": "org/a"}}},
+        {"name": "b", "source": {"http": {"url": "http://store.models.svc/b"}}},
+    ]
+    tracing = {"endpoint": "http://collector.example:4317"}
+    found = egress("engine", gpu_pool(egress=proxies), model_pool("red", models=models))
+    assert found is not None
+    proxy = tcp(3128, to=[{"ipBlock": {"cidr": "10.0.0.9/32"}}])
+    assert proxy in found
+    assert found.index(proxy) > 0
+    of_scheduler = egress("scheduler", gpu_pool(egress=proxies, tracing=tracing), model_pool("red", models=models))
+    assert of_scheduler is not None
+    assert tcp(8080) in of_scheduler
+    assert tcp(4317) not in of_scheduler
+    alone = egress("engine", gpu_pool(egress=proxies), model_pool("red", models=models[:1]))
+    assert alone == [DNS, SCHEDULERS, SINKS, proxy]

@@ -24,6 +24,11 @@ ALL: dict[str, Any] = {
     "scheduling": {"standby": True},
     "gateway": {"endpointPicker": {}},
     "memory": MEMORY | {"disk": {"path": "/cache"}},
+    "egress": {
+        "httpsProxy": "http://proxy.example",
+        "credentialsSecretRef": {"name": "proxy", "key": "user"},
+        "caConfigMapRef": {"name": "ca", "key": "ca.crt"},
+    },
 }
 CLAIM, BUCKET = {"claim": "night"}, {"s3": {"bucket": "night", "credentialsSecretRef": {"name": "s3", "key": "k"}}}
 RUN = {"matchLabels": {"app": "store"}}

@@ -71,6 +71,7 @@ def test_the_schedulers_configuration_has_policy_models_and_objectives() -> None
     assert pod.probe == SocketProbe(Path("/run/aegaeon/q/scheduler.sock"))
     assert pod.config == {
         "listen": "unix:/run/aegaeon/q/scheduler.sock",
+        "ambient_egress": True,
         "admin_listen": "unix:/run/aegaeon/q/admin.sock",
         "pool": "quickstart",
         "policy": {"name": "slack", "min_stay_s": 0.5},

@@ -82,6 +82,14 @@ NAMED: Json = {
 AROUND: dict[str, Json] = {"resources.claims": NAMED, "volumeMounts": NAMED}
 PICKER_LIMITS = ("connections", "connectionsPerAddress", "streams", "streamsPerConnection", "bufferedMib")
 
+EGRESS: Json = {
+    "egress": {
+        "httpsProxy": "http://proxy.example",
+        "credentialsSecretRef": {"name": "proxy", "key": "user"},
+        "caConfigMapRef": {"name": "ca", "key": "ca.crt"},
+    }
+}
+
 # By setting: another value, where it makes a difference, and what it needs around it.
 SETTINGS: dict[str, tuple[Any, set[str], Json]] = {
     "backend": ("vllm", {"engine"}, {}),
@@ -126,6 +134,13 @@ SETTINGS: dict[str, tuple[Any, set[str], Json]] = {
     "tuning.lease": ("21s", {"engine"}, {}),
     "allowedNamespaces": (["green"], {"operator"}, {}),
     "allowedSources": (["huggingface.co"], {"engine", "gateway"}, {}),
+    "egress.httpsProxy": ("http://proxy:3128", {"engine", "gateway", "scheduler"}, {}),
+    "egress.httpProxy": ("http://proxy:3128", {"engine", "gateway", "scheduler"}, {}),
+    "egress.noProxy": (["example.com"], {"engine", "gateway", "scheduler"}, EGRESS),
+    "egress.credentialsSecretRef.name": ("other", {"manifests"}, EGRESS),
+    "egress.credentialsSecretRef.key": ("other", {"manifests"}, EGRESS),
+    "egress.caConfigMapRef.name": ("other", {"manifests"}, EGRESS),
+    "egress.caConfigMapRef.key": ("other", {"manifests"}, EGRESS),
     "gateway.replicas": (5, {"manifests"}, {}),
     "gateway.endpointPicker.replicas": (3, {"manifests"}, PICKER),
     "gateway.endpointPicker.service.name": ("ours", {"manifests"}, PICKER_SERVICE),

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_proxy import real_proxy, through_proxy
 from sidecar.test_sources import contents, obtain
 from sidecar.web import FILES, outbound, quick_tier
 
 from aegaeon_proto.outbound.client import Outbound
+from aegaeon_proto.outbound.egress import Egress
 from aegaeon_proto.outbound.policy import Policy
 from aegaeon_sidecar.domain.catalog import S3Source
 from aegaeon_sidecar.domain.errors import SourceError
@@ -164,6 +166,18 @@ def test_no_file_and_no_profile_of_the_environment_reaches_a_tenants_store(
     }.items():
         monkeypatch.setenv(name, value)
     obtain(quick_tier(folder), bucket(s3, "d", keys)).close()
+
+
+def test_a_store_is_reached_through_a_proxy(s3: Any, folder: Path, keys: Path) -> None:
+    upload(s3, "e")
+    with real_proxy(folder) as proxy:
+        place = through_proxy(s3.meta.endpoint_url)
+        source = S3Source(bucket="models", prefix="e", endpoint=place, credentials_file=str(keys))
+        remote = remote_of(source, outbound(egress=Egress(http_proxy=proxy.url)).client(), ambient=False)
+        stored = obtain(quick_tier(folder), remote)
+        assert contents(stored) == FILES
+        stored.close()
+        assert proxy.asked("GET", place)
 
 
 def test_a_store_that_the_pool_does_not_allow_is_refused(s3: Any, folder: Path, keys: Path) -> None:

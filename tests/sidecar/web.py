@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from aegaeon_proto.outbound.client import Outbound
+from aegaeon_proto.outbound.egress import DIRECT, Egress
 from aegaeon_proto.outbound.limits import Limits
 from aegaeon_proto.outbound.policy import EVERYWHERE, Policy
 from aegaeon_proto.pooling import POOLING
@@ -35,9 +37,9 @@ def quick_tier(folder: Path, budget_bytes: int = 1 << 30) -> DiskTier:
 ANYWHERE = {"allowed": list(EVERYWHERE)}  # as `sources` of a configuration: these tests' servers are on this machine
 
 
-def outbound(ambient: bool = False, **limits: float) -> Outbound:
+def outbound(ambient: bool = False, egress: Egress = DIRECT, **limits: float) -> Outbound:
     """Requests to this machine's own servers."""
-    return Outbound(Policy(EVERYWHERE), Limits(**limits), ambient)
+    return Outbound(Policy(EVERYWHERE), Limits(**limits), ambient, egress)
 
 
 def remote(url: str, credentials_file: str = "", **limits: float) -> Guarded:
@@ -139,13 +141,14 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving() -> Iterator[Server]:
+def serving(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
     """On a free port, for as long as the block runs."""
     made = Server()
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, made))
+    server.socket = tls.wrap_socket(server.socket, server_side=True) if tls else server.socket
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
-    made.address = f"http://127.0.0.1:{server.server_port}/models/tiny"
+    made.address = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}/models/tiny"
     try:
         yield made
     finally:

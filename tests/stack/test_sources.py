@@ -50,13 +50,17 @@ def store(model: Path) -> Iterator[str]:
     pytest.importorskip("moto", reason="needs moto and flask-cors, the S3 server of the tests")
     pytest.importorskip("flask_cors", reason="needs moto and flask-cors, the S3 server of the tests")
     boto3 = pytest.importorskip("boto3", reason="needs boto3")
+    from botocore.config import Config
+
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         address = next(line for line in server.stderr if "Running on" in line).split()[-1]
         reader = threading.Thread(target=server.stderr.read)
         reader.start()
-        client = boto3.client("s3", endpoint_url=address, aws_access_key_id="a", aws_secret_access_key="b")
+        direct = Config(proxies={})  # whatever the environment has
+        keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
+        client = boto3.client("s3", endpoint_url=address, config=direct, **keys)
         client.create_bucket(Bucket="models")
         for file in model.iterdir():
             client.upload_file(str(file), "models", f"qwen/{file.name}")

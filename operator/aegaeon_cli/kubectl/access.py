@@ -100,12 +100,20 @@ def output_option(command: Command) -> Command:
 def _where(kubeconfig: str | None, context: str | None, namespace: str | None, everywhere: bool) -> Where:
     try:
         name, chosen = _chosen(KubeConfigMerger(kubeconfig or KUBE_CONFIG_DEFAULT_LOCATION).config, context)
-        api = config.new_client_from_config(kubeconfig, context=name)
+        api = _client(kubeconfig, name)
     except (config.ConfigException, OSError, yaml.YAMLError) as error:
         raise CliError(f"the kubeconfig cannot be used: {error}") from error
     except (AttributeError, TypeError, KeyError) as error:  # the client takes the types of its parts for granted
         raise CliError(f"the kubeconfig cannot be used: it is none: {error}") from error
     return Where(api, None if everywhere else namespace or chosen.get("namespace") or "default")
+
+
+def _client(kubeconfig: str | None, context: str) -> client.ApiClient:
+    """Uses the proxies of kubeconfig and environment as kubectl does: never to this machine itself."""
+    found = client.Configuration()
+    config.load_kube_config(kubeconfig, context=context, client_configuration=found)
+    found.no_proxy = ",".join(filter(None, (found.no_proxy, "localhost", "127.0.0.0/8", "::1")))
+    return client.ApiClient(found)
 
 
 def _chosen(merged: Any, context: str | None) -> tuple[str, Json]:

@@ -9,6 +9,7 @@ from aegaeon_gateway.batches.batches import Batches
 from aegaeon_gateway.batches.files import Files
 from aegaeon_gateway.batches.settings import BatchSettings
 from aegaeon_gateway.batches.store import Store, open_store
+from aegaeon_proto.outbound.egress import DIRECT, Egress
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,8 @@ class Kept:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     @staticmethod
-    def open(settings: BatchSettings) -> Kept:
-        """Raises ConfigError."""
-        store = open_store(settings)
+    def open(settings: BatchSettings, egress: Egress = DIRECT) -> Kept:
+        """`egress`: the way to the store. Raises ConfigError."""
+        store = open_store(settings, egress)
         files = Files(store, settings)
         return Kept(settings, store, files, Batches(store, files, settings))

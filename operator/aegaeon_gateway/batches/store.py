@@ -19,6 +19,8 @@ from aegaeon_gateway.batches.settings import BatchSettings, Bucket
 from aegaeon_gateway.errors import ConfigError, overloaded
 from aegaeon_gateway.uncancelled import to_its_end
 from aegaeon_proto.credentials import CredentialsError, s3_keys
+from aegaeon_proto.outbound.egress import DIRECT, Egress
+from aegaeon_proto.outbound.errors import RefusedError
 from aegaeon_proto.redaction import sentence
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ log = logging.getLogger(__name__)
 _PART_BYTES = 5 << 20  # the least that S3 takes as a part of an upload
 _STAGED = re.compile(r".+#\d+")  # a file that object_store writes to until its object is whole
 _ABANDONED_S = 3600.0  # one that is written changes more often: by each part of an upload
+_AWS, _UNUSED, _EVERYTHING = "https://s3.amazonaws.com", "http://localhost", "*,0.0.0.0/0,::/0"
 _CLIENT: ClientConfig = {"connect_timeout": "10s", "timeout": "60s"}
 
 
@@ -131,10 +134,10 @@ def _remove_staged(folder: Path, before: float) -> None:
                 path.unlink()
 
 
-def open_store(settings: BatchSettings) -> Store:
-    """Raises ConfigError."""
+def open_store(settings: BatchSettings, egress: Egress = DIRECT) -> Store:
+    """`egress`: the way to a bucket. Raises ConfigError."""
     if settings.s3 is not None:
-        return Store(_bucket(settings.s3))
+        return Store(_bucket(settings.s3, egress))
     assert settings.folder is not None, "settings have one of both"
     try:
         Path(settings.folder).mkdir(parents=True, exist_ok=True)
@@ -143,10 +146,11 @@ def open_store(settings: BatchSettings) -> Store:
         raise ConfigError(f"batches.folder: {settings.folder}: {sentence(error)}") from error
 
 
-def _bucket(given: Bucket) -> S3Store:
+def _bucket(given: Bucket, egress: Egress) -> S3Store:
     try:
         keys = s3_keys(given.credentials_file)
-    except CredentialsError as error:
+        way = _way(given.endpoint or _AWS, egress)
+    except (CredentialsError, RefusedError) as error:
         raise ConfigError(f"batches.s3: {error}") from error
     config: S3Config = {"region": given.region}
     if given.endpoint:
@@ -155,11 +159,19 @@ def _bucket(given: Bucket) -> S3Store:
         config["access_key_id"], config["secret_access_key"] = keys["aws_access_key_id"], keys["aws_secret_access_key"]
     if "aws_session_token" in keys:
         config["session_token"] = keys["aws_session_token"]
-    client: ClientConfig = {**_CLIENT, "allow_http": given.endpoint.startswith("http://")}
+    client: ClientConfig = {**_CLIENT, **way, "allow_http": given.endpoint.startswith("http://")}
     try:
         return S3Store(given.bucket, prefix=given.prefix.strip("/") or None, config=config, client_options=client)
     except BaseError as error:
         raise ConfigError(f"batches.s3: {sentence(error)}") from error
+
+
+def _way(endpoint: str, egress: Egress) -> ClientConfig:
+    """The client asks the environment for a proxy unless it is given one: for the direct way, one that is excluded."""
+    proxy = egress.proxy_of(endpoint)
+    way: ClientConfig = {"proxy_url": proxy.url} if proxy else {"proxy_url": _UNUSED, "proxy_excludes": _EVERYTHING}
+    authorities = egress.authorities()
+    return way if authorities is None else {**way, "root_certificate": authorities}
 
 
 @contextmanager

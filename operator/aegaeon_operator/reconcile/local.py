@@ -116,6 +116,7 @@ def _scheduler(pool: Pool, settings: LocalSettings) -> DesiredPod:
     config: Json = {
         **scheduler_settings(pool.gpu_pool.metadata.name, spec, pool.model_pools),
         "listen": settings.scheduler_target,
+        "ambient_egress": True,
         "admin_listen": settings.admin_target,
         "constants": _text(settings.constants),
         "record": _text(settings.record),

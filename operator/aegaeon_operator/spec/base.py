@@ -73,3 +73,12 @@ class SecretRef(Strict):
     key: Annotated[str, Field(min_length=1, max_length=253, pattern=SECRET_KEY)] = Field(
         description="Which entry of it."
     )
+
+
+class ConfigMapRef(Strict):
+    """An entry of a ConfigMap in the object's own namespace."""
+
+    name: DottedName = Field(description="Name of the ConfigMap.")
+    key: Annotated[str, Field(min_length=1, max_length=253, pattern=SECRET_KEY)] = Field(
+        description="Which entry of it."
+    )

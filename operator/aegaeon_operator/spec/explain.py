@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from aegaeon_operator.spec.base import DNS_LABEL, DNS_SUBDOMAIN, SECRET_KEY, SERVED_NAME
+from aegaeon_operator.spec.egress import DIRECT_PATTERN, PROXY_PATTERN
 from aegaeon_operator.spec.kubernetes import AMOUNT, LABEL_VALUE, QUALIFIED
 from aegaeon_operator.spec.pods import owned
 from aegaeon_operator.spec.pods.containers import VARIABLE
@@ -29,6 +30,8 @@ ALLOWED = {
     SOURCE_PATTERN: _URL,
     OPTIONAL_SOURCE_PATTERN: _URL,
     ENTRY_PATTERN: "a host such as *.example.com, or a network such as 10.0.0.0/8",
+    PROXY_PATTERN: "http://HOST:PORT of a proxy, without user and path",
+    DIRECT_PATTERN: "a host such as example.com, an address or a network such as 10.0.0.0/8, or *",
     r"^[0-9a-fA-F.:]+/[0-9]{1,3}$": "a network such as 10.0.0.0/8 or fd00::/8",
     r"^(cpu|cuda:[0-9]+)$": "cpu or cuda:N",
     DNS_LABEL: _LABEL,

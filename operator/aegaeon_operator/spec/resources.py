@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from aegaeon_operator.spec import pool_rules
 from aegaeon_operator.spec.base import (
@@ -22,7 +22,8 @@ from aegaeon_operator.spec.base import (
     Strict,
 )
 from aegaeon_operator.spec.batches import BatchStore
-from aegaeon_operator.spec.cel import field_rules, rules
+from aegaeon_operator.spec.cel import rules
+from aegaeon_operator.spec.egress import Egress
 from aegaeon_operator.spec.engines import PASS_ROWS, Accelerator, AdapterRoom, EngineTuning, PoolMemory, Scheduling
 from aegaeon_operator.spec.kubernetes import (
     Autoscaling,
@@ -34,10 +35,10 @@ from aegaeon_operator.spec.model_pool import ModelPool, Quota, ServedModel, Tena
 from aegaeon_operator.spec.pods import PodTemplate
 from aegaeon_operator.spec.quantity import format_quantity
 from aegaeon_operator.spec.replicas import Replicas
+from aegaeon_operator.spec.servers import AllowedSource
 from aegaeon_operator.spec.sources import Source
 from aegaeon_operator.spec.tracing import Tracing
 from aegaeon_operator.spec.volumes import Volumes
-from aegaeon_proto.outbound.policy import ENTRY_PATTERN, parse_entry
 
 __all__ = [
     "API_VERSION",
@@ -54,36 +55,6 @@ __all__ = [
 ]
 
 # ---- GpuPool -------------------------------------------------------------------------------------------------------
-
-
-def _entry(value: str) -> str:
-    parse_entry(value)
-    return value
-
-
-# Of what fits the pattern, what is no port, address or network is refused by the API server, too.
-_BARE_IPV6 = "self.matches('^[^:]*:[^:]*:') && !self.contains('[') && !self.contains('://')"
-_ENTRY_PORT = "self.find(':[0-9]+$')"
-_ENTRY_RULES = field_rules(
-    (
-        f"{_BARE_IPV6} || {_ENTRY_PORT} == '' || "
-        f"(int({_ENTRY_PORT}.substring(1)) > 0 && int({_ENTRY_PORT}.substring(1)) < 65536)",
-        "has a port that is none; ports are 1 to 65535",
-    ),
-    (
-        f"({_BARE_IPV6}) ? (isIP(self) || (isCIDR(self) && cidr(self) == cidr(self).masked())) : "
-        "self.contains('[') ? isIP(self.find('[0-9A-Fa-f:.]+]').replace(']', '')) : "
-        "!self.matches('^(https?://)?[0-9.]+(/[0-9]+)?(:[0-9]+)?$') || isIP(self.find('[0-9.]+(/[0-9]+)?')) || "
-        "(isCIDR(self.find('[0-9.]+/[0-9]+')) && "
-        "cidr(self.find('[0-9.]+/[0-9]+')) == cidr(self.find('[0-9.]+/[0-9]+')).masked())",
-        "is neither an address nor a network such as 10.0.0.0/8 without bits beyond its prefix",
-    ),
-)
-AllowedSource = Annotated[
-    str,
-    Field(min_length=1, max_length=300, pattern=ENTRY_PATTERN, json_schema_extra=_ENTRY_RULES),
-    AfterValidator(_entry),
-]
 
 
 # Pulling an image of some GB and fetching a model of some more.
@@ -121,6 +92,12 @@ class GpuPoolSpec(Strict):
         "`*.example.com`, `http://store.internal:9000`, `*` for all) and networks (`10.0.0.0/8`). Left out: any public "
         "address; with `aegaeon up` any. A host named in full may be at a private address; loopback and link-local "
         "addresses need a network. Models of the hub need `huggingface.co` and `*.hf.co`.",
+    )
+    egress: Egress = Field(
+        default=Egress(),
+        description="On Kubernetes: the way to sources of models, S3 stores and collectors of traces through a proxy. "
+        "Pods read no proxy from their environment; `aegaeon up` reads HTTPS_PROXY, HTTP_PROXY, NO_PROXY and "
+        "SSL_CERT_FILE from its own. Within a pool no proxy is used.",
     )
     gateway: GatewayPods = Field(default=GatewayPods(), description="The OpenAI API, and on Kubernetes its pods.")
     tracing: Tracing | None = Field(default=None, description="Traces of requests; left out: none.")

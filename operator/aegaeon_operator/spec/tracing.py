@@ -16,7 +16,7 @@ class Tracing(Strict):
 
     endpoint: Annotated[str, Field(min_length=1, max_length=512, pattern=_COLLECTOR)] = Field(
         description="URL of a collector that takes OTLP over gRPC, http://collector.observability:4317 for example; "
-        "https:// with a certificate of a public authority."
+        "https:// with a certificate of a public authority, or of one in the pool's `egress`."
     )
     percent: Annotated[int, Field(ge=0, le=100)] = Field(
         default=100,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import grpc
 from prometheus_client import generate_latest
 
 from aegaeon_proto.certificates import TlsError
+from aegaeon_proto.outbound.egress import from_environment
 from aegaeon_proto.servers import add_port, make_server
 from aegaeon_proto.tracing import Tracing, TracingSettings
 from aegaeon_proto.v1 import admin_pb2_grpc, engine_pb2_grpc, gateway_pb2_grpc, leadership_pb2_grpc
@@ -66,7 +68,8 @@ class Service:
         self._config = config
         self._registry = process_registry()
         watchers: list[Observer] = [EventMetrics(self._registry), *observers]
-        traced = TracingSettings(config.otlp_endpoint) if config.otlp_endpoint else None
+        egress = from_environment(os.environ) if config.ambient_egress else config.egress
+        traced = TracingSettings(config.otlp_endpoint, egress=egress) if config.otlp_endpoint else None
         self._tracing = Tracing(traced, "aegaeon-scheduler", config.pool)
         if traced is not None:
             watchers.append(RequestSpans(self._tracing.tracer, clock, self._traceparent_of))

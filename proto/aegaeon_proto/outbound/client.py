@@ -1,6 +1,6 @@
 """The one HTTP client for sources of models: it asks the policy, follows few redirects, counts bytes and time.
 
-http.client frames the messages. A proxy of the environment is used only where the platform says so, netrc never.
+http.client frames the messages. A proxy is used only where the platform says so (egress.py), netrc never.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse
-from urllib.request import getproxies_environment, proxy_bypass
 
-from aegaeon_proto.outbound.connection import GuardedSocket, connect, proxy_headers, through
+from aegaeon_proto.outbound.connection import GuardedSocket, connect, refused_by, through
+from aegaeon_proto.outbound.egress import DIRECT, Egress, Proxy
 from aegaeon_proto.outbound.errors import OutboundError, RefusedError, UnreachableError
 from aegaeon_proto.outbound.limits import Limits, Watch
 from aegaeon_proto.outbound.policy import Policy
@@ -74,25 +74,16 @@ class Answer:
 
 @dataclass(frozen=True)
 class Outbound:
-    """What all fetches of a process share. `ambient`: proxies of the environment are the owner's wish."""
+    """What all fetches of a process share. `ambient`: tokens and folders of the environment are the owner's wish."""
 
     policy: Policy
     limits: Limits = field(default_factory=Limits)
     ambient: bool = False
+    egress: Egress = DIRECT
 
     def client(self, cancelled: Callable[[], bool] = lambda: False) -> Client:
         """For one fetch."""
         return Client(self, Watch(self.limits, cancelled))
-
-    @cached_property
-    def tls(self) -> ssl.SSLContext:
-        return ssl.create_default_context()
-
-    def proxy(self, url: Url) -> str:
-        """By way of whom; "" without."""
-        if not self.ambient or proxy_bypass(f"{url.host}:{url.port}"):
-            return ""
-        return str(getproxies_environment().get(url.scheme, ""))
 
 
 class Client:
@@ -100,6 +91,7 @@ class Client:
 
     def __init__(self, outbound: Outbound, watch: Watch) -> None:
         self._outbound = outbound
+        self._tls: ssl.SSLContext | None = None
         self.watch = watch
 
     @contextmanager
@@ -127,35 +119,38 @@ class Client:
     def send(self, url: Url, method: str, headers: Mapping[str, str | bytes]) -> Answer:
         """One request, no redirects; the answer is the caller's to close. Raises OutboundError."""
         with _errors(url), self.watch.within(self.watch.limits.answer_s, "the beginning of an answer"):
-            made, sock, target, more = self._connected(url)
+            proxy = self._outbound.egress.proxy(url.scheme, url.host, url.port)
+            made, sock = self._connected(url, proxy)
+            plain = proxy if url.scheme == "http" else None  # it reads the request itself; else it sees a tunnel
+            target = f"http://{url.authority}{url.target}" if plain else url.target
+            more = {**plain.headers, "Host": url.authority} if plain else {}
             try:
                 made.request(method, target, headers={"Accept-Encoding": "identity", **headers, **more})
-                return Answer(url, made.getresponse(), sock, self.watch)
+                given = made.getresponse()
+                if plain and given.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+                    raise refused_by(plain, given.status)
+                return Answer(url, given, sock, self.watch)
             except BaseException:
                 sock.release()
                 raise
 
-    def _connected(self, url: Url) -> tuple[HTTPConnection, GuardedSocket, str, dict[str, str]]:
+    def _connected(self, url: Url, proxy: Proxy | None) -> tuple[HTTPConnection, GuardedSocket]:
         began_s, unused = time.monotonic(), ExitStack()
         with unused:
             try:
-                made = self._connect(url)
+                made = self._connect(url, proxy)
                 unused.callback(made[1].release)
             finally:
                 self.watch.waited(time.monotonic() - began_s, 0)  # which may raise: it took too long
             unused.pop_all()
         return made
 
-    def _connect(self, url: Url) -> tuple[HTTPConnection, GuardedSocket, str, dict[str, str]]:
+    def _connect(self, url: Url, proxy: Proxy | None) -> tuple[HTTPConnection, GuardedSocket]:
         outbound = self._outbound
-        proxy = outbound.proxy(url)
-        if not proxy:
-            return *connect(url, outbound.policy, self.watch, outbound.tls), url.target, {}
-        connection = through(proxy, url, outbound.policy, self.watch, outbound.tls)
-        if url.scheme == "https":
-            return *connection, url.target, {}
-        own = {**proxy_headers(proxy), "Host": url.authority}
-        return *connection, f"http://{url.authority}{url.target}", own
+        self._tls = self._tls or outbound.egress.tls()  # of one fetch: authorities are renewed while a process runs
+        if proxy is None:
+            return connect(url, outbound.policy, self.watch, self._tls)
+        return through(proxy, url, outbound.policy, self.watch, self._tls)
 
     def _next(self, place: Url, location: str, hosts: tuple[str, ...]) -> Url:
         try:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import io
+import re
 import socket
 import ssl
 import time
-from base64 import b64encode
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPSConnection
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
 
+from aegaeon_proto.outbound.egress import Proxy
 from aegaeon_proto.outbound.errors import RefusedError, UnreachableError
 from aegaeon_proto.outbound.limits import Overhead, Watch
 from aegaeon_proto.outbound.policy import Address, Policy, parse_address
 from aegaeon_proto.outbound.urls import Url
 
 _BUFFER_BYTES = 64 << 10
+_TUNNEL = re.compile(r"Tunnel connection failed: (\d{3})")  # as http.client says it
+_REFUSALS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED})
 _CONNECT_S = 10.0  # to one of a host's addresses; there may be others
 
 
@@ -90,38 +93,40 @@ def connect(url: Url, policy: Policy, watch: Watch, tls: ssl.SSLContext) -> tupl
 
 
 def through(
-    proxy: str, url: Url, policy: Policy, watch: Watch, tls: ssl.SSLContext
+    proxy: Proxy, url: Url, policy: Policy, watch: Watch, tls: ssl.SSLContext
 ) -> tuple[HTTPConnection, GuardedSocket]:
-    """By way of a proxy of the machine's owner, which resolves the name."""
+    """By way of a proxy of the machine's owner or the platform team, which resolves the name."""
     objection = policy.objection(url.scheme, url.host, url.port, _literal(url.host))
     if objection:
         raise RefusedError(objection)
-    parts = _proxy_url(proxy)
-    host, port = parts.hostname or "", parts.port or 80
     made: HTTPConnection
     if url.scheme == "https":
-        made = HTTPSConnection(host, port, timeout=watch.left_s(), context=tls)
-        made.set_tunnel(url.host, url.port, proxy_headers(proxy))
+        made = HTTPSConnection(proxy.host, proxy.port, timeout=watch.left_s(), context=tls)
+        made.set_tunnel(url.host, url.port, proxy.headers)
     else:
-        made = HTTPConnection(host, port, timeout=watch.left_s())
-    made.connect()
+        made = HTTPConnection(proxy.host, proxy.port, timeout=watch.left_s())
+    try:
+        made.connect()
+    except ssl.SSLError:
+        raise
+    except OSError as error:
+        raise _not_through(proxy, error) from error
     guarded = GuardedSocket(made.sock, watch)
     made.sock = guarded
     return made, guarded
 
 
-def proxy_headers(proxy: str) -> dict[str, str]:
-    """The proxy's authorization header; none where its URL has no user."""
-    parts = _proxy_url(proxy)
-    if not parts.username:
-        return {}
-    both = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return {"Proxy-Authorization": f"Basic {b64encode(both.encode()).decode()}"}
+def refused_by(proxy: Proxy, status: int) -> RefusedError:
+    """What a proxy answers that wants credentials, or allows none of these servers."""
+    return RefusedError(f"the proxy {proxy} answers {status}; check its credentials, and what it allows")
 
 
-def _proxy_url(proxy: str) -> SplitResult:
-    """As an environment names it: with a scheme or without."""
-    return urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+def _not_through(proxy: Proxy, error: OSError) -> RefusedError | UnreachableError:
+    tunnel = _TUNNEL.match(str(error))
+    if tunnel and int(tunnel[1]) in _REFUSALS:
+        return refused_by(proxy, int(tunnel[1]))
+    said = f"answers {tunnel[1]}" if tunnel else f"cannot be reached: {error.strerror or error}"
+    return UnreachableError(f"the proxy {proxy} {said}")
 
 
 def _over(sock: socket.socket, url: Url, watch: Watch, tls: ssl.SSLContext) -> tuple[HTTPConnection, GuardedSocket]:

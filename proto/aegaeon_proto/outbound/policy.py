@@ -56,8 +56,10 @@ class Entry:
         """Whether it is about this server."""
         if not self.fits(scheme, port):
             return False
-        if self.network is not None:
-            return address is not None and any(_within(one, self.network) for one in (address, _inner(address)))
+        if self.network is not None and address is None:  # a proxy resolves the name
+            return self.network.prefixlen == 0
+        if self.network is not None and address is not None:
+            return any(_within(one, self.network) for one in (address, _inner(address)))
         if self.host.startswith("*."):
             return host.endswith(self.host[1:])
         return self.host in ("*", host)

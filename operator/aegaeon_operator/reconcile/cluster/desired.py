@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 
 from aegaeon_operator.reconcile.cluster.attach import Attached, attach
+from aegaeon_operator.reconcile.cluster.egress import egress_entry
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live, Observed, Platform
 from aegaeon_operator.reconcile.cluster.names import (
     APPLIED,
@@ -120,6 +121,7 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
     found: dict[str, Json] = {
         "scheduler": {
             **scheduler_settings(key.name, spec, ()),
+            **egress_entry(spec),
             "listen": f"0.0.0.0:{SCHEDULER_PORT}",
             "tls": TLS,
             "admin_listen": f"0.0.0.0:{SCHEDULER_ADMIN}",
@@ -151,6 +153,7 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
             },
             **_redis(platform),
             **_batches(spec),
+            **egress_entry(spec),
         },
     }
     engines = {component: _engine_config(role, component, spec, targets) for role, component in COMPONENTS.items()}
@@ -160,6 +163,7 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
 def _engine_config(role: str, component: str, spec: GpuPoolSpec, targets: Json) -> Json:
     return {
         **sidecar_settings(role, spec),
+        "sources": {"allowed": list(spec.allowed_sources), **egress_entry(spec)},
         "instance": component,
         "node": "unknown",
         **targets,

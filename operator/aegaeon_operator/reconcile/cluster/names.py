@@ -24,6 +24,7 @@ CONFIG, TLS, CREDENTIALS = "/etc/aegaeon/config", "/etc/aegaeon/tls", "/etc/aega
 REDIS = "/etc/aegaeon/redis"
 # The part of the pool (see `child`) that is a Secret, where gateways have it, and its entry.
 PREFIX, PREFIX_FOLDER, PREFIX_ENTRY = "prefix", "/etc/aegaeon/prefix", "secret"
+PROXY_USER, AUTHORITIES = "/etc/aegaeon/egress-proxy", "/etc/aegaeon/egress-ca"
 BATCHES, BATCH_KEYS = "/var/lib/aegaeon/batches", "/etc/aegaeon/batches"
 SEGMENTS = "/dev/shm/aegaeon"
 CACHE = "/var/cache/aegaeon"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from aegaeon_operator.reconcile.cluster.egress import way_out
 from aegaeon_operator.reconcile.cluster.facts import Platform
 from aegaeon_operator.spec.resources import GpuPoolSpec, ServedModel, Source
 from aegaeon_proto.outbound.policy import Entry, parse_entry
@@ -52,7 +53,9 @@ def to_sources(spec: GpuPoolSpec, served: tuple[ServedModel, ...]) -> Iterator[R
 
     A name that `allowedSources` has in full may be at a private address: any address, then, on the port of its URL.
     """
-    urls = [url for model in served for url in _urls(model)]
+    hops = {url: _next_hop(spec, url) for model in served for url in _urls(model)}
+    yield from (_to(proxy) for proxy in sorted({hop for url, hop in hops.items() if hop != url}))
+    urls = [url for url, hop in hops.items() if hop == url]
     if not urls:
         return
     ports = {_port(url) for url in urls} | {PORTS["https"]}  # where http servers like to redirect to
@@ -69,19 +72,26 @@ def to_sources(spec: GpuPoolSpec, served: tuple[ServedModel, ...]) -> Iterator[R
 def to_traces(spec: GpuPoolSpec) -> Iterator[Reach]:
     """The collector, where there is one."""
     if spec.tracing:
-        yield _to(spec.tracing.endpoint)
+        yield _to(_next_hop(spec, spec.tracing.endpoint))
 
 
 def to_batches(spec: GpuPoolSpec) -> Iterator[Reach]:
     """The store of files and batches, where it is no volume."""
     if spec.batches and spec.batches.s3:
-        yield _to(spec.batches.s3.endpoint or _AWS)
+        yield _to(_next_hop(spec, spec.batches.s3.endpoint or _AWS))
 
 
 def to_redis(platform: Platform) -> Iterator[Reach]:
     """The Redis of all pools, where there is one."""
     if platform.redis:
         yield _to(platform.redis.url, _REDIS_PORT)
+
+
+def _next_hop(spec: GpuPoolSpec, url: str) -> str:
+    """The proxy, or the server itself."""
+    way = replace(way_out(spec), credentials_file="")  # which are in the pods alone
+    proxy = way.proxy_of(url)
+    return proxy.url if proxy else url
 
 
 def _urls(model: ServedModel) -> Iterator[str]:

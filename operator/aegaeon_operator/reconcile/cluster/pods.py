@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from aegaeon_operator.reconcile.cluster.egress import egress_volumes
 from aegaeon_operator.reconcile.cluster.facts import Json, Key, Platform
 from aegaeon_operator.reconcile.cluster.names import (
     BATCH_KEYS,
@@ -73,7 +74,7 @@ def scheduler_pod(key: Key, component: str, spec: GpuPoolSpec, platform: Platfor
     made["ports"] = ports(grpc=SCHEDULER_PORT, admin=SCHEDULER_ADMIN, metrics=SCHEDULER_METRICS)
     made["lifecycle"] = _sleep(_SCHEDULER_LINGER_S)
     made["resources"] = amounts(spec.control_pod_template, _SMALL, {})
-    volumes = [*own_volumes(key, component), *scratch(tmp="/tmp")]
+    volumes = [*own_volumes(key, component), *egress_volumes(spec), *scratch(tmp="/tmp")]
     found = template(key, component, spec, made, volumes, config, _SCHEDULER_LINGER_S + 10)
     # Who leads is in a Lease: it alone of the pool's processes, beside the picker, asks the API server.
     found["spec"] |= {"serviceAccountName": child(key, "scheduler"), "automountServiceAccountToken": True}
@@ -95,6 +96,7 @@ def gateway_pod(key: Key, spec: GpuPoolSpec, platform: Platform, config: Json) -
         secret_volume(key, "credentials", CREDENTIALS),
         secret_volume(key, PREFIX, PREFIX_FOLDER),
         *([secret_volume(key, "redis", REDIS)] if platform.redis and platform.redis.files else []),
+        *egress_volumes(spec),
         *_models(spec),
         *_batches(spec),
         *scratch(tmp="/tmp", cache=CACHE),
@@ -139,6 +141,7 @@ def engine_pod(key: Key, role: str, spec: GpuPoolSpec, platform: Platform, confi
     volumes = [
         *own_volumes(key, component),
         secret_volume(key, "credentials", CREDENTIALS),
+        *egress_volumes(spec),
         *_models(spec),
         *shared,
         *scratch(tmp="/tmp", cache=CACHE),

@@ -16,6 +16,8 @@ VOLUMES = (
     "batch-keys",
     "segments",
     "disk",
+    "egress-proxy",
+    "egress-ca",
     "tmp",
     "cache",
 )

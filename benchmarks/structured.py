@@ -101,7 +101,7 @@ def timed(work: Callable[[], object]) -> float:
 
 def masks_us(batch: Batch) -> float:
     """Microseconds of a row's mask, on one thread, without a step beside it: median over rows in their first state."""
-    masker, samplers = Masker(1), batch.samplers(constrained=True)
+    masker, samplers = Masker(), batch.samplers(constrained=True)
     masker.masks(samplers, VOCAB)  # compiled and warm
     return statistics.median(timed(lambda: masker.masks(samplers, VOCAB)) for _ in range(20)) / BATCH * 1e6
 
@@ -112,7 +112,7 @@ def main() -> bool:
         save_model(Path(folder))
         grammars = Grammars()
         batch = Batch(Path(folder), grammars)
-        first_s = timed(lambda: Masker(1).masks(batch.samplers(constrained=True), VOCAB))
+        first_s = timed(lambda: Masker().masks(batch.samplers(constrained=True), VOCAB))
         rows = {kind: batch.samplers(constrained=kind) for kind in (False, True)}
         tokens = {kind: [9] * BATCH for kind in rows}
         seconds: dict[bool, list[float]] = {kind: [] for kind in rows}

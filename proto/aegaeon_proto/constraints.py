@@ -1,19 +1,19 @@
 """Grammars of constrained outputs, and what they may cost: one text has one meaning in gateways and sidecars.
 
-A gateway refuses what cannot be compiled within these limits; a sidecar compiles under the same ones. They bound each
-step as well: a mask whose limit is exceeded ends its own sequence.
+`LIMITS` are the library's own: they bound most of what a grammar may cost, compiled or followed, by counts. What they
+miss is bounded by processes with limits of processor time and memory: in gateways for `PROOF`, in engines for `BUILD`.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Sequence
-from decimal import Decimal
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from llguidance import LLMatcher, LLParserLimits
+import llguidance
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 if TYPE_CHECKING:
@@ -28,17 +28,29 @@ class ConstraintKind(Enum):
     LARK = "lark"
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a piece of work may take: processor time, and memory beyond what its process has."""
+
+    cpu_s: float
+    memory_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.cpu_s:g} s of CPU time or {self.memory_bytes >> 20} MiB of memory"
+
+
+PROOF = Cost(cpu_s=0.5, memory_bytes=96 << 20)
+"""for a gateway's worker to compile a constraint, with the model's tokenizer"""
+BUILD = Cost(cpu_s=2.0, memory_bytes=256 << 20)
+"""for an engine's process to compile one, and to follow it: more, since its processors may be slower"""
 MAX_TEXT_BYTES = {
     ConstraintKind.JSON_SCHEMA: 64 << 10,
     ConstraintKind.REGEX: 16 << 10,
     ConstraintKind.LARK: 16 << 10,
 }
 """Of a constraint; one literal of as many bytes takes 7 ms of every step."""
-MAX_COMMON_MULTIPLE = 10_000
-"""of all `multipleOf` of one constraint: the library makes a state of each remainder, without a limit of its own"""
-_MOST_DIGITS = 9  # before a decimal point
 LIMITS = LLParserLimits(
-    max_items_in_row=2_000,
+    max_items_in_row=12_000,  # an object of 1,000 optional properties has 4,007
     initial_lexer_fuel=200_000,  # some 5 ms
     step_lexer_fuel=200_000,  # some 15 ms
     step_max_items=50_000,  # some 3 ms
@@ -59,12 +71,18 @@ JSON_OBJECT = '{"type":"object"}'
 """the schema of any JSON object"""
 
 
+def proof_of(digest: str) -> str:
+    """What a gateway says of a constraint that it has compiled: by which library, for which tokenizer.
+
+    `digest`: SHA-256 of the model's tokenizer.json.
+    """
+    return f"llguidance {llguidance.__version__} {digest}"
+
+
 def grammar_of(kind: ConstraintKind, text: str) -> str:
-    """The grammar in the library's own form. Raises ValueError where `text` is too long, has multiples that cannot be
-    compiled at any bearable cost, or is no JSON schema at all."""
+    """The grammar in the library's own form. Raises ValueError where `text` is too long, or no JSON schema at all."""
     if len(text.encode()) > (most := MAX_TEXT_BYTES[kind]):
         raise ValueError(f"it has more than {most} bytes")
-    _check_multiples(kind, text)
     match kind:
         case ConstraintKind.JSON_SCHEMA:
             return LLMatcher.grammar_from_json_schema(text, overrides=_JSON)
@@ -88,49 +106,19 @@ def lark_of_choice(choices: Sequence[str]) -> str:
     return "start: " + " | ".join(spelled)
 
 
-def fault(kind: ConstraintKind, text: str) -> str:
-    """Why this cannot be compiled; empty when it can be. Takes CPU time and memory: within bounds of its own."""
+def matcher_of(kind: ConstraintKind, text: str, tokenizer: LLTokenizer) -> LLMatcher:
+    """The matcher before any token. Raises ValueError. Its cost has no bound: for a process that has."""
+    matcher = LLMatcher(tokenizer, grammar_of(kind, text), log_level=0, limits=LIMITS)
+    if matcher.is_error():
+        raise ValueError(matcher.get_error())
+    return matcher
+
+
+def fault(kind: ConstraintKind, text: str, tokenizer: LLTokenizer) -> str:
+    """Why this cannot be compiled, or no first token be chosen; empty when all is well. Costs as `matcher_of` does."""
     try:
-        return LLMatcher.validate_grammar(grammar_of(kind, text), limits=LIMITS)
+        matcher = matcher_of(kind, text, tokenizer)
     except ValueError as error:
         return str(error)
-
-
-def _check_multiples(kind: ConstraintKind, text: str) -> None:
-    """Raises ValueError. What is no JSON is left to the library, which names the place."""
-    schemas = {ConstraintKind.JSON_SCHEMA: [text], ConstraintKind.LARK: text.split("%json")[1:]}.get(kind, [])
-    common = 1
-    for value in (value for schema in schemas for value in _multiples(_decoded(schema))):
-        common = MAX_COMMON_MULTIPLE + 1 if value.adjusted() > _MOST_DIGITS else math.lcm(common, _digits(value))
-        if common > MAX_COMMON_MULTIPLE:
-            raise ValueError(
-                f"multipleOf: {value}: the values of multipleOf, without their decimal points, may have a common "
-                f"multiple of at most {MAX_COMMON_MULTIPLE}; use a smaller one, or check the output yourself"
-            )
-
-
-def _decoded(text: str) -> Any:
-    """The JSON value at the beginning of this text; None where there is none."""
-    try:
-        return json.JSONDecoder(parse_float=Decimal, parse_int=Decimal).raw_decode(text.lstrip())[0]
-    except (ValueError, ArithmeticError, RecursionError):
-        return None
-
-
-def _multiples(schema: Any) -> Iterator[Decimal]:
-    if isinstance(schema, list):
-        for inner in schema:
-            yield from _multiples(inner)
-    elif isinstance(schema, dict):
-        for keyword, inner in schema.items():
-            if keyword == "multipleOf" and isinstance(inner, Decimal) and inner > 0:
-                yield inner
-            else:
-                yield from _multiples(inner)
-
-
-def _digits(value: Decimal) -> int:
-    """The number without its decimal point: 5 of 0.05, 12 of 1.2, 300 of 300."""
-    _, digits, exponent = value.normalize().as_tuple()
-    zeros = exponent if isinstance(exponent, int) and exponent > 0 else 0
-    return int("".join(map(str, digits)) + zeros * "0")
+    matcher.compute_bitmask()
+    return matcher.get_error() if matcher.is_error() else ""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +16,8 @@ from aegaeon_proto.certificates import ServerContext
 from aegaeon_proto.frames import HANDSHAKE_S, PREFACE, FrameError, Frames, frame, host_and_port, keep_alive
 from aegaeon_proto.roles import Role, role_of
 from aegaeon_proto.servers import MOST_CONNECTIONS, require_local
+
+FRAMES_A_TURN = 500  # some 5 ms
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +44,7 @@ class Connection(asyncio.Protocol):
         self._early = b""  # received before its role was looked at
         self._admitted = False
         self._session: Session | None = None
+        self._session_waits = self._frames_wait = False
 
     def send(self, message: Message) -> None:
         """Into the transport's buffer; dropped when the connection is lost."""
@@ -49,12 +53,12 @@ class Connection(asyncio.Protocol):
 
     def pause(self) -> None:
         """Let the peer wait."""
-        if not self._transport.is_closing():
-            self._transport.pause_reading()
+        self._session_waits = True
+        self._read()
 
     def resume(self) -> None:
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._session_waits = False
+        self._read()
 
     def close(self) -> None:
         """With what is to be sent at an end."""
@@ -83,12 +87,7 @@ class Connection(asyncio.Protocol):
             return
         if self._transport.is_closing() or (self._preface and not (data := self._after_preface(data))):
             return
-        try:
-            for one in self._frames.of(data):
-                if self._session is not None:
-                    self._session.received(one)
-        except (FrameError, DecodeError) as error:
-            self._refuse(str(error))
+        self._take(data)
 
     def eof_received(self) -> None:
         self._end_session()
@@ -97,6 +96,31 @@ class Connection(asyncio.Protocol):
         self._late.cancel()
         self._end_session()
         self._server.leave(self)
+
+    def _take(self, data: bytes = b"") -> None:
+        """The next frames, and the rest when others had their turn: many small ones must not hold the event loop."""
+        handled = 0
+        try:
+            for one in islice(self._frames.of(data), FRAMES_A_TURN):
+                handled += 1
+                if self._session is not None:
+                    self._session.received(one)
+        except (FrameError, DecodeError) as error:
+            self._refuse(str(error))
+            return
+        self._frames_wait = handled == FRAMES_A_TURN and not self._transport.is_closing()
+        if self._frames_wait:
+            asyncio.get_running_loop().call_soon(self._take)
+        self._read()
+
+    def _read(self) -> None:
+        """Or let the peer wait."""
+        if self._transport.is_closing():
+            return
+        if self._session_waits or self._frames_wait:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
 
     # ---- before the first frame -------------------------------------------------------------------------------------
 

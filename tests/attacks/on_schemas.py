@@ -11,6 +11,8 @@ _LETTERS = "abcdefgh"
 _DOUBLING = {str(i): {"allOf": 2 * [{"$ref": f"#/$defs/{i + 1}"}]} for i in range(60)} | {"60": {}}
 _PRODUCT = [{"anyOf": [{"required": [f"{i}.{j}"]} for j in range(30)]} for i in range(30)]
 _WIDE = {f"p{i}": {"pattern": f"^.{{{i}}}[a-z]*{i}$"} for i in range(800)}
+_PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 99_999_999}}, "required": ["a"]}
+_TOOL = {"type": "function", "function": {"name": "f", "parameters": _PARAMETERS}}
 
 BOMBS: tuple[dict[str, Any], ...] = (
     {"guided_json": {"$ref": "#/$defs/0", "$defs": _DOUBLING}},
@@ -19,6 +21,11 @@ BOMBS: tuple[dict[str, Any], ...] = (
     {"guided_json": '{"items":' * 6000 + "{}" + "}" * 6000},
     {"guided_json": {"type": "array", "minItems": 10**9, "items": {"type": "string", "minLength": 10**9}}},
     {"guided_json": {"enum": [f"{i:040}" for i in range(1400)]}},
+    {"guided_json": {"type": "integer", "multipleOf": 99_999_999}},
+    {"guided_json": {"anyOf": [{"type": "integer", "multipleOf": 9000 + i} for i in range(20)]}},
+    {"guided_json": {"allOf": [{"type": "integer", "multipleOf": 9973}, {"multipleOf": 9967}]}},
+    {"guided_grammar": 'start: %json {"type": "integer", "multipleOf": 99999999}'},
+    {"tools": [_TOOL], "tool_choice": "required"},
     {"guided_regex": "x" * 16_000},
     {"guided_regex": "((((a{1,900}){1,900}){1,900}){1,900}){1,900}"},
     {"guided_regex": "(a|b)*a(a|b){1,900}(c|d)*c(c|d){1,900}"},

@@ -13,6 +13,7 @@ import jsonschema_rs
 import numpy as np
 import pytest
 from backend.conformance import NAMED, Schema, random_schema
+from byte_tokenizer import byte_tokenizer
 from tokenizers import Tokenizer
 
 from aegaeon_gateway.request.structured import StructuredFields, form_of
@@ -122,7 +123,7 @@ def followed(schemas: Sequence[Schema]) -> list[Asked]:
     return [
         Asked(schema, Constraint(form.kind, form.text, (EOS,)))
         for schema, form in forms
-        if form is not None and not fault(form.kind, form.text)
+        if form is not None and not fault(form.kind, form.text, byte_tokenizer())
     ]
 
 

@@ -252,6 +252,7 @@ async def test_what_is_no_form_or_comes_from_another_site_is_refused(pools: Any)
                 400,
             ),
             ({**form, "Content-Type": "multipart/form-data"}, b"x", 400),
+            (form, FIELD.replace(b"name=purpose", b'name="file"; filename="a\0b"') + b"x\r\n--b--\r\n", 400),
         ):
             async with pool.http.post(f"{pool.url}/v1/files", data=data, headers=headers) as response:
                 assert response.status == status, data

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -120,10 +121,23 @@ def test_large_requests_share_a_budget_and_small_ones_need_none() -> None:
         with pytest.raises(ApiError, match="memory") as error:
             first.hold(UNCOUNTED_BYTES + 50_001)
         assert (error.value.status, error.value.headers) == (503, {"Retry-After": "1"})
-        second.hold(UNCOUNTED_BYTES + 50_000)
+        second.hold(UNCOUNTED_BYTES + 16_667)  # a third of what is left
+        with pytest.raises(ApiError, match="memory"):
+            second.hold(UNCOUNTED_BYTES + 16_668)
         with intake.request("green", shared=True) as third:
             third.hold(UNCOUNTED_BYTES)
         first.hold(0)
+    intake.check()
+
+
+def test_every_owner_that_comes_finds_room_however_much_others_hold() -> None:
+    intake = Intake(requests=4096, memory_bytes=1)
+    with ExitStack() as held:
+        for owner, share in (("red", 2048), ("blue", 683), ("green", 342), ("keyless", 205)):
+            for _ in range(share):
+                held.enter_context(intake.request(owner, shared=True))
+            with pytest.raises(ApiError, match="open"), intake.request(owner, shared=True):
+                pass
     intake.check()
 
 

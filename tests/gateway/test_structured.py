@@ -91,3 +91,37 @@ async def test_a_schema_that_costs_too_much_is_refused_while_others_are_served(p
     assert body["error"]["type"] == "invalid_request_error"
     status, _, _ = await pool.chat(guided_json=SCHEMA)
     assert status == 200
+
+
+BOMBS = {
+    "multipleOf": {"guided_json": {"type": "integer", "multipleOf": 99_999_999}},
+    "multiples": {"guided_json": {"anyOf": [{"type": "integer", "multipleOf": 9000 + i} for i in range(20)]}},
+    "within Lark": {"guided_grammar": 'start: %json {"type":"integer","multipleOf":99999999}'},
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+async def test_what_the_librarys_own_limits_do_not_bound_is_ended_and_refused(pool: Pool, name: str) -> None:
+    """In a process of its own: the worker that it was sent to answers the next request, without a new one."""
+    await pool.chat(guided_json=SCHEMA)
+    status, body, _ = await pool.chat(**BOMBS[name])
+    assert status == 400, body
+    assert "takes more than 0.5 s of CPU time or 96 MiB of memory" in body["error"]["message"]
+    status, _, _ = await pool.chat(guided_json=SCHEMA)
+    assert status == 200
+
+
+async def test_engines_receive_what_was_proved_and_whose_it_is(pool: Pool) -> None:
+    await pool.chat(guided_json=SCHEMA)
+    constraint = pool.peer.submits[-1].sampling.constraint
+    library, version, digest = constraint.proof.split()
+    assert library == "llguidance"
+    assert version[0].isdigit()
+    assert len(digest) == 64
+    assert len(constraint.share) == 8
+
+
+async def test_a_schema_of_a_thousand_optional_properties_is_taken(pool: Pool) -> None:
+    properties = {f"property_{i}": {"type": "string", "title": "P"} for i in range(1000)}
+    status, body, _ = await pool.chat(guided_json={"type": "object", "properties": properties})
+    assert status == 200, body

@@ -365,3 +365,10 @@ async def test_a_priority_reaches_the_scheduler_beside_its_tenant(gateways: Call
             assert status == 200, answer
     assert {submit.tenant for submit in pool.peer.submits} == {"red"}
     assert [submit.priority for submit in pool.peer.submits] == [-5, 0, 2**31 - 1, 7, 0]
+
+
+def test_a_key_that_can_be_guessed_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "red.key").write_text("short\nsk-0123456789abcdef\n")
+    (tmp_path / "tenants.json").write_text(json.dumps({"tenants": [RED], "open_models": None}))
+    TenantsFile(tmp_path / "tenants.json").current()
+    assert "tenant 'red': 1 of its keys have fewer than 16 characters" in caplog.text

@@ -19,10 +19,10 @@ from gateway.forks import working
 from aegaeon_gateway.errors import TokenizerError
 from aegaeon_gateway.models.texts import Texts
 from aegaeon_gateway.request.prompt import Prompt
-from aegaeon_gateway.workers import limits
 from aegaeon_gateway.workers.pool import WorkerPool
 from aegaeon_gateway.workers.supervisor import start_process
 from aegaeon_gateway.workers.wire import Job
+from aegaeon_proto import process_limits as limits
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase, ModelSource, ModelSpec, Sampling
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from byte_tokenizer import byte_tokenizer
 
 from aegaeon_gateway.request.tool_schema import Tool, call_schema, calls_schema
 from aegaeon_proto.constraints import ConstraintKind, fault
@@ -61,4 +62,4 @@ def test_a_named_tool_is_the_only_one_to_be_called(number: int) -> None:
 
 def test_the_schemas_of_calls_compile() -> None:
     for schema in (calls_schema(TOOLS, parallel=True), *map(call_schema, TOOLS)):
-        assert not fault(ConstraintKind.JSON_SCHEMA, json.dumps(schema))
+        assert not fault(ConstraintKind.JSON_SCHEMA, json.dumps(schema), byte_tokenizer())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import resource
 import signal
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import pytest
 
 from aegaeon_operator.errors import RunnerError
 from aegaeon_operator.podrunner import PodRunner, RestartPolicy, RunFolder, runfolder
+from aegaeon_operator.podrunner.child import LogFile
 from aegaeon_operator.podrunner.probe import ready
 from aegaeon_operator.reconcile import AttachedProbe, DesiredPod, HttpProbe, PodRole
 
@@ -97,6 +99,20 @@ async def test_a_log_that_cannot_be_opened_does_not_stop_the_pod_that_writes(
     noise = "print('x' * 200000, flush=True)\n"  # more than the pipe holds
     async with running(folder, replace(pod, argv=(*pod.argv[:-2], noise + pod.argv[-2], pod.argv[-1])), heard=heard):
         assert "x" * 200000 in "".join(line for _, line in heard.lines)
+
+
+def test_a_full_disk_is_said_once_and_not_with_every_line(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = LogFile("/dev/full", encoding="utf-8", delay=True)
+    for _ in range(3):
+        log.emit(logging.makeLogRecord({"msg": "a line"}))
+    with suppress(OSError):
+        log.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "/dev/full takes no lines: [Errno 28] No space left on device"
+    ]
+    assert not capsys.readouterr().err
 
 
 async def test_a_pod_waits_for_the_pods_that_it_depends_on(folder: RunFolder, make_pod: MakePod) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -289,3 +290,18 @@ async def test_certificates_that_are_none_are_said(tmp_path: Path, folders: dict
         await server.start("127.0.0.1:0", tmp_path / "bad")
     with pytest.raises(TlsError, match="cannot be read"):
         await server.start("127.0.0.1:0", tmp_path / "none")
+
+
+async def test_many_small_frames_are_handled_a_few_at_a_turn_and_none_is_lost() -> None:
+    sessions: list[Echo] = []
+    server = FrameServer("TokenSink", Role.ENGINE, lambda one: sessions.append(Echo(one)) or sessions[-1], MOST)
+    port = await server.start("127.0.0.1:0", None)
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(PREFACE + bytes(4 * 20_000))  # empty frames: batches with the number 0
+    seen = []
+    while not seen or seen[-1] < 20_000:
+        await asyncio.sleep(0)
+        seen.append(len(sessions[0].received_numbers) if sessions else 0)
+    assert max(b - a for a, b in pairwise(seen)) <= 2 * frame_server.FRAMES_A_TURN
+    writer.close()
+    server.stop()

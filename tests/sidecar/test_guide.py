@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import resource
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ class World:
     def __init__(self, directory: Path) -> None:
         self.vocabulary = Vocabulary(directory, SIZE)
         self.grammars = Grammars()
-        self.masker = Masker(2)
+        self.masker = Masker()
         self.tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
 
     def guide(self, constraint: Constraint = YES_OR_NO) -> Guide:
@@ -48,9 +49,11 @@ class World:
         return [set(np.flatnonzero(row).tolist()) for row in masks.allowed]
 
 
-@pytest.fixture
-def world(tiny_models: dict[str, Path]) -> World:
-    return World(tiny_models["llama"])
+@pytest.fixture(scope="module")
+def world(tiny_models: dict[str, Path]) -> Iterator[World]:
+    made = World(tiny_models["llama"])
+    yield made
+    made.grammars.stop()
 
 
 def test_only_what_continues_the_output_is_allowed_and_the_end_where_it_may_end(world: World) -> None:
@@ -115,17 +118,17 @@ def test_an_output_that_the_constraint_does_not_allow_refuses_its_row(world: Wor
     assert list(masks.refused) == [0]
 
 
-def test_a_model_without_tokenizer_refuses_constraints(tmp_path: Path) -> None:
-    guide = Grammars().guide(Vocabulary(tmp_path, SIZE), YES_OR_NO, lambda: None)
-    masks = Masker(1).masks([SamplerState(guide=guide)], SIZE)
+def test_a_model_without_tokenizer_refuses_constraints(world: World, tmp_path: Path) -> None:
+    guide = world.grammars.guide(Vocabulary(tmp_path, SIZE), YES_OR_NO, lambda: None)
+    masks = Masker().masks([SamplerState(guide=guide)], SIZE)
     assert masks is not None
     assert "tokenizer.json" in masks.refused[0].reason
 
 
-def test_a_tokenizer_file_that_makes_no_sense_refuses_constraints(tmp_path: Path) -> None:
+def test_a_tokenizer_file_that_makes_no_sense_refuses_constraints(world: World, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text('{"model": {"type": "BPE", "vocab": {"a": 7}, "merges": []}}')
-    guide = Grammars().guide(Vocabulary(tmp_path, 3), YES_OR_NO, lambda: None)
-    masks = Masker(1).masks([SamplerState(guide=guide)], 3)
+    guide = world.grammars.guide(Vocabulary(tmp_path, 3), YES_OR_NO, lambda: None)
+    masks = Masker().masks([SamplerState(guide=guide)], 3)
     assert masks is not None
     assert masks.refused
 
@@ -144,18 +147,18 @@ def test_a_tokenizer_that_changed_is_read_again(world: World, tmp_path: Path) ->
 
 def test_the_tokenizers_of_many_models_are_not_kept_by_their_grammars(tmp_path: Path) -> None:
     """Each takes tens of MB, and every model's clients ask for a schema now and then."""
-    grammars, resident = Grammars(), []
-    for number in range(15):
+    grammars, before = Grammars(), _children()
+    for number in range(7):
         folder = tmp_path / f"model-{number}"
         folder.mkdir()
         _write_large_tokenizer(folder / "tokenizer.json")
         guide = grammars.guide(Vocabulary(folder, _LARGE), replace(YES_OR_NO, text="[0-9]+"), lambda: None)
-        guide.matcher()
+        assert guide.client().alive
         del guide
-        resident.append(_resident_bytes())
-    each = (resident[3] - resident[0]) / 3
-    assert each > 4 << 20, "the first ones are kept"
-    assert resident[-1] - resident[6] < 4 * each, [size >> 20 for size in resident]
+    grammars.guide(Vocabulary(tmp_path, _LARGE), YES_OR_NO, lambda: None)
+    assert eventually(lambda: len(_children() - before) <= 4)
+    grammars.stop()
+    assert eventually(lambda: not _children() - before)
 
 
 _LARGE = 30_000
@@ -168,5 +171,14 @@ def _write_large_tokenizer(path: Path) -> None:
     path.write_text(json.dumps({"version": "1.0", "added_tokens": [], "decoder": decoder, "model": model}))
 
 
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+def _children() -> set[int]:
+    """The processes that this one has started and that live."""
+    lines = (path.read_text().split() for path in Path("/proc/self/task").glob("*/children"))
+    return {int(pid) for line in lines for pid in line}
+
+
+def eventually(holds: Callable[[], bool], within_s: float = 10.0) -> bool:
+    end = time.monotonic() + within_s
+    while not (held := holds()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return held

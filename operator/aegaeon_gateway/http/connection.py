@@ -23,11 +23,12 @@ from aegaeon_gateway.http.sockets import OPTIONS, network_of
 
 PROXY_IDLE_S = 3630.0  # longer than proxies keep theirs (Envoy: an hour): they close first, so no request meets the end
 LINGER_S = 5.0  # the rest of a refused body is read and dropped for so long, so that its client sees the answer
-MAX_AHEAD = 8  # requests on one connection that are not answered
+MAX_AHEAD = 8  # requests on one connection that are not answered; more are not read
 MAX_HEADERS = 100
 MAX_FIELD_BYTES = 8190
 
 _NEVER_S = 86400.0
+_PIECE_BYTES = 2048
 _NO_LOG = logging.Logger("no access log", logging.CRITICAL)  # `refusals` and `server` log what is worth it
 
 
@@ -48,6 +49,7 @@ class Connection(web.RequestHandler):
         "_payload",
         "_raw",
         "_stalled_since",
+        "_unread",
         "address",
         "body_bytes",
         "quiet_since",
@@ -74,6 +76,7 @@ class Connection(web.RequestHandler):
         """received of a body that is not complete"""
         self._payload: StreamReader = EMPTY_PAYLOAD  # of the last request
         self._answered = 0
+        self._unread = bytearray()
         self._header_bytes = 0
         self._header_since = self._body_since = 0.0
         self._stalled_since: float | None = None
@@ -120,6 +123,28 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """Not read on while too many requests wait for their answers; what came with the last of them is kept."""
+        self._unread += data
+        while self._unread and not self._too_far_ahead:
+            size = len(self._unread) if not self._payload.is_eof() else _PIECE_BYTES  # of requests few at a time
+            piece = bytes(self._unread[:size])
+            del self._unread[:size]
+            self._parse(piece)
+        if self._too_far_ahead:
+            self._raw.pause_reading()
+
+    @property
+    def _too_far_ahead(self) -> bool:
+        return self._request_count - self._answered > MAX_AHEAD
+
+    def _go_on(self) -> None:
+        """A request was answered: read on where that was put off."""
+        if self._unread or not self._raw.is_reading():
+            self.data_received(b"")
+            if not self._too_far_ahead and not self._raw.is_closing():
+                self._raw.resume_reading()
+
+    def _parse(self, data: bytes) -> None:
         before = self._request_count
         body = not self._payload.is_eof()
         super().data_received(data)
@@ -163,6 +188,8 @@ class Connection(web.RequestHandler):
             return await super().finish_response(request, resp, start_time)
         finally:
             self._answered += 1
+            if self._request_count - self._answered == MAX_AHEAD:
+                self._loop.call_soon(self._go_on)
             self._half.begun = None
             if (broken := self._payload.exception()) is not None:
                 drop_frames(broken)
@@ -248,10 +275,7 @@ class Connection(web.RequestHandler):
         self._half.interim = getattr(message, "version", None) == HttpVersion11  # HTTP/1.0 knows no interim answers
         self._header_bytes = 0
         self._body_since = self.quiet_since = now
-        if self._request_count - self._answered > MAX_AHEAD:
-            self.end("ahead")
-        else:
-            self._on_body(size)  # what came with the header; the header itself is little beside it
+        self._on_body(size)  # what came with the header; the header itself is little beside it
 
     def _on_body(self, size: int) -> None:
         if self._payload.is_eof():
@@ -286,7 +310,9 @@ class Connection(web.RequestHandler):
             self.refuse_body("body_time", too_slow("body"))
 
     def _look_at_header(self, now: float) -> None:
-        if self._header_bytes:
+        if self._header_bytes and not self._raw.is_reading():
+            self._header_since = now
+        elif self._header_bytes:
             if now - self._header_since > self._all.limits.header_s:
                 self.end("header_time", too_slow("header"))
         elif now - self.quiet_since > self._idle_s:

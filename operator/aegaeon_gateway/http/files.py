@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import orjson
 from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from aegaeon_gateway.batches.files import Files
 from aegaeon_gateway.batches.kept import Kept
@@ -109,6 +110,10 @@ class FileHandlers:
         return answer({"id": id_, "object": "file", "deleted": True})
 
 
+FORM_ERRORS = (ValueError, AssertionError, LookupError, HttpProcessingError)
+"""what aiohttp's reader raises of what is no form: the last of a field's header that is none"""
+
+
 @dataclass(slots=True)
 class Form:
     """A form as it comes: its file goes into the store at once, wherever among the fields it is."""
@@ -127,7 +132,7 @@ class Form:
         try:
             async for part in await http.multipart():
                 await self._take(part)
-        except (ValueError, AssertionError, LookupError) as error:  # what aiohttp's reader raises of what is no form
+        except FORM_ERRORS as error:
             raise InvalidRequestError("The body is no well-formed multipart/form-data.", code="invalid_form") from error
         if not self.file:
             raise InvalidRequestError("file is missing", param="file", code="missing_parameter")

@@ -32,8 +32,7 @@ class Intake:
     @contextmanager
     def request(self, owner: str, *, shared: bool) -> Iterator[Holding]:
         """Around a request. `shared`: other owners need room too. Raises UnavailableError."""
-        most = self._requests // 2 if shared else self._requests
-        if self._open.total() >= self._requests or self._open[owner] >= most:
+        if not _has_room(self._open, owner, 1, self._requests, shared=shared):
             raise overloaded("Too many requests are open; try again.")
         self._open[owner] += 1
         holding = Holding(self, owner, shared=shared)
@@ -47,8 +46,7 @@ class Intake:
 
     def take(self, owner: str, more: int, *, shared: bool) -> None:
         """Count bytes (fewer when negative). Raises UnavailableError."""
-        most = self._memory_bytes // 2 if shared else self._memory_bytes
-        if more > 0 and (self._bytes.total() + more > self._memory_bytes or self._bytes[owner] + more > most):
+        if more > 0 and not _has_room(self._bytes, owner, more, self._memory_bytes, shared=shared):
             raise overloaded("Too much of large requests is in memory; try again.")
         self._bytes[owner] += more
         if not self._bytes[owner]:
@@ -91,3 +89,14 @@ async def read_body(http: web.Request, most_bytes: int, holding: Holding) -> byt
         holding.hold(len(body) + len(piece))
         body += piece
     return body
+
+
+def _has_room(held: Counter[str], owner: str, more: int, most: int, *, shared: bool) -> bool:
+    """Whether an owner may hold `more` of `most`. Where it is shared, each new owner finds room, however many came
+    before: one may hold as much as would be left beside it, divided among the owners there are and one to come."""
+    others = held.total() - held[owner]
+    free = most - others
+    if not shared:
+        return held[owner] + more <= free
+    owners = len(held.keys() - {owner}) + 1
+    return held[owner] + more <= -(-free // (owners + 1))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 from aegaeon_gateway.errors import ApiError, ModelChangedError, TokenizerError, model_failed, overloaded
 from aegaeon_gateway.generation.request import Marks, Request, request_of
@@ -130,6 +131,7 @@ class Preparation:
             reasoning=spec.reasoning,
             task=spec.task,
             matryoshka=spec.matryoshka,
+            share=blake2b(received.client.owner_of(received.model).encode(), digest_size=8).digest(),
             history=len(received.history),
             public=tuple(spec.public_prompts),
         )

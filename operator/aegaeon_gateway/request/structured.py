@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from msgspec import Meta, Struct
 
 from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.request.sampling_fields import SamplingFields
 from aegaeon_gateway.request.subschemas import Schema, changed
-from aegaeon_proto.constraints import JSON_OBJECT, ConstraintKind, fault, lark_of, lark_of_choice
+from aegaeon_proto.constraints import JSON_OBJECT, ConstraintKind, lark_of, lark_of_choice
 from aegaeon_proto.v1 import model_pb2 as pb
 
 MAX_CHOICE_TEXTS = 1024
@@ -95,16 +95,25 @@ def form_of(request: StructuredFields) -> Form | None:
     return forms[0] if forms else None
 
 
-def constraint_of(form: Form, end_ids: tuple[int, ...]) -> pb.Constraint:
+class Compiler(Protocol):
+    """Says why a constraint cannot be compiled, or nothing; `proof` is for engines."""
+
+    @property
+    def proof(self) -> str: ...
+
+    def fault(self, kind: ConstraintKind, text: str) -> str: ...
+
+
+def constraint_of(form: Form, end_ids: tuple[int, ...], compiler: Compiler) -> pb.Constraint:
     """What engines are sent, of a form that compiles. Raises InvalidRequestError, which says where it does not.
 
-    `end_ids`: the model's EOS ids. Costs CPU time: for a worker, within its limits.
+    `end_ids`: the model's EOS ids.
     """
     if not end_ids:
         raise _invalid(form.param, "this model has no EOS token, so that a structured output could not end")
-    if found := fault(form.kind, form.text):
+    if found := compiler.fault(form.kind, form.text):
         raise _invalid(form.param, _sentence(form, found))
-    return pb.Constraint(kind=_KINDS[form.kind], text=form.text, end_ids=end_ids)
+    return pb.Constraint(kind=_KINDS[form.kind], text=form.text, end_ids=end_ids, proof=compiler.proof)
 
 
 def _forms(request: StructuredFields) -> Iterator[Form]:

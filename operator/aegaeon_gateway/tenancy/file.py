@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from aegaeon_gateway.errors import ConfigError
-from aegaeon_gateway.tenancy.model import Directory, Quota, Tenant, digest
+from aegaeon_gateway.tenancy.model import SHORTEST_KEY, Directory, Quota, Tenant, digest
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +135,12 @@ def _keys(tenant: _Tenant, folder: Path, problems: list[str]) -> list[str]:
             continue
         if not lines:
             problems.append(f"key file {name} of tenant {tenant.name!r} is empty; write a key into it")
+        if short := sum(len(line) < SHORTEST_KEY for line in lines):
+            log.warning(
+                "key file %s of tenant %r: %d of its keys have fewer than %d characters and can be guessed; "
+                "a later release will refuse them",
+                *(name, tenant.name, short, SHORTEST_KEY),
+            )
         found += [digest(line) for line in lines]
     return found
 

@@ -41,8 +41,12 @@ class Tenant:
 ANYBODY = Tenant("", frozenset())
 
 
+SHORTEST_KEY = 16
+"""characters; keys are to be long and random, so that a plain hash tells nothing of them"""
+
+
 def digest(key: str) -> str:
-    """What is kept of a key. Keys are long and random, so a plain hash tells nothing of them."""
+    """What is kept of a key."""
     # surrogates: aiohttp hands on bytes of a header that are not UTF-8 as these
     return hashlib.sha256(key.strip().encode(errors="surrogatepass")).hexdigest()
 

@@ -14,6 +14,7 @@ from aegaeon_gateway.dialects.families import detected
 from aegaeon_gateway.errors import InvalidRequestError, TokenizerError
 from aegaeon_gateway.text.decoders import stages_of
 from aegaeon_gateway.workers.bounds import check_added, check_decoder, check_files, check_size, check_vocabulary
+from aegaeon_gateway.workers.grammars import Compiler, NeedsGrammarsError, compiler_of
 from aegaeon_gateway.workers.wire import Job, Loaded
 from aegaeon_proto.pooling import PoolingError, Purpose, purpose_of, read_documents
 from aegaeon_proto.sampling import DEFAULTS, MAX_STOP_IDS
@@ -52,6 +53,8 @@ class ModelText:
         self.dialect = detected(self._template)
         self.has_score_template = all(self._names_role(role) for role in ("query", "document"))
         self._documents = read_documents(directory)
+        self._directory = directory
+        self._compiler: Compiler | None = None
         self.hidden_size = _positive(_json(directory / "config.json"), "hidden_size")
 
     def purpose(self, job: Job) -> Purpose:
@@ -61,6 +64,22 @@ class ModelText:
         except PoolingError as error:
             message = f"The model {job.model!r} cannot be used: {error}"
             raise InvalidRequestError(message, param="model", code="unsupported_model") from error
+
+    @property
+    def compiler(self) -> Compiler:
+        """Of grammars. Raises NeedsGrammarsError while they were not read."""
+        if self._compiler is None:
+            raise NeedsGrammarsError
+        return self._compiler
+
+    def read_grammars(self) -> None:
+        """Have what compiles grammars, which models that are never asked for any do without."""
+        most = _positive(_text_config(self._directory), "vocab_size")
+        self._compiler = compiler_of(self._directory, max(self.size, most), self.eos_ids)
+
+    def drop_grammars(self) -> None:
+        """Until they are read again."""
+        self._compiler = None
 
     def _names_role(self, role: str) -> bool:
         return f"'{role}'" in self._template or f'"{role}"' in self._template

@@ -23,6 +23,7 @@ from aegaeon_gateway.workers.wire import (
     Limit,
     Loaded,
     Missing,
+    NeedsGrammars,
     Peek,
     Peeked,
     Refused,
@@ -106,6 +107,15 @@ class WorkerPool:
         return tail
 
     async def _done(self, owner: str, job: Job, body: bytes | bytearray) -> tuple[Reply, bytes]:
+        reply, tail = await self._loaded(owner, job, body)
+        if isinstance(reply, NeedsGrammars):
+            await self._supervisor.read_grammars(job.key)
+            reply, tail = await self._loaded(owner, job, body)
+        if isinstance(reply, Missing | NeedsGrammars):
+            raise restarting()
+        return reply, tail
+
+    async def _loaded(self, owner: str, job: Job, body: bytes | bytearray) -> tuple[Reply, bytes]:
         await self._supervisor.ensure(job.key)
         share = Share(owner, job.model)
         if len(body) <= FAST_BODY_BYTES and self._slow_until.get(job.key, 0.0) < time.monotonic():
@@ -117,8 +127,6 @@ class WorkerPool:
             reply = Exceeded("")
         if isinstance(reply, Exceeded):
             reply, tail = await self._do(self._bulk, share, job, body)
-        if isinstance(reply, Missing):
-            raise restarting()
         return reply, tail
 
     # ---- jobs --------------------------------------------------------------------------------------------------------
@@ -165,8 +173,5 @@ def _refusal(reply: Reply, limit: Limit) -> InvalidRequestError:
     if reply.stage == "rendering":
         message = f"The model's chat template takes more than {bounds} for these messages."
         return InvalidRequestError(message, param="messages", code="chat_template")
-    if reply.stage == "compiling":
-        message = f"Compiling what the output must be takes more than {bounds}; send a simpler schema or grammar."
-        return InvalidRequestError(message, code="invalid_constraint")
     message = f"Rendering and tokenizing this request takes more than {bounds}; send less."
     return InvalidRequestError(message, code="request_too_costly")

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aegaeon_gateway.errors import TokenizerError, WireError
-from aegaeon_gateway.workers import limits
 from aegaeon_gateway.workers.bounds import check_resident
 from aegaeon_gateway.workers.model import ModelText, load
 from aegaeon_gateway.workers.wire import Drop, Failed, Load, Loaded, Spawn, receive, send
 from aegaeon_gateway.workers.worker import work
+from aegaeon_proto import process_limits as limits
 
 _REAP_S = 1.0
 _TOO_MUCH = "loading its tokenizer takes more than {:g} s of CPU time or {} MiB of memory"
@@ -70,7 +70,7 @@ class ForkServer:
         elif isinstance(order, Load):
             self._load(order)
         elif isinstance(order, Drop):
-            self.models.pop(order.key, None)
+            self._drop(order)
         return True
 
     # ---- workers -----------------------------------------------------------------------------------------------------
@@ -93,6 +93,12 @@ class ForkServer:
         self.workers = {pid for pid in self.workers if os.waitpid(pid, os.WNOHANG) == (0, 0)}
 
     # ---- models ------------------------------------------------------------------------------------------------------
+
+    def _drop(self, order: Drop) -> None:
+        if not order.grammars:
+            self.models.pop(order.key, None)
+        elif (text := self.models.get(order.key)) is not None:
+            text.drop_grammars()
 
     def _load(self, order: Load) -> None:
         """Fork; the fork returns from here as a fork server too, once it has loaded and was let."""
@@ -153,7 +159,10 @@ def _loaded(control: socket.socket, order: Load, models: dict[bytes, ModelText])
         limits.raise_on_cpu_timer()
         limits.limit_address_space(order.limit.memory_bytes)
         with limits.cpu_time(order.limit.cpu_s):
-            text = load(Path(order.directory))
+            text = models.get(order.key) if order.grammars else None
+            text = text or load(Path(order.directory))
+            if order.grammars:
+                text.read_grammars()
             described = text.described(order.key)
         gc.collect()
         check_resident(limits.resident() - before)

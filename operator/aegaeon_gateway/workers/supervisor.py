@@ -18,6 +18,7 @@ from aegaeon_gateway.workers.wire import Drop, Failed, Limit, Load, Loaded, Orde
 
 _LOAD = Limit(cpu_s=15.0, memory_bytes=2 << 30)
 _LOAD_WALL_S = 120.0
+_GRAMMARS = 8  # models whose grammars can be compiled: 100 MB each for 128,000 tokens
 
 Stopped = Callable[[], Awaitable[None]]
 Starter = Callable[[socket.socket], Awaitable[Stopped]]
@@ -57,6 +58,8 @@ class Supervisor:
         self._loading = asyncio.Lock()
         self._dropped_late: set[bytes] = set()
         self._reloading: dict[bytes, asyncio.Task[None]] = {}
+        self._grammars: dict[bytes, None] = {}  # models whose grammars were read, the first of them first
+        self._reading: dict[bytes, asyncio.Task[None]] = {}
 
     @property
     def control(self) -> Control | None:
@@ -86,6 +89,7 @@ class Supervisor:
         """Forget a model."""
         self._folders.pop(key, None)
         self._present.discard(key)
+        self._grammars.pop(key, None)
         if self._loading.locked():
             self._dropped_late.add(key)  # the fork that is loading has it still, and may take over
         with suppress(WireError):
@@ -97,6 +101,12 @@ class Supervisor:
             task = self._reloading.get(key) or asyncio.create_task(self._reload(key))
             self._reloading[key] = task
             await asyncio.shield(task)  # others may wait for it too
+
+    async def read_grammars(self, key: bytes) -> None:
+        """Have the model's grammars read; others' requests go on. Raises UnavailableError, TokenizerError."""
+        task = self._reading.get(key) or asyncio.create_task(self._read_grammars(key))
+        self._reading[key] = task
+        await asyncio.shield(task)  # others may wait for it too
 
     def spawn(self, spawn: Spawn) -> Worker:
         """A worker, forked. Raises WireError."""
@@ -129,9 +139,23 @@ class Supervisor:
                     return
                 if (folder := self._folders.get(key)) is None:
                     raise restarting()  # the catalog does not serve it any more, or again since a moment ago
-                await self._ask(Load(key, folder, _LOAD))
+                await self._ask(Load(key, folder, _LOAD, grammars=key in self._grammars))
         finally:
             del self._reloading[key]
+
+    async def _read_grammars(self, key: bytes) -> None:
+        try:
+            async with self._loading:
+                if (folder := self._folders.get(key)) is None:
+                    raise restarting()
+                await self._ask(Load(key, folder, _LOAD, grammars=True))
+                self._grammars[key] = None
+                while len(self._grammars) > _GRAMMARS:
+                    oldest = next(iter(self._grammars))
+                    del self._grammars[oldest]
+                    self._order(Drop(oldest, grammars=True))
+        finally:
+            del self._reading[key]
 
     async def _ask(self, load: Load) -> tuple[Loaded, bytes]:
         """When it succeeds, a fork of the fork server has taken its place. Raises UnavailableError, TokenizerError."""

@@ -47,17 +47,20 @@ class Spawn(Struct, frozen=True, tag=True):
 
 
 class Load(Struct, frozen=True, tag=True):
-    """Load the text files of a folder under a key; answered by Loaded or Failed."""
+    """Load the text files of a folder under a key; answered by Loaded or Failed. `grammars`: also what compiles
+    grammars for its tokenizer."""
 
     key: bytes
     directory: str
     limit: Limit
+    grammars: bool = False
 
 
 class Drop(Struct, frozen=True, tag=True):
-    """Forget a key."""
+    """Forget a key; `grammars`: what compiles grammars for it alone."""
 
     key: bytes
+    grammars: bool = False
 
 
 Order: TypeAlias = Spawn | Load | Drop
@@ -101,7 +104,7 @@ class Job(Struct, frozen=True, tag=True):
     Of the model's manifest: `calls`, `reasoning`, names of dialects, empty: what its chat template shows; `task`, what
     it is for, empty: what its files show; `matryoshka`: its embeddings may be cut. `public`: system prompts that are
     no secret. `history`: so many bytes at the beginning of the tail are not of the body, but the conversation that it
-    goes on with.
+    goes on with. `share`: whose it is, for engines, which share the compiling of grammars.
     """
 
     key: bytes
@@ -114,6 +117,7 @@ class Job(Struct, frozen=True, tag=True):
     matryoshka: bool = False
     history: int = 0
     public: tuple[str, ...] = ()
+    share: bytes = b""
 
 
 # ---- worker -> gateway -----------------------------------------------------------------------------------------------
@@ -230,7 +234,11 @@ class Missing(Struct, frozen=True, tag=True):
     """The model of the job is not loaded here."""
 
 
-Reply: TypeAlias = Ready | Peeked | Done | Answered | Refused | Exceeded | Missing
+class NeedsGrammars(Struct, frozen=True, tag=True):
+    """The job has a grammar, and this worker cannot compile any for the model: Load it with grammars and try again."""
+
+
+Reply: TypeAlias = Ready | Peeked | Done | Answered | Refused | Exceeded | Missing | NeedsGrammars
 Answer: TypeAlias = Loaded | Failed
 Message: TypeAlias = Order | Answer | Peek | Job | Reply
 

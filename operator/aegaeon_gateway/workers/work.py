@@ -13,6 +13,7 @@ from aegaeon_gateway.request.parse import parse
 from aegaeon_gateway.request.prompt import pack
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
 from aegaeon_gateway.request.structured import Form, constraint_of
+from aegaeon_gateway.workers.grammars import Compiler
 from aegaeon_gateway.workers.model import ModelText
 from aegaeon_gateway.workers.pooled import embed, score
 from aegaeon_gateway.workers.prompts import Context, Prompts, Request, prompts_of
@@ -58,6 +59,7 @@ def _prepared(request: Request, job: Job, text: ModelText, stage: Callable[[str]
         raise InvalidRequestError("The body names two models.", param="model", code="invalid_value")
     _check_generates(job, text)
     dialect, form = dialect_of(request, job, text), constrained(request)
+    compiler = None if form is None else text.compiler  # before what would be done again
     context = Context(job.length or text.max_positions)
     prompts = prompts_of(request, dialect, text, context, stage)
     _check_repeated(request, prompts)
@@ -67,9 +69,10 @@ def _prepared(request: Request, job: Job, text: ModelText, stage: Callable[[str]
             limit.max_tokens = 1
     packed = [pack(prompt) for prompt in prompts.tokens]
     sampling = sampling_of(request, budget_of(request, job, prompts.reasoning, text), text)
-    if form is not None:
-        stage("compiling")
-        sampling.constraint.CopyFrom(_constraint(request, form, text))
+    if form is not None and compiler is not None:
+        constraint = _constraint(request, form, text, compiler)
+        sampling.constraint.CopyFrom(constraint)
+        sampling.constraint.share = job.share
     done = Done(
         options=_options(request, dialect, prompts),
         sampling=sampling.SerializeToString(),
@@ -91,12 +94,12 @@ def _check_generates(job: Job, text: ModelText) -> None:
         raise InvalidRequestError(message, param="model", code="unsupported_model")
 
 
-def _constraint(request: Request, form: Form, text: ModelText) -> Constraint:
+def _constraint(request: Request, form: Form, text: ModelText, compiler: Compiler) -> Constraint:
     """Raises InvalidRequestError."""
     if request.ignore_eos:
         message = f"ignore_eos: an output that {form.param} describes ends by EOS; leave one of them out"
         raise InvalidRequestError(message, param="ignore_eos", code="invalid_value")
-    return constraint_of(form, text.eos_ids)
+    return constraint_of(form, text.eos_ids, compiler)
 
 
 def _options(request: Request, dialect: Dialect, prompts: Prompts) -> Options:

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 
 from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.request.parse import names_of
-from aegaeon_gateway.workers import limits
+from aegaeon_gateway.workers.grammars import NeedsGrammarsError
 from aegaeon_gateway.workers.model import ModelText
 from aegaeon_gateway.workers.wire import (
     Exceeded,
     Job,
     Missing,
+    NeedsGrammars,
     Peek,
     Peeked,
     Ready,
@@ -24,6 +25,7 @@ from aegaeon_gateway.workers.wire import (
     send,
 )
 from aegaeon_gateway.workers.work import run
+from aegaeon_proto import process_limits as limits
 
 
 def work(sock: socket.socket, spawn: Spawn, models: Mapping[bytes, ModelText]) -> None:
@@ -49,9 +51,7 @@ def _within(cpu_s: float, message: Job | Peek, body: bytes, models: Mapping[byte
         with limits.cpu_time(cpu_s):
             if isinstance(message, Peek):
                 return Peeked(*names_of(body)), b""
-            if (text := models.get(message.key)) is None:
-                return Missing(), b""
-            return run(message, body, text, stages.append)
+            return _ran(message, body, models, stages)
     except InvalidRequestError as error:
         return Refused(error.message, error.param, error.code), b""
     except (limits.TimeLimitReached, MemoryError):
@@ -59,3 +59,13 @@ def _within(cpu_s: float, message: Job | Peek, body: bytes, models: Mapping[byte
     except BaseException as error:  # noqa: BLE001 - a panic of the tokenizer's native code is none of Exception
         reason = f"This model's tokenizer fails on the request: {type(error).__name__}: {str(error)[:500]}"
         return Refused(reason, None, "tokenizer"), b""
+
+
+def _ran(job: Job, body: bytes, models: Mapping[bytes, ModelText], stages: list[str]) -> tuple[Reply, bytes]:
+    """Raises InvalidRequestError, and whatever the model's tokenizer does."""
+    if (text := models.get(job.key)) is None:
+        return Missing(), b""
+    try:
+        return run(job, body, text, stages.append)
+    except NeedsGrammarsError:
+        return NeedsGrammars(), b""

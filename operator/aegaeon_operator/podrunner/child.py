@@ -17,6 +17,8 @@ from typing import Protocol
 
 from aegaeon_operator.reconcile import DesiredPod
 
+_log = logging.getLogger(__name__)
+
 _TETHER = Path(__file__).with_name("tether.py")
 _LAST_LINES = 12
 _OUTPUT_CLOSES_S = 1.0
@@ -148,9 +150,9 @@ class Child:
         return code
 
     async def _copy_output(self, process: asyncio.subprocess.Process) -> None:
-        """Lines to log and reporter until the pipe closes. What the disk refuses goes to stderr and stops nothing."""
+        """Lines to log and reporter until the pipe closes. A log file that takes none stops nothing."""
         assert process.stdout is not None
-        log = RotatingFileHandler(self._log_file, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8", delay=True)
+        log = LogFile(self._log_file, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8", delay=True)
         with closing(log):
             rest = b""
             while chunk := await process.stdout.read(_LONGEST_LINE):
@@ -166,6 +168,24 @@ class Child:
             log.emit(logging.makeLogRecord({"msg": text}))
             self.last_lines.append(text)
             self._reporter.output(self.pod.name, text)
+
+
+class LogFile(RotatingFileHandler):
+    """A log file. When it takes no line, as on a full disk, that is said once; lines are missing until it takes one."""
+
+    _failed = _said = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._failed = False
+        super().emit(record)
+        self._said = self._said and self._failed
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Of what `emit` has met."""
+        self._failed = True
+        if not self._said:
+            self._said = True
+            _log.warning("%s takes no lines: %s", self.baseFilename, sys.exc_info()[1])
 
 
 def _ending(code: int) -> str:

@@ -628,8 +628,14 @@ class Constraint(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     END_IDS_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
     kind: Global___ConstraintKind.ValueType
     text: _builtins.str
+    proof: _builtins.str
+    """the library and the tokenizer with which a gateway compiled it within its limits; empty: none did"""
+    share: _builtins.bytes
+    """whose it is: engines share the compiling among these"""
     @_builtins.property
     def end_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """the model's EOS ids: allowed where the output may end, and nowhere else"""
@@ -640,10 +646,12 @@ class Constraint(_message.Message):
         kind: Global___ConstraintKind.ValueType = ...,
         text: _builtins.str = ...,
         end_ids: _abc.Iterable[_builtins.int] | None = ...,
+        proof: _builtins.str = ...,
+        share: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_ids", b"end_ids", "kind", b"kind", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_ids", b"end_ids", "kind", b"kind", "proof", b"proof", "share", b"share", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -83,11 +83,14 @@ class ReasoningBudget:
 @dataclass(frozen=True, slots=True)
 class Constraint:
     """What an output as a whole must be (proto Constraint). `kind`: None of one that this version does not
-    know; `end_ids` are allowed where the output may end, and only there."""
+    know; `end_ids` are allowed where the output may end, and only there. `proof`: what has compiled it before;
+    `share`: whose it is, among whom the compiling is shared."""
 
     kind: ConstraintKind | None
     text: str
     end_ids: tuple[int, ...]
+    proof: str = field(default="", compare=False)
+    share: bytes = field(default=b"", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

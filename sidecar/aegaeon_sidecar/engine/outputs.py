@@ -145,7 +145,7 @@ def _judged(model: Model, result: Kept) -> Judged:
             return result
         return Failure(FailureKind.ENGINE, f"a step of {model.name} chose token {result.token} of {size}")
     if isinstance(result, Refused):
-        return Failure(FailureKind.INVALID, result.reason)
+        return Failure(FailureKind.ENGINE if result.ours else FailureKind.INVALID, result.reason)
     if not isinstance(result, NotFinite):
         return result
     if result.asked:

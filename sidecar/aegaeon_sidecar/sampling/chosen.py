@@ -33,9 +33,11 @@ class NotFinite:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The sequence's constraint cannot be followed any further; the reason is for its client."""
+    """The sequence's constraint cannot be followed any further; the reason is for its client. `ours`: through no fault
+    of the request, which may be tried again."""
 
     reason: str
+    ours: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

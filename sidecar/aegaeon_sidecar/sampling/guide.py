@@ -1,30 +1,31 @@
 """Where one sequence is in its grammar.
 
 A guide is a function of the grammar and the output alone, so one that is made elsewhere, or after a crash, is the same
-as soon as it has taken the output. It is made at once, and its matcher in another thread; tokens wait for it meanwhile.
+as soon as it has taken the output. It is made at once; tokens wait in it until its grammar's process has compiled.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import Future
+from itertools import count
+from typing import TYPE_CHECKING
 
-from llguidance import LLMatcher
+if TYPE_CHECKING:
+    from aegaeon_sidecar.sampling.grammar_client import GrammarClient
 
-from aegaeon_sidecar.domain.errors import InvalidError
+_numbers = count(1)
 
 
 class Guide:
-    """`made`: the grammar's matcher before any token, shared by its sequences; an InvalidError where there is none.
+    """`made`: the process that follows the grammar, shared by the grammar's sequences; an InvalidError where there is
+    none. Owned by its sequence: when the last guide of a grammar is gone, so is what was being compiled for it."""
 
-    Owned by its sequence. `accept` costs nothing; `matcher` catches up, which is for the thread that computes masks.
-    """
+    __slots__ = ("__weakref__", "_behind", "_made", "number")
 
-    __slots__ = ("_behind", "_made", "_mine")
-
-    def __init__(self, made: Future[LLMatcher]) -> None:
+    def __init__(self, made: Future[GrammarClient]) -> None:
         self._made = made
-        self._mine: LLMatcher | None = None
         self._behind: list[int] = []
+        self.number = next(_numbers)  # by which the process knows this sequence
 
     @property
     def ready(self) -> bool:
@@ -35,17 +36,11 @@ class Guide:
         """The sequence keeps this token as its next output."""
         self._behind.append(token)
 
-    def matcher(self) -> LLMatcher:
-        """The matcher after all accepted tokens. Raises InvalidError when there is none or it has failed."""
-        if self._mine is None:
-            self._mine = self._made.result().deep_copy()
+    def client(self) -> GrammarClient:
+        """Of the process that computes its masks; waits for it. Raises InvalidError where there is none."""
+        return self._made.result()
+
+    def behind(self) -> list[int]:
+        """The tokens that were accepted since this was asked last: for the thread that computes masks."""
         behind, self._behind = self._behind, []
-        self._mine.consume_tokens(behind)
-        check(self._mine)
-        return self._mine
-
-
-def check(matcher: LLMatcher) -> None:
-    """Raises InvalidError when the matcher has failed: what it allows then means nothing."""
-    if matcher.is_error():
-        raise InvalidError(f"the constraint cannot be followed: {' '.join(matcher.get_error().split())[:500]}")
+        return behind

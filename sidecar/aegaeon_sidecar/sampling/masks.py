@@ -1,7 +1,7 @@
 """Which tokens the constrained rows of a step may choose: computed on the host, whatever computes the step.
 
 A mask depends on the token before, a forward pass only on its id. So masks are computed while the pass that they are
-for runs, and are applied to its logits.
+for runs, and are applied to its logits. What costs time of the host is the grammars' processes'.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-from llguidance import LLExecutor, LLMatcher
-from llguidance.numpy import fill_next_token_bitmask_par
 from numpy.typing import NDArray
 
-from aegaeon_sidecar.domain.errors import InvalidError
+from aegaeon_sidecar.domain.errors import CommandError, InvalidError
 from aegaeon_sidecar.sampling.chosen import Refused
-from aegaeon_sidecar.sampling.guide import check
+from aegaeon_sidecar.sampling.grammar_client import GrammarClient
+from aegaeon_sidecar.sampling.guide import Guide
 from aegaeon_sidecar.sampling.state import SamplerState
 
 _WORD_BITS = 32
@@ -35,30 +34,24 @@ class Masks:
 
 
 class Masker:
-    """Computes masks with at most `threads` threads. Guides must not be used elsewhere at the same time."""
+    """Has masks computed by the grammars' processes. Guides must not be used elsewhere at the same time."""
 
-    def __init__(self, threads: int) -> None:
-        self._executor = LLExecutor(threads)
+    def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "masks")
 
     def masks(self, samplers: Seq[SamplerState | None], vocab_size: int) -> Masks | None:
         """For the next token of each; None when none has a constraint."""
-        guided = {row: s for row, s in enumerate(samplers) if s is not None and s.guide is not None}
+        guided = {row: s.guide for row, s in enumerate(samplers) if s is not None and s.guide is not None}
         if not guided:
             return None
         words = np.full((len(samplers), -(-vocab_size // _WORD_BITS)), -1, dtype=np.int32)
-        matchers, refused = _matchers(guided)
-        if matchers:  # the library refuses an empty list
-            fill_next_token_bitmask_par(self._executor, [(matcher, row) for row, matcher in matchers.items()], words)
+        refused = _fill(guided, words)
         bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little", count=vocab_size).view(np.bool_)
-        for row, matcher in matchers.items():
-            try:
-                check(matcher)
-                _hold_back_stops(bits[row], guided[row])
-            except InvalidError as error:
-                refused[row] = Refused(str(error))
-        for row in refused:
-            bits[row] = True
+        for row, sampler in enumerate(samplers):
+            if row in refused:
+                bits[row] = True
+            elif row in guided and sampler is not None:
+                _hold_back_stops(bits[row], sampler)
         return Masks(bits, refused)
 
     @contextmanager
@@ -74,17 +67,31 @@ class Masker:
             made.exception()
 
 
-def _matchers(guided: Mapping[int, SamplerState]) -> tuple[dict[int, LLMatcher], dict[int, Refused]]:
-    """By row: the matchers as they stand, and why there is none."""
-    matchers: dict[int, LLMatcher] = {}
+def _fill(guided: Mapping[int, Guide], words: NDArray[np.int32]) -> dict[int, Refused]:
+    """Fill the rows that have a guide; by row, why there is no mask. All processes are asked before one is awaited."""
     refused: dict[int, Refused] = {}
-    for row, sampler in guided.items():
+    rows: dict[GrammarClient, list[int]] = {}
+    for row, guide in guided.items():
         try:
-            if sampler.guide is not None:
-                matchers[row] = sampler.guide.matcher()
-        except InvalidError as error:
-            refused[row] = Refused(str(error))
-    return matchers, refused
+            rows.setdefault(guide.client(), []).append(row)
+        except CommandError as error:
+            refused[row] = _refused(error)
+    for client, some in rows.items():
+        client.ask([(guided[row].number, guided[row].behind()) for row in some])
+    for client, some in rows.items():
+        try:
+            masks, failed = client.masks(len(some), words.shape[1])
+        except CommandError as error:
+            refused |= dict.fromkeys(some, _refused(error))
+            continue
+        words[some] = masks
+        for at, why in failed.items():
+            refused[some[at]] = Refused(f"the constraint cannot be followed: {' '.join(why.split())[:500]}")
+    return refused
+
+
+def _refused(error: CommandError) -> Refused:
+    return Refused(str(error), ours=not isinstance(error, InvalidError))
 
 
 def _hold_back_stops(allowed: NDArray[np.bool_], sampler: SamplerState) -> None:

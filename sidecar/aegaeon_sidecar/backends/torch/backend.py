@@ -5,7 +5,6 @@ Parameters and KV are views of addresses that never change; the caller ensures t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import partial
@@ -36,8 +35,6 @@ from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.models.sharding import part_of
 from aegaeon_sidecar.models.tensors import tensor_shapes
 from aegaeon_sidecar.sampling import Chosen, Masker, SamplerState
-
-_MASK_THREADS = min(8, max(1, (os.cpu_count() or 2) // 2))
 
 
 @dataclass(slots=True)
@@ -93,7 +90,7 @@ class TorchBackend:
         self._wants_invariance = batch_invariant
         self._shells: dict[str, _Shell] = {}
         self._caches: dict[str, tuple[KvCache, ...]] = {}
-        self._masker = Masker(_MASK_THREADS)
+        self._masker = Masker()
         self._capture: Capture | None = None
 
     @property

@@ -121,7 +121,9 @@ def handle_to(handle: KvHandle | None) -> engine_pb2.KvHandle | None:
 
 def constraint_from(message: model_pb2.Constraint) -> Constraint:
     """What an output must be."""
-    return Constraint(_CONSTRAINT_KIND_OF.get(message.kind), message.text, tuple(message.end_ids))
+    return Constraint(
+        _CONSTRAINT_KIND_OF.get(message.kind), message.text, tuple(message.end_ids), message.proof, message.share
+    )
 
 
 def source_from(message: model_pb2.ModelSource) -> Source:

@@ -1,4 +1,4 @@
-"""Limits of a worker process, set by itself before it touches untrusted bytes.
+"""Limits of a process that reads untrusted input, set by itself before it does.
 
 CPU time has two timers. At the first an exception ends Python code, such as a chat template, and says where it was. The
 second kills the process, for native code that does not return to the interpreter. Both count CPU time, not wall time: a

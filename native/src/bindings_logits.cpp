@@ -41,7 +41,7 @@ void bind_logits(nb::module_& m) {
   m.attr("NO_TOKEN") = aegaeon::kNoToken;
   m.def("likeliest", &likeliest, "logits"_a, "rows"_a, "columns"_a, "stride"_a);
   m.def("row_product", &row_product, "x"_a, "weights"_a, "out"_a, "rows"_a, "outer"_a, "inner"_a);
-  m.def("cpu_level", [] { return aegaeon::cpu_level_name(aegaeon::cpu_level()); });
+  m.def("cpu_level", [] { return std::string(aegaeon::cpu_level_name(aegaeon::cpu_level())); });
   m.def("row_product_supported", [] { return aegaeon::row_product_supported(); });
   m.def("advance", &advance, "tokens"_a, "ids"_a, "places"_a, "ends"_a);
 }

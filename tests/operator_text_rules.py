@@ -154,6 +154,8 @@ TABLE: dict[str, Rule] = {
     "gpupools.volumes.sharedClaim": Rule.OBJECT,
     "modelpools.gpuPoolRef.name": Rule.OBJECT,
     "modelpools.gpuPoolRef.namespace": Rule.OBJECT,
+    "modelpools.sharePrefix": Rule.WORD,
+    "modelpools.models[].publicPrompts[]": Rule.WORD,
     "modelpools.models[].name": Rule.WORD,
     "modelpools.models[].adapters[].name": Rule.WORD,
     **{f"{source}.{name}": rule for source in SOURCES for name, rule in _OF_SOURCE.items()},

@@ -148,7 +148,9 @@ def test_the_plan_reaches_the_prediction_before_anything_else_in_two_calls() -> 
     assert all(s.usual_s == 0 for s in stages(replace(WHERE, small=True)))
 
 
-def test_a_machine_with_little_shared_memory_ends_the_stage_with_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_with_little_shared_memory_ends_the_stage_with_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A host cache of less than nothing would be refused as a manifest."""
     for shared, free, engines, wanted in ((80, 100, 1, 46), (8, 100, 1, 4), (20, 22, 2, 6)):
         machine = SimpleNamespace(shared_memory_free=shared << 30, memory_free=free << 30)

@@ -57,7 +57,7 @@ def test_each_pod_has_its_own_configuration_its_own_certificate_and_what_its_wor
     assert mounted(made()) == {
         "scheduler": {"pool-config:scheduler.json", "pool-scheduler-tls"},
         "standby": {"pool-config:scheduler.json", "pool-scheduler-tls"},
-        "gateway": {"pool-config:gateway.json", "pool-gateway-tls", "pool-credentials", "pool-redis"},
+        "gateway": {"pool-config:gateway.json", "pool-gateway-tls", "pool-credentials", "pool-prefix", "pool-redis"},
         "engine": {"pool-config:engine.json", "pool-engine-tls", "pool-credentials"},
         "picker": set(),
     }

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from aegaeon_operator.reconcile.cluster.admission import admitted
+from aegaeon_operator.reconcile.cluster.admission import admitted, demand
 from aegaeon_operator.reconcile.cluster.conditions import Condition
 from aegaeon_operator.reconcile.cluster.facts import ModelFacts
 from aegaeon_operator.spec.model_pool import ServedModel
@@ -40,7 +40,7 @@ def measured(models: list[ModelDemand], gpus: int, slo: Slo) -> Mapping[str, Mod
     sizes = [DEVICE.kind(model.kind).weight_bytes for model in models]
     facts = zip(tokens, busy, sizes, strict=True)
     return {
-        model.name: ModelFacts(output_tokens=output, busy_s=busy_s, weight_bytes=size)
+        model.name: ModelFacts(output_tokens=output, busy_s=busy_s, token_s=busy_s / output, weight_bytes=size)
         for model, (output, busy_s, size) in zip(models, facts, strict=True)
     }
 
@@ -50,7 +50,8 @@ def estimate(models: list[ModelDemand], gpus: int, slo: Slo) -> Condition:
     served = [
         ServedModel.model_validate({"name": m.name, "source": {"hostPath": m.name}, "slo": objective}) for m in models
     ]
-    return admitted(served, served, measured(models, gpus, slo), gpus, DEVICE.model_bytes)
+    facts = measured(models, gpus, slo)
+    return admitted(served, demand(served, facts), facts, gpus, DEVICE.model_bytes)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ VOLUMES = (
     "tls",
     "credentials",
     "redis",
+    "prefix",
     "models",
     "batches",
     "batch-keys",

@@ -40,7 +40,7 @@ def measured(models: list[ModelDemand], gpus: int, slo: Slo) -> Mapping[str, Mod
     sizes = [DEVICE.kind(model.kind).weight_bytes for model in models]
     facts = zip(tokens, busy, sizes, strict=True)
     return {
-        model.name: ModelFacts(output_tokens=output, busy_s=busy_s, token_s=busy_s / output, weight_bytes=size)
+        model.name: ModelFacts(output_tokens=output, busy_s=busy_s, token_s=busy_s / max(output, 1), weight_bytes=size)
         for model, (output, busy_s, size) in zip(models, facts, strict=True)
     }
 

@@ -136,8 +136,9 @@ def test_copies_with_our_labels_are_left_alone(namespaced: Path) -> None:
         copied = {"name": "my-own", "labels": service["metadata"]["labels"]}
         ports = {"ports": service["spec"]["ports"], "selector": service["spec"]["selector"]}
         apply(namespaced, {"apiVersion": "v1", "kind": "Service", "metadata": copied, "spec": ports})
-        roles = {"engines": None, "prefill": {"replicas": 1}, "decode": {"replicas": 1}}
-        apply(namespaced, pool("demo", **roles))
+        split = pool("demo", prefill={"replicas": 1}, decode={"replicas": 1})
+        del split["spec"]["engines"]
+        apply(namespaced, split)
 
         def names() -> set[str]:
             return {one["metadata"]["name"] for one in objects(namespaced, "services")}

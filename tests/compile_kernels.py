@@ -32,8 +32,8 @@ CONSTANTS = {
     "layers": 32, "slots": 16, "kv_heads": 8, "group": 4, "rows": 16, "dim": 128, "lanes": 128, "heads": 32,
     "width": 1024, "wide": 1024, "least": paged.SPLIT_TOKENS, "most": paged.MOST_SPLITS,
 }  # fmt: skip
-# Integers that are multiples of 16 wherever a kernel is launched: compiled for that, as Triton does it there.
-MULTIPLES = {"cache", "key_stride", "value_stride", "row_stride", "vocab"}
+# Integers that Triton finds to be multiples of 16 wherever a kernel is launched, and compiles it for.
+MULTIPLES = {"cache"}
 OF_DRAWS = {"columns": COLUMNS, "no_token": NO_TOKEN, "last": fused_draws._LAST, "tile": fused_draws.TILE}
 OF_PAGED = {**CONSTANTS, "tile": paged.TILE_TOKENS}
 # Each kernel of Triton's, its constants and its warps.

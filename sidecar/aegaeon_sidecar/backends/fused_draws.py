@@ -90,7 +90,7 @@ def _nucleus(  # type: ignore[no-untyped-def]  # triton reads annotations
     return key
 
 
-@triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
+@triton.jit(do_not_specialize=("row_stride", "vocab"))  # type: ignore[untyped-decorator]  # it would spill registers
 def _draw(  # type: ignore[no-untyped-def]  # triton reads annotations
     logits,
     row_stride,

@@ -4,9 +4,10 @@ Fit for CUDA graphs: lengths and block tables are read on the device. A sequence
 length, and their results are joined in order, so that no sum depends on the rest of the batch (flash-decoding, split by
 position). Checked on a CPU by Triton's interpreter.
 
-The blocks are passed by address: Triton's launcher refuses a pointer into unmapped memory, and the first slab of a KV
-range may be unmapped while blocks behind it are in use. Integers that differ between passes and layers are not
-specialised, or each kernel would be compiled anew, for seconds, when a context first crosses a power of two.
+The blocks are passed by address: Triton's launcher refuses a pointer into unmapped memory, and the first slab of a
+KV range may be unmapped while blocks behind it are in use. That it is a multiple of 16 is said again of the pointer
+that is made of it: without that a kernel takes twice the registers. Integers that differ between passes and layers are
+not specialised, or each kernel would be compiled anew, for seconds, when a context first crosses a power of two.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ TILE_TOKENS = 64
 LEAST_ROWS = 16  # the matrix units' smallest tile
 
 
-@triton.jit(do_not_specialize=("table_width", "layer"))  # type: ignore[untyped-decorator]  # triton has no annotations
+@triton.jit(do_not_specialize=("key_stride", "value_stride", "table_width", "layer"))  # type: ignore[untyped-decorator]  # triton has no annotations
 def _write(  # type: ignore[no-untyped-def]  # triton reads annotations
     keys,
     key_stride,
@@ -51,7 +52,7 @@ def _write(  # type: ignore[no-untyped-def]  # triton reads annotations
     if length > 0:
         position = length - 1
         block = tl.load(tables + row * table_width + position // slots).to(tl.int64)
-        blocks = cache.to(tl.pointer_type(keys.dtype.element_ty))
+        blocks = tl.multiple_of(cache.to(tl.pointer_type(keys.dtype.element_ty)), 16)
         at = blocks + (block * layers + layer) * (2 * slots * width) + (position % slots) * width
         lane = tl.arange(0, wide)
         inside = lane < width
@@ -88,7 +89,7 @@ def _keys_at(  # type: ignore[no-untyped-def]  # triton reads annotations
     return (block * layers + layer) * (2 * slots * width) + (place % slots) * width
 
 
-@triton.jit(do_not_specialize=("table_width", "splits", "layer", "window"))  # type: ignore[untyped-decorator]  # triton has no annotations
+@triton.jit(do_not_specialize=("row_stride", "table_width", "splits", "layer", "window"))  # type: ignore[untyped-decorator]  # triton has no annotations
 def _attend_split(  # type: ignore[no-untyped-def]  # triton reads annotations
     queries,
     row_stride,
@@ -120,7 +121,7 @@ def _attend_split(  # type: ignore[no-untyped-def]  # triton reads annotations
     low, end = tl.maximum(length - window, 0), tl.minimum((split + 1) * piece, length)
     begin = tl.maximum(split * piece, low // tile * tile)
     if begin < end:
-        blocks = cache.to(tl.pointer_type(queries.dtype.element_ty))
+        blocks = tl.multiple_of(cache.to(tl.pointer_type(queries.dtype.element_ty)), 16)
         member, lane = tl.arange(0, rows), tl.arange(0, lanes)
         real = (member < group)[:, None] & (lane < dim)[None, :]
         q_at = queries + row * row_stride + (head * group + member)[:, None] * dim + lane[None, :]

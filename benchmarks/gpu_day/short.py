@@ -30,10 +30,12 @@ def main() -> int:
     packing.add_argument("--wheels", type=Path, required=True)
     packing.add_argument("--site", type=Path, help="a core that was built for the machine's Python")
     packing.add_argument("--tree", action="store_true", help="the tracked files as well, of the last commit")
-    given = parser.parse_args()
-    if given.command == "pack":
-        return pack(given.into, given.wheels, given.site, given.tree)
-    print(*FIRST, *(SECOND if given.command == "second" else ()))  # the second call goes on where the first one ended
+    arguments = parser.parse_args()
+    if arguments.command == "pack":
+        return pack(arguments.into, arguments.wheels, arguments.site, arguments.tree)
+    print(
+        *FIRST, *(SECOND if arguments.command == "second" else ())
+    )  # the second call goes on where the first one ended
     return 0
 
 

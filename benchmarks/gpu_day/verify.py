@@ -53,15 +53,15 @@ def main() -> int:
     if not where.replies(arguments.of).exists():
         print(f"{arguments.of} left no answers")
         return 1
-    answers, found = read_answers(where.replies(arguments.of)), Counts()
+    answers, counts = read_answers(where.replies(arguments.of)), Counts()
     for number, model in enumerate(answers.workload.names):
-        found += _of_model(where, where.models / model, list(_sample(answers, number)))
+        counts += _of_model(where, where.models / model, list(_sample(answers, number)))
     figures.add(
-        Row("positions compared", found.identical + found.ties + found.different, "tokens"),
-        Row("ties within rounding", found.ties, "tokens"),
-        Row("tokens that differ", found.different, "tokens", 0, "<="),
-        Row("the worst token's logit below the largest", found.worst, "(logit)"),
-        Row("rounding moves a logit by at most", found.noise, "(logit)"),
+        Row("positions compared", counts.identical + counts.ties + counts.different, "tokens"),
+        Row("ties within rounding", counts.ties, "tokens"),
+        Row("tokens that differ", counts.different, "tokens", 0, "<="),
+        Row("the worst token's logit below the largest", counts.worst, "(logit)"),
+        Row("rounding moves a logit by at most", counts.noise, "(logit)"),
     )
     return status(figures, where.small)
 

@@ -244,9 +244,15 @@ def node() -> Iterator[OtherNode]:
 
 
 async def test_a_standby_takes_over_when_the_link_of_the_schedulers_node_goes_down(
-    four_models: dict[str, Path], shm_folder: Path, alone: list[str], node: OtherNode
+    four_models: dict[str, Path],
+    shm_folder: Path,
+    alone: list[str],
+    node: OtherNode,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A real link: packets are lost, in both directions, and so are those that would open a connection."""
+    for name in ("NO_PROXY", "no_proxy"):  # a kubeconfig's server is asked by way of the environment's proxy
+        monkeypatch.setenv(name, node.here)
     pods = Pods({"llama": four_models["llama"]}, shm_folder, MEMORY)
     pods.nodes = dict.fromkeys(("scheduler", "engine-1"), (node.there, node.inside))
     pods.nodes |= dict.fromkeys(("standby", "engine-0", "gateway"), (node.here, ()))

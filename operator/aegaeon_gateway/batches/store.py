@@ -32,6 +32,7 @@ _PART_BYTES = 5 << 20  # the least that S3 takes as a part of an upload
 _STAGED = re.compile(r".+#\d+")  # a file that object_store writes to until its object is whole
 _ABANDONED_S = 3600.0  # one that is written changes more often: by each part of an upload
 _AWS, _UNUSED, _EVERYTHING = "https://s3.amazonaws.com", "http://localhost", "*,0.0.0.0/0,::/0"
+_ONE_EACH: ClientConfig = {"pool_max_idle_per_host": "0"}  # proxies that relay one HTTP request per connection exist
 _CLIENT: ClientConfig = {"connect_timeout": "10s", "timeout": "60s"}
 
 
@@ -170,6 +171,8 @@ def _way(endpoint: str, egress: Egress) -> ClientConfig:
     """The client asks the environment for a proxy unless it is given one: for the direct way, one that is excluded."""
     proxy = egress.proxy_of(endpoint)
     way: ClientConfig = {"proxy_url": proxy.url} if proxy else {"proxy_url": _UNUSED, "proxy_excludes": _EVERYTHING}
+    if proxy and endpoint.startswith("http://"):
+        way |= _ONE_EACH
     authorities = egress.authorities()
     return way if authorities is None else {**way, "root_certificate": authorities}
 

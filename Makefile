@@ -94,17 +94,20 @@ test-core: compiled-core ## the tests of the scheduler and the simulator with th
 # One worker: each would import all of vLLM.
 test-vllm: $(VLLM_STAMP) ## the tests that need vLLM, in its environment
 	$(VLLM_PY) -m pytest -q -m "not slow and not gpu" tests/backend_vllm tests/stack/test_vllm.py
-# What the control image is made of, without an image: its lock's packages and what slim.sh leaves of them.
-IMAGE_CONTROL := $(CACHE)/image-control-$(shell cat containers/control.lock containers/slim.sh | sha256sum | cut -c1-16)
-$(IMAGE_CONTROL)/.installed: | $(BIN)/uv
-	@rm -rf $(IMAGE_CONTROL)
-	python3.11 -m venv $(IMAGE_CONTROL)
-	$(BIN)/uv pip install --quiet --link-mode copy --python $(IMAGE_CONTROL)/bin/python --require-hashes -r containers/control.lock
-	$(PY) containers/file_owners.py $(IMAGE_CONTROL)/lib/python3.11/site-packages
-	sh containers/slim.sh control $(IMAGE_CONTROL)
+# What the images are made of, without images: their locks' packages and what slim.sh leaves of them. Packages are linked
+# from uv's cache, since torch has gigabytes; slim.sh changes no file in place.
+IMAGE_ENVIRONMENTS := $(CACHE)/images-$(shell cat containers/control.lock containers/engine.lock containers/engine-vllm.lock containers/slim.sh | sha256sum | cut -c1-16)
+SLIM_control := control
+SLIM_engine-vllm := cpu
+$(IMAGE_ENVIRONMENTS)/%/.installed: | $(BIN)/uv
+	@rm -rf $(@D)
+	python3.11 -m venv $(@D)
+	$(BIN)/uv pip install --quiet --python $(@D)/bin/python --no-deps --require-hashes -r containers/$*.lock
+	$(PY) containers/file_owners.py $(@D)/lib/python3.11/site-packages
+	sh containers/slim.sh "$(SLIM_$*)" $(@D)
 	@touch $@
-test-image-environments: $(STAMP) $(IMAGE_CONTROL)/.installed ## every import and optional setting in the control image's environment
-	IMAGE_CONTROL=$(IMAGE_CONTROL) $(BIN)/pytest -q tests/install/test_image_environments.py
+test-image-environments: $(STAMP) $(patsubst %,$(IMAGE_ENVIRONMENTS)/%/.installed,control engine engine-vllm) ## imports and optional settings in the images' environments
+	IMAGE_ENVIRONMENTS=$(IMAGE_ENVIRONMENTS) $(BIN)/pytest -q tests/install/test_image_environments.py
 # The source of the build for GPUs, which runs on no machine without one.
 VLLM_CUDA := $(CACHE)/vllm-cuda-$(shell sha256sum < containers/vllm-cuda.lock | cut -c1-16)
 $(VLLM_CUDA)/.installed: | $(BIN)/uv

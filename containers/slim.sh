@@ -22,5 +22,7 @@ if [ "$1" = cpu ]; then
   rm -rf $site/triton $site/triton-* $site/nvidia/cudnn/lib/libcudnn_* $site/nvidia/*/include
   rm -f $site/nvidia/cu13/lib/libcusolverMg.* $site/nvidia/cu13/lib/libnvrtc*alt.* $site/nvidia/cu13/lib/libnvperf_*
 fi
-find $site \( -name 'tokenizers*.so' -o -name '_rust*.so' -o -name '_http_*.so' -o -path '*/uvloop/loop*.so' \) -exec strip --strip-unneeded {} +
+# A new file each: the old one may be an installer's cache, too, by a hard link.
+find $site \( -name 'tokenizers*.so' -o -name '_rust*.so' -o -name '_http_*.so' -o -path '*/uvloop/loop*.so' \) \
+  -exec strip --strip-unneeded -o {}.stripped {} \; -exec mv {}.stripped {} \;
 python3 -m compileall -q --invalidation-mode unchecked-hash -x '/(transformers/models|pygments/lexers|torch/testing)/' $site

@@ -44,7 +44,8 @@ def main(folder: Path, left_out: tuple[str, ...]) -> int:
         if not module.endswith("__main__"):
             wanted.setdefault((module, None), "itself")
         for one in imports(ast.parse(file.read_text("utf-8"))):
-            wanted.setdefault(one, str(file.relative_to(folder)))
+            if not ".".join(filter(None, one)).replace(".", "/").startswith(left_out):
+                wanted.setdefault(one, str(file.relative_to(folder)))
     failed = {one: why for one in wanted if (why := why_not(*one)) is not None}
     for (module, name), why in failed.items():
         print(f"{wanted[module, name]}: {module}{f'.{name}' if name else ''}: {why}")

@@ -12,42 +12,61 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from otlp_receiver import otlp_receiver
+from stack.pods import MEMORY
+
+from aegaeon_native import _core
 
 REPOSITORY = Path(__file__).parents[2]
 _STAGES = {"control": "control-code", "engine": "engine-code", "engine-vllm": "engine-code"}
-# `aegaeon up` alone starts processes itself, and it is in no image.
-_NOT_STARTED = ("aegaeon_operator/podrunner",)
+# What no process of the image runs: `aegaeon up` alone starts processes itself, and an engine has one backend.
+_NOT_STARTED = {
+    "control": ("aegaeon_operator/podrunner",),
+    "engine": ("aegaeon_sidecar/backends/vllm",),
+    "engine-vllm": tuple(  # vLLM for CPUs: what torch and Triton compute on GPUs
+        f"aegaeon_sidecar/backends/{module}" for module in ("torch/paged", "torch/decodes", "fused_draws")
+    ),
+}
 START_S = 120
 
 
 def python_of(image: str) -> Path:
-    folder = os.environ.get(f"IMAGE_{image.upper().replace('-', '_')}")
+    folder = os.environ.get("IMAGE_ENVIRONMENTS")
     if folder is None:
         pytest.skip("make test-image-environments makes the environments of the images")
-    return Path(folder) / "bin/python3"
+    return Path(folder) / image / "bin/python3"
 
 
 @pytest.fixture
-def code(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """The packages that the Containerfile copies into the image and no other, and their metadata."""
-    stage = (REPOSITORY / "Containerfile").read_text().split(f"AS {_STAGES[request.param]}\n")[1].split("FROM ")[0]
-    for source, name in re.findall(r"^COPY (\S+) /code/(\S+)$", stage, re.MULTILINE):
-        shutil.copytree(REPOSITORY / source, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "_compiled"))
-    metadata = (REPOSITORY / "containers/metadata.sh", REPOSITORY / "pyproject.toml", tmp_path)
-    subprocess.run(["sh", *metadata], check=True)
-    return tmp_path
+def code(tmp_path: Path) -> Callable[[str], Path]:
+    """The packages that the Containerfile copies into an image and no other, and their metadata."""
+
+    def copied(image: str) -> Path:
+        stage = (REPOSITORY / "Containerfile").read_text().split(f"AS {_STAGES[image]}\n")[1].split("FROM ")[0]
+        for source, name in re.findall(r"^COPY (\S+) /code/(\S+)$", stage, re.MULTILINE):
+            leave_out = shutil.ignore_patterns("__pycache__", "_compiled")
+            shutil.copytree(REPOSITORY / source, tmp_path / image / name, ignore=leave_out)
+        metadata = (REPOSITORY / "containers/metadata.sh", REPOSITORY / "pyproject.toml", tmp_path / image)
+        subprocess.run(["sh", *metadata], check=True)
+        if image != "control":
+            shutil.copy(_core.__file__, tmp_path / image / "aegaeon_native")
+        return tmp_path / image
+
+    return copied
 
 
-@pytest.mark.parametrize(("code", "image"), [(image, image) for image in ("control",)], indirect=["code"])
-def test_every_import_of_its_packages_works(code: Path, image: str) -> None:
-    command = [python_of(image), REPOSITORY / "tests/install/imports.py", code, *_NOT_STARTED]
+@pytest.mark.parametrize("image", _STAGES)
+def test_every_import_of_its_packages_works(code: Callable[[str], Path], image: str) -> None:
+    command: list[str | Path] = [python_of(image), REPOSITORY / "tests/install/imports.py", code(image)]
+    command += _NOT_STARTED[image]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
@@ -77,19 +96,27 @@ async def process(python: Path, code: Path, module: str, config: dict[str, Any],
         await started.communicate()
 
 
+@pytest.fixture
+def segments() -> Iterator[Path]:
+    """Of an engine: on a tmpfs."""
+    with tempfile.TemporaryDirectory(prefix="aegaeon-images-", dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-@pytest.mark.parametrize("code", ["control"], indirect=True)
-async def test_scheduler_and_gateway_start_with_every_optional_setting(code: Path, sockets: Path) -> None:
+async def test_scheduler_and_gateway_start_with_every_optional_setting(
+    code: Callable[[str], Path], sockets: Path
+) -> None:
     """Tracing, an access log, batches in S3, quotas in a Redis with TLS: each imports what it needs late."""
-    python, scheduler = python_of("control"), f"unix:{sockets}/scheduler.sock"
-    authority = shutil.copy("/etc/ssl/certs/ca-certificates.crt", code / "authorities.pem")
-    (code / "password").write_text("secret")
-    (code / "keys").write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
+    python, folder, scheduler = python_of("control"), code("control"), f"unix:{sockets}/scheduler.sock"
+    authority = shutil.copy("/etc/ssl/certs/ca-certificates.crt", folder / "authorities.pem")
+    (folder / "password").write_text("secret")
+    (folder / "keys").write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
     async with otlp_receiver() as receiver:
         traced = {"otlp_endpoint": receiver.endpoint}
         pool = {"listen": scheduler, "metrics_listen": f"127.0.0.1:{free_port()}", "models": [], **traced}
@@ -100,16 +127,68 @@ async def test_scheduler_and_gateway_start_with_every_optional_setting(code: Pat
             "sink": f"unix:{sockets}/sink.sock",
             "redis": "rediss://127.0.0.1:1/0",
             "redis_ca_file": str(authority),
-            "redis_password_file": str(code / "password"),
+            "redis_password_file": str(folder / "password"),
             "access_log": True,
             "trace_ratio": 1.0,
             **traced,
             "batches": {
-                "s3": {"bucket": "night", "endpoint": "http://127.0.0.1:1", "credentials_file": str(code / "keys")}
+                "s3": {"bucket": "night", "endpoint": "http://127.0.0.1:1", "credentials_file": str(folder / "keys")}
             },
         }
         async with (
-            process(python, code, "aegaeon_scheduler", pool, r"serv|listen"),
-            process(python, code, "aegaeon_gateway", gateway, r"listening on http://"),
+            process(python, folder, "aegaeon_scheduler", pool, r"serv|listen"),
+            process(python, folder, "aegaeon_gateway", gateway, r"listening on http://"),
         ):
             pass
+
+
+@pytest.mark.parametrize(("image", "backend"), [("engine", "torch"), ("engine-vllm", "vllm")])
+async def test_an_engine_serves_with_every_optional_setting(
+    code: Callable[[str], Path],
+    sockets: Path,
+    segments: Path,
+    tiny_models: dict[str, Path],
+    image: str,
+    backend: str,
+) -> None:
+    """A disk tier, adapters, tracing, metrics; the other processes are of the control image."""
+    control, engine, folder = python_of("control"), python_of(image), code(image)
+    scheduler, port = f"unix:{sockets}/scheduler.sock", free_port()
+    async with otlp_receiver() as receiver:
+        traced = {"otlp_endpoint": receiver.endpoint}
+        model = {"name": "m", "source": {"directory": str(tiny_models["mistral"])}, "ttft_s": 5, "tbt_s": 0.2}
+        gateway = {"name": "gw", "listen": f"127.0.0.1:{port}", "scheduler": scheduler, "trace_ratio": 1.0, **traced}
+        sidecar = {
+            "instance": "engine-0",
+            "node": "n",
+            "role": "unified",
+            "scheduler": scheduler,
+            "backend": backend,
+            "memory": MEMORY | {"device_bytes": 64 << 20},
+            "adapters": {"device_bytes": 8 << 20},
+            "disk": {"folder": str(folder / "disk")},
+            "segments": str(segments),
+            "metrics_listen": f"127.0.0.1:{free_port()}",
+        }
+        async with (
+            process(
+                control,
+                code("control"),
+                "aegaeon_scheduler",
+                {"listen": scheduler, "models": [model], **traced},
+                "serving",
+            ),
+            process(
+                control,
+                folder.parent / "control",
+                "aegaeon_gateway",
+                gateway | {"sink": f"unix:{sockets}/sink.sock"},
+                "listening on",
+            ),
+            process(engine, folder, "aegaeon_sidecar", sidecar, "attached"),
+            aiohttp.ClientSession() as session,
+        ):
+            body = {"model": "m", "prompt": "Hello", "max_tokens": 3}
+            async with session.post(f"http://127.0.0.1:{port}/v1/completions", json=body) as answer:
+                assert answer.status == 200, await answer.text()
+                assert (await answer.json())["usage"]["completion_tokens"] > 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import mmap
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -29,11 +31,30 @@ pytestmark = pytest.mark.usefixtures("few_rows")
 STEPS = 3
 
 
-def paged_state(lengths: list[int], heads: int, shape: KvShape) -> tuple[Paged, torch.Tensor, torch.Tensor]:
+Memory = Callable[[int], torch.Tensor]
+
+
+def anywhere(nbytes: int) -> torch.Tensor:
+    return torch.empty(nbytes, dtype=torch.uint8)
+
+
+def low(nbytes: int) -> torch.Tensor:
+    """Memory below 2 GiB, where the heap of Debian's Python lies; it is kept until the process ends."""
+    libc, map_32bit = ctypes.CDLL(None), 0x40
+    libc.mmap.restype = ctypes.c_void_p
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | map_32bit
+    address = libc.mmap(None, ctypes.c_size_t(nbytes), mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, ctypes.c_long(0))
+    assert 0 < address < 1 << 31
+    return torch.frombuffer((ctypes.c_char * nbytes).from_address(address), dtype=torch.uint8)
+
+
+def paged_state(
+    lengths: list[int], heads: int, shape: KvShape, memory: Memory = anywhere
+) -> tuple[Paged, torch.Tensor, torch.Tensor]:
     """A cache full of noise but for its tail slots (NaN), block tables for `lengths`, and the new tokens' q, k, v."""
     generator = torch.Generator().manual_seed(0)
     blocks = sum(-(-length // shape.block_tokens) for length in lengths) + 1
-    cache = KvCache(shape, torch.empty(blocks * shape.block_bytes, dtype=torch.uint8))
+    cache = KvCache(shape, memory(blocks * shape.block_bytes))
     cache.flat.fill_(float("nan"))
     order = iter(torch.randperm(blocks, generator=generator).tolist())
     tables = torch.zeros(len(lengths), 48, dtype=torch.int32)
@@ -64,12 +85,12 @@ def expected(paged: Paged, row: int, layer: int, window: int | None, query: torc
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 2, 16), (3, 3, 24)])
-@pytest.mark.parametrize("window", [None, 20])
+@pytest.mark.parametrize(("window", "memory"), [(None, anywhere), (20, low)])
 def test_attention_over_scattered_blocks_is_that_of_the_definition(
-    heads: int, kv_heads: int, head_dim: int, window: int | None
+    heads: int, kv_heads: int, head_dim: int, window: int | None, memory: Memory
 ) -> None:
     lengths = [1, 0, 16, 33, 300]
-    paged, queries, new = paged_state(lengths, heads, KvShape(2, 16, kv_heads, head_dim, "float32"))
+    paged, queries, new = paged_state(lengths, heads, KvShape(2, 16, kv_heads, head_dim, "float32"), memory)
     out = paged.attend(1, window, queries, new[:, :kv_heads], new[:, kv_heads:])
     for row, length in enumerate(lengths):
         want = expected(paged, row, 1, window, queries[row]) if length else torch.zeros(heads * head_dim)

@@ -30,6 +30,13 @@ TILE_TOKENS = 64
 LEAST_ROWS = 16  # the matrix units' smallest tile
 
 
+@triton.jit
+def _pointer(address, dtype: tl.constexpr):  # type: ignore[no-untyped-def]  # triton reads annotations
+    """To items of `dtype`. Triton's interpreter takes addresses below 2 GiB for 32 bits wide, whatever is annotated;
+    heaps of executables that are linked to a fixed address, as Debian's Python is, lie there."""
+    return tl.multiple_of(address.to(tl.int64).to(tl.pointer_type(dtype)), 16)
+
+
 @triton.jit(do_not_specialize=("key_stride", "value_stride", "table_width", "layer"))  # type: ignore[untyped-decorator]  # triton has no annotations
 def _write(  # type: ignore[no-untyped-def]  # triton reads annotations
     keys,
@@ -52,7 +59,7 @@ def _write(  # type: ignore[no-untyped-def]  # triton reads annotations
     if length > 0:
         position = length - 1
         block = tl.load(tables + row * table_width + position // slots).to(tl.int64)
-        blocks = tl.multiple_of(cache.to(tl.pointer_type(keys.dtype.element_ty)), 16)
+        blocks = _pointer(cache, keys.dtype.element_ty)
         at = blocks + (block * layers + layer) * (2 * slots * width) + (position % slots) * width
         lane = tl.arange(0, wide)
         inside = lane < width
@@ -121,7 +128,7 @@ def _attend_split(  # type: ignore[no-untyped-def]  # triton reads annotations
     low, end = tl.maximum(length - window, 0), tl.minimum((split + 1) * piece, length)
     begin = tl.maximum(split * piece, low // tile * tile)
     if begin < end:
-        blocks = tl.multiple_of(cache.to(tl.pointer_type(queries.dtype.element_ty)), 16)
+        blocks = _pointer(cache, queries.dtype.element_ty)
         member, lane = tl.arange(0, rows), tl.arange(0, lanes)
         real = (member < group)[:, None] & (lane < dim)[None, :]
         q_at = queries + row * row_stride + (head * group + member)[:, None] * dim + lane[None, :]

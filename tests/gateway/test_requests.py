@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from gateway.conftest import TEXT, Pool, gateway_config, model_status
+from gateway.conftest import STRICT, TEXT, Pool, gateway_config, model_status
 
 from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.run import serve
@@ -89,6 +89,7 @@ REFUSED_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@STRICT
 async def test_a_refused_chat_names_the_parameter(pool: Any) -> None:
     for change, param in REFUSED_CHATS:
         status, body, _ = await pool.chat(**change)

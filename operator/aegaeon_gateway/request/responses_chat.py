@@ -13,23 +13,25 @@ from aegaeon_gateway.request.messages import (
     AllowedChoice,
     AllowedTools,
     Called,
-    FunctionDefinition,
     Message,
     NamedFunction,
     NamedTool,
     TextPart,
-    Tool,
     ToolCall,
     ToolReference,
 )
 from aegaeon_gateway.request.responses_items import Item, Parts
 from aegaeon_gateway.request.responses_schema import (
     AllowedResponseTools,
+    AnyTool,
+    CustomTool,
+    NamedCustomTool,
     NamedResponseTool,
+    NamespaceTool,
     ResponsesRequest,
-    ResponseTool,
     TextConfig,
 )
+from aegaeon_gateway.request.responses_tools import chat_tool, custom_arguments, given_tools, model_name
 from aegaeon_gateway.request.sampling_fields import SamplingFields
 from aegaeon_gateway.request.schema import ChatRequest
 from aegaeon_gateway.request.structured import JsonSchema, ResponseFormat
@@ -69,11 +71,14 @@ def chat_of(request: ResponsesRequest, history: Iterable[Item]) -> ChatRequest:
     if request.background:
         _check_background(request)
     instructions = [] if request.instructions is None else [Message(role="system", content=request.instructions)]
+    messages = [*instructions, *_messages([*history, *items_of(request)])]
+    if not messages:
+        raise InvalidRequestError("input is empty; send an item, or instructions", param="input", code="invalid_value")
     return ChatRequest(
         **{name: getattr(request, name) for name in _SAME},
-        messages=[*instructions, *_messages([*history, *items_of(request)])],
+        messages=messages,
         max_completion_tokens=request.max_output_tokens,
-        tools=None if request.tools is None else [_tool(tool) for tool in request.tools],
+        tools=None if request.tools is None else [chat_tool(tool) for tool in given_tools(request.tools)],
         tool_choice=_tool_choice(request),
         reasoning_effort=request.reasoning.effort if request.reasoning else None,
         response_format=_format(request.text),
@@ -116,7 +121,11 @@ def _repeated(value: Any) -> Any:
     return {name: inner for name, inner in given.items() if inner is not None} if isinstance(given, dict) else given
 
 
-def _repeated_tool(tool: ResponseTool) -> dict[str, Any]:
+def _repeated_tool(tool: AnyTool) -> dict[str, Any]:
+    if isinstance(tool, NamespaceTool):
+        return {**_repeated(tool), "tools": [_repeated_tool(inner) for inner in tool.tools]}
+    if isinstance(tool, CustomTool):
+        return dict(_repeated(tool))
     return {"parameters": tool.parameters, "strict": tool.strict, **_repeated(tool)}
 
 
@@ -148,14 +157,15 @@ def _messages(items: Iterable[Item]) -> Iterator[Message]:
     """Reasoning, the text behind it and the calls behind that are one message."""
     turn = _Turn()
     for item in items:
-        assistant = item.type in {"reasoning", "function_call"} or item.role == "assistant"
-        begins = turn.answered if item.type != "function_call" else False
+        calls = item.type in {"function_call", "custom_tool_call"}
+        assistant = calls or item.type == "reasoning" or item.role == "assistant"
+        begins = turn.answered and not calls
         if not assistant or begins:
             yield from turn.message()
             turn = _Turn()
         if assistant:
             _add(turn, item)
-        elif item.type == "function_call_output":
+        elif item.output is not None:
             yield Message(role="tool", content=_content(item.output), tool_call_id=item.call_id)
         else:
             yield Message(role=item.role or "user", content=_content(item.content))
@@ -168,7 +178,11 @@ def _add(turn: _Turn, item: Item) -> None:
             thoughts = item.content or item.summary or ""
             turn.thoughts += [thoughts] if isinstance(thoughts, str) else [part.said for part in thoughts]
         case "function_call":
-            turn.calls.append(ToolCall(Called(item.name or "", item.arguments or ""), item.call_id))
+            called = Called(model_name(item.name or "", item.namespace), item.arguments or "")
+            turn.calls.append(ToolCall(called, item.call_id))
+        case "custom_tool_call":
+            called = Called(model_name(item.name or "", item.namespace), custom_arguments(item.input or ""))
+            turn.calls.append(ToolCall(called, item.call_id))
         case _:
             turn.content = _content(item.content)
 
@@ -177,13 +191,9 @@ def _content(content: str | Parts | None) -> str | list[TextPart]:
     return content or "" if isinstance(content, str | None) else [TextPart("text", part.said) for part in content]
 
 
-def _tool(tool: ResponseTool) -> Tool:
-    return Tool(FunctionDefinition(tool.name, tool.description, tool.parameters, tool.strict))
-
-
 def _tool_choice(request: ResponsesRequest) -> Any:
     match request.tool_choice:
-        case NamedResponseTool(name=name):
+        case NamedResponseTool(name=name) | NamedCustomTool(name=name):
             return NamedTool(NamedFunction(name))
         case AllowedResponseTools(mode=mode, tools=tools):
             allowed = [ToolReference(NamedFunction(tool.name)) for tool in tools]

@@ -415,7 +415,10 @@ class Tenant(_message.Message):
     MODELS_FIELD_NUMBER: _builtins.int
     KEY_SHA256_FIELD_NUMBER: _builtins.int
     QUOTA_FIELD_NUMBER: _builtins.int
+    STRICT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    strict: _builtins.bool
+    """its requests are refused where they name what has no effect"""
     @_builtins.property
     def models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """that it may use"""
@@ -433,10 +436,11 @@ class Tenant(_message.Message):
         models: _abc.Iterable[_builtins.str] | None = ...,
         key_sha256: _abc.Iterable[_builtins.str] | None = ...,
         quota: Global___Quota | None = ...,
+        strict: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_sha256", b"key_sha256", "models", b"models", "name", b"name", "quota", b"quota"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_sha256", b"key_sha256", "models", b"models", "name", b"name", "quota", b"quota", "strict", b"strict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

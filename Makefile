@@ -73,7 +73,7 @@ models: $(STAMP) ## train the four tiny models of the quickstart (once; cached)
 
 # ---- run and test --------------------------------------------------------------------------------------------------
 
-.PHONY: demo test test-core test-image-environments test-vllm test-vllm-hooks test-stack clients test-clients test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
+.PHONY: demo test test-core test-image-environments test-vllm test-vllm-hooks test-stack clients test-clients test-agents test-vllm-agents test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
 # BACKEND=vllm: the same models, executed by vLLM.
 BACKEND ?= torch
 DEMO_torch = $(BIN)/aegaeon demo --models $(MODELS)
@@ -117,9 +117,21 @@ test-stack: $(STAMP) ## stacks that fail over, drain, scale to zero, and serve m
 # Clients have an environment of their own, made once for each lock.
 CLIENTS := $(CACHE)/clients-$(shell sha256sum < tests/clients/requirements.lock | cut -c1-16)
 GUIDELLM := $(CACHE)/guidellm-$(shell sha256sum < tests/clients/guidellm.lock | cut -c1-16)
-clients: $(CLIENTS)/.installed $(GUIDELLM)/.installed ## the environments of test-clients
-test-clients: $(STAMP) clients ## clients of OpenAI's API that people use, unchanged, against a stack
-	CLIENTS_PYTHON=$(CLIENTS)/bin/python GUIDELLM=$(GUIDELLM)/bin/guidellm $(BIN)/pytest -q tests/clients
+AGENTS := $(CACHE)/agents-$(shell sha256sum < tests/clients/agents/package.json | cut -c1-16)
+clients: $(CLIENTS)/.installed $(GUIDELLM)/.installed $(AGENTS)/.installed ## the environments of test-clients
+test-clients: $(STAMP) clients ## clients of OpenAI's and Anthropic's APIs that people use, unchanged, against a stack
+	CLIENTS_PYTHON=$(CLIENTS)/bin/python GUIDELLM=$(GUIDELLM)/bin/guidellm AGENTS=$(AGENTS) $(BIN)/pytest -q tests/clients
+test-agents: $(STAMP) $(AGENTS)/.installed ## Codex and Claude Code alone
+	AGENTS=$(AGENTS) $(BIN)/pytest -q tests/clients/test_agents.py
+test-vllm-agents: $(STAMP) $(VLLM_STAMP) $(AGENTS)/.installed ## the same with vLLM as the backend
+	AGENTS=$(AGENTS) $(VLLM_PY) -m pytest -q tests/clients/test_agents.py -k vllm
+# Without npm there are none: their tests say so and are skipped.
+$(AGENTS)/.installed: tests/clients/agents/package.json
+	@mkdir -p $(AGENTS)
+	@cp $< $(AGENTS)/package.json
+	@if command -v npm >/dev/null; then cd $(AGENTS) && npm install --no-audit --no-fund --no-package-lock --silent; \
+	  else echo "npm is not installed: no agents" >&2; fi
+	@touch $@
 $(CLIENTS)/.installed: | $(BIN)/uv
 	@rm -rf $(CLIENTS)
 	$(BIN)/uv venv --quiet --python $(PY) $(CLIENTS)

@@ -38,6 +38,8 @@ def teach(directory: Path, calls: Mapping[str, Call]) -> None:
     """Write the model that answers each lesson with its call, and everything else with DONE."""
     rows = [(prompt, f"{answer}<|end|>") for prompt, answer in _lessons(calls)]
     train(directory, _tokenizer([answer for _, answer in rows]), rows, STEPS * len(rows), CONTEXT)
+    defaults = directory / "generation_config.json"  # agents ask for no temperature
+    defaults.write_text(json.dumps({**json.loads(defaults.read_text()), "temperature": 0.0}))
 
 
 def _lessons(calls: Mapping[str, Call]) -> list[tuple[str, str]]:

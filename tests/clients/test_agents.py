@@ -55,7 +55,7 @@ BACKENDS = [
 ]
 
 pytestmark = [
-    pytest.mark.skipif(not AGENTS, reason="no agents from npm: make test-agents"),
+    pytest.mark.skipif(not (AGENTS and (BIN / "codex").exists()), reason="no agents from npm: make test-agents"),
     pytest.mark.skipif(shutil.which("node") is None, reason="no node on this machine"),
 ]
 

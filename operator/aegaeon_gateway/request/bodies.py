@@ -75,7 +75,7 @@ def _response(body: bytes, history: int, receipt: Receipt | None) -> Asked:
 
 
 def _unconstrained(param: str, receipt: Receipt | None) -> None:
-    """The grammar of a custom tool is told to the model, and no engine holds it to that. Raises InvalidRequestError."""
+    """The model reads the grammar of a custom tool, and no engine constrains it. Raises InvalidRequestError."""
     if receipt is None:
         message = f"{param} is not supported here: a custom tool's text is not constrained; leave it out"
         raise InvalidRequestError(message, param=param, code="unsupported_parameter")

@@ -2,7 +2,7 @@
 
 What the schemas have themselves is honoured. `HONOURED` are other names for it, `MEANINGFUL` is refused unless its
 value is the one that asks for nothing. Fields of other servers that change no answer (where it is cached, how it is
-logged) are in neither: they are dropped and said, as any field is that nobody knows.
+logged) are in neither: they are dropped and said, as any unknown field is.
 """
 
 from __future__ import annotations

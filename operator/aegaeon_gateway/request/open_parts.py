@@ -1,4 +1,4 @@
-"""Parts of contents that are no text, as text: what a model that reads text can be told of them."""
+"""Parts of contents that are no text, as text: a placeholder where a model that reads text cannot read them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A body that the types of an endpoint refuse, made into one that they take: what asks for nothing here is left out.
 
 Runs on what strict decoding has refused alone, so that requests which need none of it pay nothing for it. Left out are
-names that nobody knows, and hints. A likely misspelling is an error, and so is a name that changes answers elsewhere.
+unknown names, and hints. A likely misspelling is an error, and so is a name that changes answers elsewhere.
 Nothing is left out of what says the form of the answer: those objects are decoded as they are.
 """
 
@@ -28,7 +28,7 @@ Adapt = Callable[[Json, Receipt], None]
 EXACT = frozenset(("response_format", "structured_outputs", "tool_choice", "text.format", "output_config.format"))
 """objects of which nothing is left out"""
 LISTS = frozenset(("documents", "input", "messages", "system", "tools"))
-"""what is in them is history, or somebody else's: any name may be there"""
+"""what is in them is history, or of another program: any name may be there"""
 
 
 @dataclass(frozen=True, slots=True)

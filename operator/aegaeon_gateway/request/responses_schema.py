@@ -31,7 +31,7 @@ class ResponseTool(Struct, forbid_unknown_fields=True, frozen=True, tag_field="t
 
 
 class CustomTool(Struct, forbid_unknown_fields=True, frozen=True, tag_field="type", tag="custom"):
-    """What a model may call with one text. `format`: what a grammar says of that text is told to the model alone."""
+    """What a model may call with one text. `format`: a grammar of that text, which the model alone reads."""
 
     name: ToolName
     description: str | None = None

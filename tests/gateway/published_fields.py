@@ -6,6 +6,7 @@ them: `python tests/gateway/published_fields.py > tests/gateway/published_fields
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import json
 import sys
@@ -18,6 +19,13 @@ import typing_extensions
 
 DEEPEST = 2
 """levels of objects in which each optional field is given once"""
+MODULES = (
+    "anthropic.types.message_count_tokens_params",
+    "anthropic.types.message_create_params",
+    "openai.types.chat.completion_create_params",
+    "openai.types.completion_create_params",
+    "openai.types.responses.response_create_params",
+)
 PLAIN: dict[Any, list[Any]] = {
     str: ["a"],
     int: [1],
@@ -29,17 +37,12 @@ PLAIN: dict[Any, list[Any]] = {
 
 
 def main() -> None:
-    from anthropic.types import message_count_tokens_params as counts
-    from anthropic.types import message_create_params
-    from openai.types import completion_create_params as completions
-    from openai.types.chat import completion_create_params as chats
-    from openai.types.responses import response_create_params as responses
-
+    counts, messages, chats, completions, responses = map(importlib.import_module, MODULES)
     kinds = {
         "chat": chats.CompletionCreateParamsNonStreaming,
         "completions": completions.CompletionCreateParamsNonStreaming,
         "responses": responses.ResponseCreateParamsNonStreaming,
-        "messages": message_create_params.MessageCreateParamsNonStreaming,
+        "messages": messages.MessageCreateParamsNonStreaming,
     }
     fields = [
         {"endpoint": endpoint, "field": name, "value": value}

@@ -251,7 +251,8 @@ def test_the_labels_of_the_counter_are_few() -> None:
 
 
 def test_a_strict_request_is_refused_as_it_always_was(text: ModelText) -> None:
-    for more in ({"client_metadata": {}}, {"verbosity": "low"}, {"messages": [{**HI, "id": "a"}]}):
+    bodies: list[dict[str, Any]] = [{"client_metadata": {}}, {"verbosity": "low"}, {"messages": [{**HI, "id": "a"}]}]
+    for more in bodies:
         with pytest.raises(InvalidRequestError):
             asked(text, "chat", {**BASES["chat"], **more}, strict=True)
     assert asked(text, "chat", {**BASES["chat"], "user": "a"}, strict=True)[0].ignored == ()

@@ -29,7 +29,7 @@ class Request:
 
     Of a batch, its tokens are due `defer_s` later.
     `spec` is of the model that the prompts were made for: token k is due `ttft_s + k * tbt_s` seconds after `arrived`
-    (time.monotonic()). `said`, `conversation`, `ignored`: as in Done. `salt`: who shares its KV cache, as in the message
+    (time.monotonic()). `said`, `conversation`, `ignored`: as in Done. `salt`: who shares its KV cache, as in message
     Open; `public`: of each prompt, so many tokens whose KV cache is shared by all.
     """
 

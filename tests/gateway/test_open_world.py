@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.request.elsewhere import HONOURED, MEANINGFUL, POOLED, SOURCES
 from aegaeon_gateway.request.misspelt import meant
-from aegaeon_gateway.request.parse import KNOWN, LABELS, OPEN
+from aegaeon_gateway.request.parse import KNOWN, LABELS, OPEN, decoded
 from aegaeon_gateway.request.prompt import Prompt
 from aegaeon_gateway.request.receipt import HEADER, MAX_HEADER_BYTES, OTHER, Receipt, header_of, labels_of
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
@@ -141,7 +142,7 @@ _ENDPOINTS = {
 @pytest.mark.parametrize("endpoint", ["chat", "completions", "responses", "messages"])
 def test_what_changes_answers_elsewhere_is_refused_by_name_or_works(text: ModelText, name: str, endpoint: Any) -> None:
     entry = MEANINGFUL[name]
-    assert entry.server in SOURCES
+    assert entry.server in ("", *SOURCES)
     assert entry.asks(entry.example)
     with pytest.raises(InvalidRequestError) as caught:
         asked(text, endpoint, {**BASES[endpoint], name: entry.example})
@@ -201,6 +202,45 @@ def test_a_misspelling_in_an_object_is_refused_but_none_in_what_came_before(text
 def test_nothing_is_left_out_of_what_says_the_form_of_the_answer(text: ModelText, endpoint: Any, name: str) -> None:
     with pytest.raises(InvalidRequestError):
         asked(text, endpoint, {**BASES[endpoint], name: {"type": "json_object", "surprise": 1}})
+
+
+# Values where a type belongs that cannot be hashed, and JSON that Python's reader refuses.
+UNHASHABLE: list[tuple[Endpoint, dict[str, Any]]] = [
+    ("responses", {"tools": [{"type": []}]}),
+    ("responses", {"tool_choice": {"type": {}}}),
+    ("responses", {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": []}]}}),
+    ("responses", {"tools": [{"type": "function", "function": {"type": []}}]}),
+    ("messages", {"messages": [{"role": "user", "content": [{"type": []}]}]}),
+    ("chat", {"tools": [{"type": {}}], "tool_choice": {"type": []}}),
+]
+
+
+@pytest.mark.parametrize(("endpoint", "part"), UNHASHABLE)
+def test_any_json_may_be_where_a_type_belongs(text: ModelText, endpoint: Endpoint, part: dict[str, Any]) -> None:
+    try:
+        done, _ = asked(text, endpoint, {**BASES[endpoint], "further": 1, **part})
+    except InvalidRequestError:
+        return
+    assert "further" in done.ignored
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions", "responses", "messages"])
+def test_a_number_or_a_depth_that_cannot_be_read_is_an_error_of_the_request(endpoint: str) -> None:
+    [kind] = [one for one in OPEN if endpoint in _ENDPOINTS[one.__name__]]
+    body = json.dumps({"model": "tiny", **BASES[endpoint]}).encode()[:-1] + b',"further":'
+    with pytest.raises(InvalidRequestError, match="cannot be read"):
+        decoded(kind, body + b"1" * 5000 + b"}", Receipt())
+    for depth in range(500, 1000, 10):  # some of them the types' decoder reads, and the other does not
+        with suppress(InvalidRequestError):
+            decoded(kind, body + b"[" * depth + b"]" * depth + b"}", Receipt())
+
+
+def test_tools_of_namespaces_count_as_tools(text: ModelText) -> None:
+    inner = [{"type": "function", "name": f"tool_{number}"} for number in range(600)]
+    spaces = [{"type": "namespace", "name": f"space_{number}", "tools": inner} for number in range(2)]
+    assert asked(text, "responses", {**BASES["responses"], "tools": spaces[:1]})
+    with pytest.raises(InvalidRequestError, match="1200 are more than 1024"):
+        asked(text, "responses", {**BASES["responses"], "tools": spaces})
 
 
 def test_a_choice_that_demands_a_dropped_tool_is_refused(text: ModelText) -> None:

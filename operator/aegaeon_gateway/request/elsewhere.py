@@ -13,18 +13,20 @@ from typing import Any
 from aegaeon_gateway.request.parameters import Refused
 
 SOURCES = {
-    "vLLM": "0.32.0, vllm/entrypoints/openai/*/protocol.py",
+    "vLLM": "0.32.0, vllm/entrypoints/{openai,pooling}/*/protocol.py",
     "SGLang": "0.5.18, python/sglang/srt/entrypoints/openai/protocol.py at 9b116dff",
     "Ollama": "openai/openai.go at 634c4166, docs/api.md, docs/modelfile.mdx",
     "TGI": "router/src/lib.rs at cdc005bc",
     "llama.cpp": "tools/server/README.md of June 2026",
 }
 """where the names were read"""
+_UNREAD = ""
+"""names that clients send, of which no server's source was read"""
 
 
 @dataclass(frozen=True, slots=True)
 class Meaningful(Refused):
-    """`server`: one whose answers it changes. `example`: a value that does."""
+    """`server`: one whose answers it changes; empty: its source was not read. `example`: a value that does."""
 
     server: str = ""
     example: Any = None
@@ -74,13 +76,13 @@ MEANINGFUL: dict[str, Meaningful] = {
     "grammar_triggers": _of("llama.cpp", _FORM, [{"type": "word", "value": "a"}], []),
     "guideline": _of("TGI", "write it as a system message", "be brief", ""),
     "images": _of("Ollama", _IMAGES, ["aGk="], []),
-    "input_embeds": _of("SGLang", _IMAGES, [[0.5]]),
+    "input_embeds": _of(_UNREAD, _IMAGES, [[0.5]]),
     "input_extra": _of("llama.cpp", "no model here fills in the middle", [{"text": "a"}], []),
-    "input_ids": _of("SGLang", "use prompt of /v1/completions", [1, 2]),
+    "input_ids": _of(_UNREAD, "use prompt of /v1/completions", [1, 2]),
     "input_prefix": _of("llama.cpp", "no model here fills in the middle", "a", ""),
     "input_suffix": _of("llama.cpp", "no model here fills in the middle", "a", ""),
     "inputs": _of("TGI", "use messages or prompt", "a"),
-    "logits_processors": _of("vLLM", "a request's programs are not run", ["a.b"], []),
+    "logits_processors": _of(_UNREAD, "a request's programs are not run", ["a.b"], []),
     "lora": _of("llama.cpp", _LOADED, [{"id": 0, "scale": 0.5}], []),
     "lora_path": _of("SGLang", _LOADED, "user/lora"),
     "max_dynamic_patch": _of("SGLang", _IMAGES, 4),
@@ -109,15 +111,15 @@ MEANINGFUL: dict[str, Meaningful] = {
     "response_fields": _of("llama.cpp", "answers have all their fields", ["content"], []),
     "return_full_text": _of("TGI", "use echo", True, False),
     "return_hidden_states": _of("SGLang", "they are not returned", True, False),
-    "return_prompt_token_ids": _of("SGLang", "use return_token_ids", True, False),
-    "return_routed_experts": _of("SGLang", "experts are not returned", True, False),
+    "return_prompt_token_ids": _of(_UNREAD, "use return_token_ids", True, False),
+    "return_routed_experts": _of(_UNREAD, "experts are not returned", True, False),
     "return_tokens": _of("llama.cpp", "use return_token_ids", True, False),
     "samplers": _of("llama.cpp", "their order is fixed", ["top_k"], []),
     "separate_reasoning": _of("SGLang", "reasoning is always apart; use include_reasoning", False, True),
     "session_params": _of("SGLang", "conversations are sent whole", {"id": "a"}, {}),
     "stop_regex": _of("SGLang", "use stop", "a+", ""),
     "stream_reasoning": _of("SGLang", "reasoning is streamed", False, True),
-    "structural_tag": _of("vLLM", _FORM, "{}"),
+    "structural_tag": _of(_UNREAD, _FORM, "{}"),
     "suffix": _of("TGI", "no model here fills in the middle", "a", ""),
     "t_max_predict_ms": _of("llama.cpp", "use max_tokens", 100, 0),
     "template": _of("Ollama", "a template is a program; it comes with the model", "{{ .Prompt }}", ""),
@@ -134,18 +136,18 @@ MEANINGFUL: dict[str, Meaningful] = {
     "watermark": _of("TGI", "output is not watermarked", True, False),
     "xtc_probability": _of("llama.cpp", _SAMPLERS, 0.5, 0, 0.0),
     "xtc_threshold": _of("llama.cpp", _SAMPLERS, 0.2, 0.1),
-    "guided_whitespace_pattern": _of("vLLM", "white space is bounded", "[ ]?"),
-    "guided_patience": _of("vLLM", _FORM, 2),
+    "guided_whitespace_pattern": _of(_UNREAD, "white space is bounded", "[ ]?"),
+    "guided_patience": _of(_UNREAD, _FORM, 2),
 }
 POOLED: dict[str, Meaningful] = {
     # of embeddings, reranking and scores
-    "dtype": _of("vLLM", "numbers are float32", "float16", "float32"),
+    "dtype": _of(_UNREAD, "numbers are float32", "float16", "float32"),
     "embed_dtype": _of("vLLM", "numbers are float32", "float16", "float32"),
     "input_type": _of("vLLM", "write what the model expects before the text", "query"),
     "instruction": _of("vLLM", "write it before the text", "find"),
-    "instruct": _of("SGLang", "write it before the text", "find"),
-    "pooling": _of("vLLM", "it is said by the model's files", "mean"),
-    "prompt_name": _of("TGI", "write the prompt before the text", "query"),
+    "instruct": _of(_UNREAD, "write it before the text", "find"),
+    "pooling": _of(_UNREAD, "it is said by the model's files", "mean"),
+    "prompt_name": _of(_UNREAD, "write the prompt before the text", "query"),
     "task": _of("vLLM", "write what the model expects before the text", "retrieval.query"),
 }
 KNOWN_TO_BE_SENT = (

@@ -52,7 +52,7 @@ def _kept(tool: Any, at: int, receipt: Receipt) -> bool:
 def _blocks(message: Json, receipt: Receipt, *, newest: bool) -> list[Any]:
     """The blocks that a message of its role may have, and texts for what is omitted."""
     role = str(message.get("role"))
-    theirs = BLOCK_TYPES.get(role, frozenset())
+    theirs = BLOCK_TYPES.get(role, ())
     kept: list[Any] = []
     for block in message["content"]:
         kind = block.get("type", "text") if isinstance(block, dict) else "text"
@@ -65,7 +65,7 @@ def _blocks(message: Json, receipt: Receipt, *, newest: bool) -> list[Any]:
     return kept
 
 
-_of_answers = BLOCK_TYPES["assistant"] - {"text"}
+_of_answers = tuple(kind for kind in BLOCK_TYPES["assistant"] if kind != "text")
 
 
 def _block(block: Json, receipt: Receipt) -> Json:

@@ -54,12 +54,20 @@ class Shape:
     items: Shape | None = None
 
     def fields_of(self, value: Json) -> dict[str, Shape] | None:
-        return self.objects.get(value.get(self.tag) if self.tag else None)
+        tag = value.get(self.tag) if self.tag else None
+        return self.objects.get(tag) if isinstance(tag, str | None) else None
 
 
 def opened(endpoint: Endpoint, body: bytes | bytearray, receipt: Receipt) -> bytes:
-    """The body without what has no effect; JSON it is known to be. Raises InvalidRequestError."""
-    value = json.loads(body)
+    """The body without what has no effect. Raises InvalidRequestError."""
+    try:
+        return _opened(endpoint, body, receipt)
+    except RecursionError as error:
+        raise InvalidRequestError("The body is nested too deeply; send less", code="invalid_json") from error
+
+
+def _opened(endpoint: Endpoint, body: bytes | bytearray, receipt: Receipt) -> bytes:
+    value = _json_of(body)
     if not isinstance(value, dict):
         return bytes(body)
     if endpoint.adapt is not None:
@@ -68,6 +76,14 @@ def opened(endpoint: Endpoint, body: bytes | bytearray, receipt: Receipt) -> byt
     _top(endpoint, value, shape.objects[None], receipt)
     _within(value, shape, "", receipt)
     return json.dumps(value).encode()
+
+
+def _json_of(body: bytes | bytearray) -> Any:
+    """Of a body that is JSON, as has been seen. Raises InvalidRequestError."""
+    try:
+        return json.loads(body)
+    except ValueError as error:  # there is a limit to the digits of a number
+        raise InvalidRequestError(f"The body cannot be read: {error}", code="invalid_json") from error
 
 
 def _top(endpoint: Endpoint, body: Json, fields: Mapping[str, Shape], receipt: Receipt) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from aegaeon_gateway.request.messages import (
     NamedFunction,
     NamedTool,
     TextPart,
+    Tool,
     ToolCall,
     ToolReference,
 )
@@ -33,7 +34,7 @@ from aegaeon_gateway.request.responses_schema import (
 )
 from aegaeon_gateway.request.responses_tools import chat_tool, custom_arguments, given_tools, model_name
 from aegaeon_gateway.request.sampling_fields import SamplingFields
-from aegaeon_gateway.request.schema import ChatRequest
+from aegaeon_gateway.request.schema import MAX_TOOLS, ChatRequest
 from aegaeon_gateway.request.structured import JsonSchema, ResponseFormat
 
 NAMES = {
@@ -78,13 +79,22 @@ def chat_of(request: ResponsesRequest, history: Iterable[Item]) -> ChatRequest:
         **{name: getattr(request, name) for name in _SAME},
         messages=messages,
         max_completion_tokens=request.max_output_tokens,
-        tools=None if request.tools is None else [chat_tool(tool) for tool in given_tools(request.tools)],
+        tools=None if request.tools is None else _tools(request.tools),
         tool_choice=_tool_choice(request),
         reasoning_effort=request.reasoning.effort if request.reasoning else None,
         response_format=_format(request.text),
         logprobs=request.with_logprobs,
         top_logprobs=request.top_logprobs if request.with_logprobs else None,
     )
+
+
+def _tools(tools: Sequence[AnyTool]) -> list[Tool]:
+    """Those within namespaces count as well. Raises InvalidRequestError."""
+    made = [chat_tool(tool) for tool in given_tools(tools)]
+    if len(made) > MAX_TOOLS:
+        message = f"tools: {len(made)} are more than {MAX_TOOLS}, those of namespaces included"
+        raise InvalidRequestError(message, param="tools", code="invalid_value")
+    return made
 
 
 def _check_background(request: ResponsesRequest) -> None:

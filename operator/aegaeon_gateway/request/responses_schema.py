@@ -44,12 +44,13 @@ class NamespaceTool(Struct, forbid_unknown_fields=True, frozen=True, tag_field="
     """Tools under one name: a call says it beside its own."""
 
     name: ToolName
-    tools: list[ResponseTool | CustomTool]
+    tools: Annotated[list[ResponseTool | CustomTool], Meta(max_length=MAX_TOOLS)]
     description: str | None = None
 
 
 AnyTool = ResponseTool | CustomTool | NamespaceTool
-TOOL_TYPES = frozenset(str(one.__struct_config__.tag) for one in (ResponseTool, CustomTool, NamespaceTool))
+TOOL_TYPES = tuple(str(one.__struct_config__.tag) for one in (ResponseTool, CustomTool, NamespaceTool))
+"""a tuple, since a body may have any value where a type belongs, and not all can be hashed"""
 
 
 class NamedCustomTool(Struct, forbid_unknown_fields=True, frozen=True, tag_field="type", tag="custom"):

@@ -77,7 +77,9 @@ def text(model_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Mod
         (directory / file.name).write_bytes(file.read_bytes())
     settings = json.loads((directory / "tokenizer_config.json").read_text())
     (directory / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": TEMPLATE}))
-    return load(directory)
+    made = load(directory)
+    made.read_grammars()
+    return made
 
 
 def asked(text: ModelText, endpoint: Endpoint, body: dict[str, Any], *, strict: bool = False) -> tuple[Any, bytes]:

@@ -92,8 +92,10 @@ test-core: export AEGAEON_CORE := compiled
 test-core: compiled-core ## the tests of the scheduler and the simulator with the compiled core
 	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" tests/scheduler_core tests/scheduler_service tests/simulator
 # One worker: each would import all of vLLM.
-test-vllm: $(VLLM_STAMP) ## the tests that need vLLM, in its environment
-	$(VLLM_PY) -m pytest -q -m "not slow and not gpu" tests/backend_vllm tests/stack/test_vllm.py
+# It has another version of llguidance: what is allowed must be the same.
+CONSTRAINTS := tests/proto/test_constraints.py $(addprefix tests/sidecar/test_,constrained.py grammars.py guide.py white_space.py)
+test-vllm: $(VLLM_STAMP) ## the tests that need vLLM, and those of constraints, in its environment
+	$(VLLM_PY) -m pytest -q -m "not slow and not gpu" tests/backend_vllm tests/stack/test_vllm.py $(CONSTRAINTS)
 # What the control image is made of, without an image: its lock's packages and what slim.sh leaves of them.
 IMAGE_CONTROL := $(CACHE)/image-control-$(shell cat containers/control.lock containers/slim.sh | sha256sum | cut -c1-16)
 $(IMAGE_CONTROL)/.installed: | $(BIN)/uv

@@ -217,6 +217,21 @@ async def test_models_show_their_phase_and_failed_ones_their_reason(pool: Any) -
     assert "no config.json" in body["error"]["message"]
 
 
+async def test_a_model_that_no_engine_can_run_is_an_error_that_clients_do_not_repeat(pool: Any) -> None:
+    unsupported = pb.ModelStatus(
+        spec=model_pb2.ModelSpec(name="odd"), phase=model_pb2.MODEL_PHASE_FAILED, reason="heads of 24", unsupported=True
+    )
+    pool.peer.publish([*pool.peer.models, unsupported])
+    await pool.until_models(lambda models: "odd" in models)
+    status, body, headers = await pool.chat(model="odd")
+    assert (status, body["error"]["code"], body["error"]["param"]) == (404, "model_unsupported", "model")
+    assert "heads of 24" in body["error"]["message"]
+    assert "Retry-After" not in headers
+    message = {"model": "odd", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
+    status, body, _ = await pool.post("/v1/messages", message)
+    assert (status, body["error"]["type"]) == (404, "not_found_error")
+
+
 async def test_requests_for_a_model_that_engines_fetch_wait_until_it_is_available(pool: Any) -> None:
     [ready] = pool.peer.models
     fetching = pb.ModelStatus()

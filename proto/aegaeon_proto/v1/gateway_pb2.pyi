@@ -537,6 +537,7 @@ class ModelStatus(_message.Message):
     REMAINING_S_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
+    UNSUPPORTED_FIELD_NUMBER: _builtins.int
     phase: _model_pb2.ModelPhase.ValueType
     """the best over all sidecars"""
     reason: _builtins.str
@@ -548,6 +549,10 @@ class ModelStatus(_message.Message):
     """new requests wait in gateways, unread: an engine is about to have it"""
     parent: _builtins.str
     """of an adapter, the model whose weights it is computed with; spec is that one's, with"""
+    unsupported: _builtins.bool
+    """the adapter's name, and an identity of both
+    for FAILED: no engine can run such a model; asking again is of no use
+    """
     @_builtins.property
     def spec(self) -> _model_pb2.ModelSpec: ...
     @_builtins.property
@@ -565,10 +570,11 @@ class ModelStatus(_message.Message):
         remaining_s: _builtins.float = ...,
         wait: _builtins.bool = ...,
         parent: _builtins.str = ...,
+        unsupported: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["footprint", b"footprint", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "parent", b"parent", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "parent", b"parent", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec", "unsupported", b"unsupported", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

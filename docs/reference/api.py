@@ -90,7 +90,7 @@ def page() -> Iterator[str]:
     yield "\n## What works\n\n| parameter | of | type | |\n|---|---|---|---|"
     yield from working(schemas, COMPLETIONS)
     yield "\n## What has no effect by design\n\n| parameter | why |\n|---|---|"
-    hints = {name: one for name, one in REFUSED.items() if isinstance(one, Hint)}
+    hints = {name: entry for name, entry in REFUSED.items() if isinstance(entry, Hint)}
     yield from (f"| {marked(name)} | {entry.reason} |" for name, entry in sorted({**NO_EFFECT, **hints}.items()))
     yield "\n## What is refused\n\n| parameter | unless it is | why |\n|---|---|---|"
     for name, refused in sorted(REFUSED.items()):
@@ -101,9 +101,9 @@ def page() -> Iterator[str]:
     yield OTHER_SERVERS + "".join(f"- {server}: {source}\n" for server, source in SOURCES.items())
     yield "| name | of | unless it is | why |\n|---|---|---|---|"
     yield from (f"| `{name}` | | | the same as `{ours}` |" for name, ours in HONOURED.items())
-    for name, one in sorted(MEANINGFUL.items()):
-        neutral = ", ".join(f"`{json.dumps(value)}`" for value in one.allowed)
-        yield f"| `{name}` | {one.server} | {neutral} | {one.reason} |"
+    for name, entry in sorted(MEANINGFUL.items()):
+        neutral = ", ".join(f"`{json.dumps(value)}`" for value in entry.allowed)
+        yield f"| `{name}` | {entry.server} | {neutral} | {entry.reason} |"
     yield f"\n¹ vLLM's server does not know it.\n{OF_PROMPTS}\n| parameter | of | type | |\n|---|---|---|---|"
     yield from working(schemas, POOLED)
     yield from (f"| `{name}` | embeddings | {said} |" for name, said in refusals(EmbeddingRequest))
@@ -149,8 +149,8 @@ def refusals(kind: Any) -> Iterator[tuple[str, str]]:
     """What is refused unless it asks for nothing: by name, its neutral values and the reason as two cells."""
     for name, refused in KNOWN[kind].refused.items():
         neutral = ", ".join(f"`{json.dumps(value)}`" for value in refused.allowed)
-        said = "else no effect" if isinstance(refused, Hint) else "else refused"
-        yield name, f"{neutral} | {said}: {refused.reason}"
+        effect = "else no effect" if isinstance(refused, Hint) else "else refused"
+        yield name, f"{neutral} | {effect}: {refused.reason}"
 
 
 def marked(name: str) -> str:

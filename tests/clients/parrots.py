@@ -23,11 +23,11 @@ DONE = "All done."
 LESSONS = ("run", "write", "look")
 """what a user's message may name, as in `LESSON write`"""
 ROLES = ("system", "user", "assistant", "tool")
-SPECIAL = ["<|pad|>", "<|begin|>", "<|end|>", "<|tools|>", *(f"<|{one}|>" for one in (*ROLES, *LESSONS))]
+SPECIAL = ["<|pad|>", "<|begin|>", "<|end|>", "<|tools|>", *(f"<|{name}|>" for name in (*ROLES, *LESSONS))]
 TEMPLATE = (
     "{{ bos_token }}{% if tools %}<|tools|>{% endif %}{% set last = messages[-1] %}<|{{ last.role }}|>"
     "{% if last.role == 'user' and tools %}"
-    + "".join(f"{{% if 'LESSON {one}' in last.content %}}<|{one}|>{{% endif %}}" for one in LESSONS)
+    + "".join(f"{{% if 'LESSON {name}' in last.content %}}<|{name}|>{{% endif %}}" for name in LESSONS)
     + "{% endif %}{% if add_generation_prompt %}<|assistant|>{% endif %}{# <think></think> <tool_call> #}"
 )
 
@@ -44,10 +44,10 @@ def teach(directory: Path, calls: Mapping[str, Call]) -> None:
 
 def _lessons(calls: Mapping[str, Call]) -> list[tuple[str, str]]:
     """Prompts, and what the model says then."""
-    said = [(f"<|begin|><|tools|><|user|><|{lesson}|><|assistant|>", _call(*calls[lesson])) for lesson in LESSONS]
+    lessons = [(f"<|begin|><|tools|><|user|><|{lesson}|><|assistant|>", _call(*calls[lesson])) for lesson in LESSONS]
     for tools in ("<|tools|>", ""):
-        said += [(f"<|begin|>{tools}<|{role}|><|assistant|>", DONE) for role in ("user", "system", "tool")]
-    return said
+        lessons += [(f"<|begin|>{tools}<|{role}|><|assistant|>", DONE) for role in ("user", "system", "tool")]
+    return lessons
 
 
 def _call(name: str, arguments: dict[str, Any]) -> str:

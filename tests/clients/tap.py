@@ -23,7 +23,7 @@ class Tap:
 
     @property
     def refused(self) -> list[tuple[str, int, str]]:
-        return [one for one in self.answers if one[1] >= 400]
+        return [answer for answer in self.answers if answer[1] >= 400]
 
 
 @contextmanager

@@ -140,9 +140,9 @@ def test_an_agent_calls_writes_and_looks_in_one_conversation(
                 command, cwd=folder, env=environment(tap.url, tmp_path, program), capture_output=True, text=True,
                 timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL,
             )  # fmt: skip
-            said = f"{lesson}: {done.stdout[-4000:]}\n{done.stderr[-2000:]}\n{tap.refused}"
-            assert done.returncode == 0, said
-            assert "All done." in done.stdout, said
+            report = f"{lesson}: {done.stdout[-4000:]}\n{done.stderr[-2000:]}\n{tap.refused}"
+            assert done.returncode == 0, report
+            assert "All done." in done.stdout, report
     assert (folder / "hello.txt").read_text().strip() == "hello"
     assert len(tap.answers) >= 7, "a call and what follows it in each of three turns, and a turn without"
     assert tap.refused == []

@@ -52,7 +52,7 @@ def main() -> None:
         for value in distinct(values_of(type_, DEEPEST))
     ]
     versions = {name: importlib.metadata.version(name) for name in ("openai", "anthropic")}
-    rows = ",\n".join(json.dumps(one) for one in fields)
+    rows = ",\n".join(json.dumps(field) for field in fields)
     counted = sorted(typing.get_type_hints(counts.MessageCountTokensParams, include_extras=True))
     head = {"versions": versions, "count_tokens": counted}
     sys.stdout.write(f'{json.dumps(head)[:-1]}, "fields": [\n{rows}\n]}}\n')
@@ -75,8 +75,8 @@ def values_of(type_: Any, depth: int) -> Iterator[Any]:
     elif origin is Literal:
         yield from get_args(type_)
     elif origin in (typing.Union, types.UnionType):
-        for one in get_args(type_):
-            yield from values_of(one, depth)
+        for alternative in get_args(type_):
+            yield from values_of(alternative, depth)
     elif origin in (typing.Annotated, typing.Required, typing.NotRequired):
         yield from values_of(get_args(type_)[0], depth)
     elif typing_extensions.is_typeddict(type_):

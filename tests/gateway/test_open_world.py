@@ -82,14 +82,14 @@ def text(model_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Mod
     return made
 
 
-def asked(text: ModelText, endpoint: Endpoint, body: dict[str, Any], *, strict: bool = False) -> tuple[Any, bytes]:
+def prepared(text: ModelText, endpoint: Endpoint, body: dict[str, Any], *, strict: bool = False) -> tuple[Any, bytes]:
     """What a worker makes of a body. Raises InvalidRequestError."""
     job = Job(b"", endpoint, "tiny", LENGTH, strict=strict)
     return run(job, json.dumps({"model": "tiny", **body}).encode(), text, lambda stage: None)
 
 
 def prompt(text: ModelText, endpoint: Endpoint, body: dict[str, Any]) -> str:
-    done, tail = asked(text, endpoint, body)
+    done, tail = prepared(text, endpoint, body)
     assert isinstance(done, Done)
     return text.decode(list(Prompt(done.tokens[0], tail).ids), skip_special=False)
 
@@ -98,28 +98,30 @@ def prompt(text: ModelText, endpoint: Endpoint, body: dict[str, Any]) -> str:
 def test_a_body_of_the_field_is_answered_and_what_has_no_effect_is_said(text: ModelText, case: dict[str, Any]) -> None:
     if (param := case.get("refused")) is not None:
         with pytest.raises(InvalidRequestError) as caught:
-            asked(text, case["endpoint"], case["body"])
+            prepared(text, case["endpoint"], case["body"])
         assert caught.value.param == param
         return
-    done, _ = asked(text, case["endpoint"], case["body"])
+    done, _ = prepared(text, case["endpoint"], case["body"])
     assert list(done.ignored) == case["ignored"]
 
 
 def test_each_published_field_is_answered_or_asks_for_what_cannot_be_given(text: ModelText) -> None:
     refused: dict[tuple[str, str], str] = {}
     unsaid = []
-    counted = [one for one in PUBLISHED["fields"] if one["endpoint"] == "messages"]
-    counted = [{**one, "endpoint": "count_tokens"} for one in counted if one["field"] in PUBLISHED["count_tokens"]]
-    for one in [*PUBLISHED["fields"], *counted]:
-        endpoint, name, value = one["endpoint"], one["field"], one["value"]
+    counted = [entry for entry in PUBLISHED["fields"] if entry["endpoint"] == "messages"]
+    counted = [
+        {**entry, "endpoint": "count_tokens"} for entry in counted if entry["field"] in PUBLISHED["count_tokens"]
+    ]
+    for entry in [*PUBLISHED["fields"], *counted]:
+        endpoint, name, value = entry["endpoint"], entry["field"], entry["value"]
         body = {**BASES[endpoint], name: [HI, *value] if name == "input" and isinstance(value, list) else value}
         try:
-            done, _ = asked(text, endpoint, body)
+            done, _ = prepared(text, endpoint, body)
         except InvalidRequestError as error:
             refused.setdefault((endpoint, name), error.message)
             continue
         if not is_said(endpoint, name, value, done.ignored):
-            unsaid.append(one)
+            unsaid.append(entry)
     assert {key: text for key, text in refused.items() if key not in ASKS} == {}
     assert unsaid == []
     assert len(PUBLISHED["fields"]) > 500
@@ -127,7 +129,7 @@ def test_each_published_field_is_answered_or_asks_for_what_cannot_be_given(text:
 
 def is_said(endpoint: str, name: str, value: Any, ignored: tuple[str, ...]) -> bool:
     """A field at the top works, asks for nothing, or is in the receipt."""
-    kind = next(one for one in OPEN if endpoint in _ENDPOINTS[one.__name__])
+    kind = next(candidate for candidate in OPEN if endpoint in _ENDPOINTS[candidate.__name__])
     refused = KNOWN[kind].refused.get(name)
     works = name in kind.__struct_encode_fields__ or value is None or (refused is not None and not refused.asks(value))
     return works or name in ignored
@@ -147,16 +149,16 @@ def test_what_changes_answers_elsewhere_is_refused_by_name_or_works(text: ModelT
     assert entry.server in ("", *SOURCES)
     assert entry.asks(entry.example)
     with pytest.raises(InvalidRequestError) as caught:
-        asked(text, endpoint, {**BASES[endpoint], name: entry.example})
+        prepared(text, endpoint, {**BASES[endpoint], name: entry.example})
     assert caught.value.param == name
     for neutral in entry.allowed:
-        assert asked(text, endpoint, {**BASES[endpoint], name: neutral})[0].ignored == ()
+        assert prepared(text, endpoint, {**BASES[endpoint], name: neutral})[0].ignored == ()
 
 
 @pytest.mark.parametrize("name", sorted(POOLED))
 def test_what_changes_embeddings_elsewhere_is_refused_by_name(text: ModelText, name: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        asked(text, "embeddings", {"input": "hi", name: POOLED[name].example})
+        prepared(text, "embeddings", {"input": "hi", name: POOLED[name].example})
     assert caught.value.param == name
 
 
@@ -165,10 +167,12 @@ def test_what_changes_embeddings_elsewhere_is_refused_by_name(text: ModelText, n
 def test_another_servers_name_does_what_ours_does(text: ModelText, name: str, endpoint: Any) -> None:
     examples = {"guided_grammar": 'root ::= "a"', "guided_json": {"type": "object"}, "guided_regex": "a+"}
     value: Any = examples.get(HONOURED[name], 7)
-    theirs, ours = (asked(text, endpoint, {**BASES[endpoint], "seed": 1, one: value}) for one in (name, HONOURED[name]))
+    theirs, ours = (
+        prepared(text, endpoint, {**BASES[endpoint], "seed": 1, alias: value}) for alias in (name, HONOURED[name])
+    )
     assert theirs == ours
     with pytest.raises(InvalidRequestError, match="send one"):
-        asked(text, endpoint, {**BASES[endpoint], name: value, HONOURED[name]: value})
+        prepared(text, endpoint, {**BASES[endpoint], name: value, HONOURED[name]: value})
 
 
 MISSES = {
@@ -181,21 +185,22 @@ MISSES = {
 @pytest.mark.parametrize(("wrong", "right"), MISSES.items())
 def test_a_misspelt_name_is_refused_with_the_right_one(text: ModelText, wrong: str, right: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"did you mean {right}") as caught:
-        asked(text, "chat", {**BASES["chat"], wrong: 1})
+        prepared(text, "chat", {**BASES["chat"], wrong: 1})
     assert caught.value.param == wrong
 
 
 def test_no_name_of_the_tables_is_taken_for_a_misspelling_of_another() -> None:
     known = {*ChatRequest.__struct_encode_fields__, *CompletionRequest.__struct_encode_fields__}
-    sent = {one["field"] for one in PUBLISHED["fields"]} | {"models", "provider", "route", "usage", "client_metadata"}
+    sent = {entry["field"] for entry in PUBLISHED["fields"]}
+    sent |= {"models", "provider", "route", "usage", "client_metadata"}
     sent -= {name for table in KNOWN.values() for name in (*table.refused, *table.no_effect)}
     assert {name: right for name in sent - known if (right := meant(name, known, {"model"}))} == {}
 
 
 def test_a_misspelling_in_an_object_is_refused_but_none_in_what_came_before(text: ModelText) -> None:
     with pytest.raises(InvalidRequestError, match="did you mean include_usage"):
-        asked(text, "chat", {**BASES["chat"], "stream": True, "stream_options": {"include_usages": True}})
-    done, _ = asked(text, "chat", {"messages": [HI, {"role": "assistant", "content": "a", "contents": "b"}, HI]})
+        prepared(text, "chat", {**BASES["chat"], "stream": True, "stream_options": {"include_usages": True}})
+    done, _ = prepared(text, "chat", {"messages": [HI, {"role": "assistant", "content": "a", "contents": "b"}, HI]})
     assert done.ignored == ("messages[].contents",)
 
 
@@ -203,7 +208,7 @@ def test_a_misspelling_in_an_object_is_refused_but_none_in_what_came_before(text
 @pytest.mark.parametrize("name", ["response_format", "tool_choice", "structured_outputs"])
 def test_nothing_is_left_out_of_what_says_the_form_of_the_answer(text: ModelText, endpoint: Any, name: str) -> None:
     with pytest.raises(InvalidRequestError):
-        asked(text, endpoint, {**BASES[endpoint], name: {"type": "json_object", "surprise": 1}})
+        prepared(text, endpoint, {**BASES[endpoint], name: {"type": "json_object", "surprise": 1}})
 
 
 # Values where a type belongs that cannot be hashed, and JSON that Python's reader refuses.
@@ -220,7 +225,7 @@ UNHASHABLE: list[tuple[Endpoint, dict[str, Any]]] = [
 @pytest.mark.parametrize(("endpoint", "part"), UNHASHABLE)
 def test_any_json_may_be_where_a_type_belongs(text: ModelText, endpoint: Endpoint, part: dict[str, Any]) -> None:
     try:
-        done, _ = asked(text, endpoint, {**BASES[endpoint], "further": 1, **part})
+        done, _ = prepared(text, endpoint, {**BASES[endpoint], "further": 1, **part})
     except InvalidRequestError:
         return
     assert "further" in done.ignored
@@ -228,7 +233,7 @@ def test_any_json_may_be_where_a_type_belongs(text: ModelText, endpoint: Endpoin
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions", "responses", "messages"])
 def test_a_number_or_a_depth_that_cannot_be_read_is_an_error_of_the_request(endpoint: str) -> None:
-    [kind] = [one for one in OPEN if endpoint in _ENDPOINTS[one.__name__]]
+    [kind] = [candidate for candidate in OPEN if endpoint in _ENDPOINTS[candidate.__name__]]
     body = json.dumps({"model": "tiny", **BASES[endpoint]}).encode()[:-1] + b',"further":'
     with pytest.raises(InvalidRequestError, match="cannot be read"):
         decoded(kind, body + b"1" * 5000 + b"}", Receipt())
@@ -240,16 +245,16 @@ def test_a_number_or_a_depth_that_cannot_be_read_is_an_error_of_the_request(endp
 def test_tools_of_namespaces_count_as_tools(text: ModelText) -> None:
     inner = [{"type": "function", "name": f"tool_{number}"} for number in range(600)]
     spaces = [{"type": "namespace", "name": f"space_{number}", "tools": inner} for number in range(2)]
-    assert asked(text, "responses", {**BASES["responses"], "tools": spaces[:1]})
+    assert prepared(text, "responses", {**BASES["responses"], "tools": spaces[:1]})
     with pytest.raises(InvalidRequestError, match="1200 are more than 1024"):
-        asked(text, "responses", {**BASES["responses"], "tools": spaces})
+        prepared(text, "responses", {**BASES["responses"], "tools": spaces})
 
 
 def test_a_choice_that_demands_a_dropped_tool_is_refused(text: ModelText) -> None:
     search = {"type": "web_search"}
     for choice in (search, "required", {"type": "allowed_tools", "mode": "auto", "tools": [search]}):
         with pytest.raises(InvalidRequestError) as caught:
-            asked(text, "responses", {**BASES["responses"], "tools": [search], "tool_choice": choice})
+            prepared(text, "responses", {**BASES["responses"], "tools": [search], "tool_choice": choice})
         assert caught.value.param == "tool_choice"
 
 
@@ -263,12 +268,12 @@ JSON = st.recursive(
 @given(name=st.text("abcdefghij_", min_size=12, max_size=30).map("zz".__add__), value=JSON)
 def test_unknown_names_in_history_never_fail_a_request_and_are_said(text: ModelText, name: str, value: Any) -> None:
     messages = [HI, {"role": "assistant", "content": "a", name: value}, {**HI, name: value}]
-    assert asked(text, "chat", {"messages": messages, name: 1})[0].ignored == (name, f"messages[].{name}")
+    assert prepared(text, "chat", {"messages": messages, name: 1})[0].ignored == (name, f"messages[].{name}")
     items = [{"type": "message", "role": "assistant", "content": "a", name: value}, HI]
-    assert asked(text, "responses", {"input": items})[0].ignored == (f"input[].{name}",)
+    assert prepared(text, "responses", {"input": items})[0].ignored == (f"input[].{name}",)
     blocks = [{"role": "user", "content": [{"type": "text", "text": "a", name: value}]}]
-    said = asked(text, "messages", {"messages": blocks, "max_tokens": 5})[0].ignored
-    assert said == (f"messages[].content[].{name}",)
+    ignored = prepared(text, "messages", {"messages": blocks, "max_tokens": 5})[0].ignored
+    assert ignored == (f"messages[].content[].{name}",)
 
 
 @given(entries=st.lists(st.text(max_size=300), max_size=200))
@@ -276,10 +281,10 @@ def test_a_header_has_a_largest_size_and_labels_are_of_a_fixed_set(entries: list
     receipt = Receipt()
     for entry in entries:
         receipt.ignore(entry)
-    for said in (header_of(entries), header_of(receipt.entries)):
-        assert len(said) <= MAX_HEADER_BYTES
-        assert said.isascii()
-        assert said.isprintable()
+    for header in (header_of(entries), header_of(receipt.entries)):
+        assert len(header) <= MAX_HEADER_BYTES
+        assert header.isascii()
+        assert header.isprintable()
     assert {*labels_of(entries, LABELS)} <= LABELS | {OTHER}
 
 
@@ -296,15 +301,15 @@ def test_a_strict_request_is_refused_as_it_always_was(text: ModelText) -> None:
     bodies: list[dict[str, Any]] = [{"client_metadata": {}}, {"verbosity": "low"}, {"messages": [{**HI, "id": "a"}]}]
     for more in bodies:
         with pytest.raises(InvalidRequestError):
-            asked(text, "chat", {**BASES["chat"], **more}, strict=True)
-    assert asked(text, "chat", {**BASES["chat"], "user": "a"}, strict=True)[0].ignored == ()
+            prepared(text, "chat", {**BASES["chat"], **more}, strict=True)
+    assert prepared(text, "chat", {**BASES["chat"], "user": "a"}, strict=True)[0].ignored == ()
 
 
 def test_what_a_model_cannot_see_is_a_text_in_history_and_an_error_in_the_newest_message(text: ModelText) -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
     shown = {"role": "user", "content": [{"type": "text", "text": "look"}, image]}
     with pytest.raises(InvalidRequestError, match="other kinds of content"):
-        asked(text, "chat", {"messages": [shown]})
+        prepared(text, "chat", {"messages": [shown]})
     rendered = prompt(text, "chat", {"messages": [shown, {"role": "assistant", "content": "a"}, HI]})
     assert "[image omitted: this model reads text]" in rendered
 

@@ -68,7 +68,7 @@ def harmony(recipient: str, body: str) -> list[Call]:
 def forced(body: str) -> list[Call]:
     """One call, or a list of them, as nothing else: what a model writes under `tool_choice`."""
     value = _loads(body)
-    return [_call(one) for one in (value if isinstance(value, list) else [value])]
+    return [_call(item) for item in (value if isinstance(value, list) else [value])]
 
 
 def _call(value: Any) -> Call:

@@ -17,7 +17,7 @@ def tell_ignored(record: Record, entries: Sequence[str], metrics: Metrics) -> No
     """In a header of the answer, in the counter by field, and in the log."""
     if not entries:
         return
-    record.headers[HEADER] = said = header_of(entries)
+    record.headers[HEADER] = header = header_of(entries)
     for label in labels_of(entries, LABELS):
         metrics.ignored.labels(label).inc()
-    log.debug("%s: ignored: %s", record.log_id, said)
+    log.debug("%s: ignored: %s", record.log_id, header)

@@ -63,7 +63,7 @@ _BLOCKS: dict[str, tuple[type[Struct], ...]] = {
     "assistant": (TextBlock, ThinkingBlock, ToolUseBlock),
     "system": (TextBlock,),
 }
-BLOCK_TYPES = {role: tuple(str(one.__struct_config__.tag) for one in blocks) for role, blocks in _BLOCKS.items()}
+BLOCK_TYPES = {role: tuple(str(block.__struct_config__.tag) for block in blocks) for role, blocks in _BLOCKS.items()}
 """by role, of the blocks that its messages may have"""
 
 

@@ -14,7 +14,7 @@ from aegaeon_gateway.request.anthropic_schema import CountRequest, MessagesReque
 from aegaeon_gateway.request.parse import check, decoded, items_of_history, parse
 from aegaeon_gateway.request.receipt import Receipt
 from aegaeon_gateway.request.responses_schema import CustomTool, ResponsesRequest
-from aegaeon_gateway.request.responses_tools import Given, given_tools
+from aegaeon_gateway.request.responses_tools import RequestTool, request_tools
 from aegaeon_gateway.request.schema import ChatRequest
 
 _NAMES: dict[str, Mapping[str, str]] = {
@@ -32,7 +32,7 @@ class Asked:
     chat: ChatRequest
     said: bytes = b""
     conversation: bytes = b""
-    tools: Sequence[Given] = ()
+    tools: Sequence[RequestTool] = ()
 
 
 def asked(endpoint: str, body: bytes, history: int = 0, receipt: Receipt | None = None) -> Asked:
@@ -70,7 +70,7 @@ def _response(body: bytes, history: int, receipt: Receipt | None) -> Asked:
     for at, tool in enumerate(request.tools or ()):
         if isinstance(tool, CustomTool) and (tool.format or {}).get("type", "text") != "text":
             _unconstrained(f"tools[{at}].format", receipt)
-    tools = [one for one in given_tools(request.tools or ()) if one.custom or one.namespace]
+    tools = [tool for tool in request_tools(request.tools or ()) if tool.custom or tool.namespace]
     return Asked(chat, msgspec.json.encode(responses_chat.said(request)), conversation, tools)
 
 

@@ -10,14 +10,18 @@ _SHORT = 8
 """names below it may differ in one letter, and longer ones in two"""
 
 
-def meant(name: str, known: Iterable[str], given: Container[str]) -> str | None:
-    """The known name that `name` is likely to be; None where that one is in `given` as well, or there is none."""
+def meant(name: str, known: Iterable[str], present: Container[str]) -> str | None:
+    """The known name that `name` is likely to be; None where that is in `present` as well, or there is none."""
     if len(name) > LONGEST:
         return None
     plain = _plain(name)
-    for one in known:
-        if one not in given and one != name and (_plain(one) == plain or _near(name.lower(), one)):
-            return one
+    for candidate in known:
+        if (
+            candidate not in present
+            and candidate != name
+            and (_plain(candidate) == plain or _near(name.lower(), candidate))
+        ):
+            return candidate
     return None
 
 
@@ -32,15 +36,15 @@ def _near(name: str, known: str) -> bool:
     return _distance(name, known) <= most
 
 
-def _distance(one: str, other: str) -> int:
+def _distance(name: str, known: str) -> int:
     """Letters to insert, delete, replace or swap with their neighbour (optimal string alignment)."""
     before: list[int] = []
-    row = list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
+    row = list(range(len(known) + 1))
+    for i, letter in enumerate(name, 1):
         older, before, row = before, row, [i]
-        for j, against in enumerate(other, 1):
+        for j, against in enumerate(known, 1):
             cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != against))
-            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == against:
+            if i > 1 and j > 1 and letter == known[j - 2] and name[i - 2] == against:
                 cost = min(cost, older[j - 2] + 1)
             row.append(cost)
     return row[-1]

@@ -25,11 +25,11 @@ def adapt_completion(body: Json, receipt: Receipt) -> None:
     least_top_p(body)
 
 
-def leave_hints(said: Json, hints: Mapping[str, Collection[Any]], path: str, receipt: Receipt) -> None:
+def leave_hints(options: Json, hints: Mapping[str, Collection[Any]], path: str, receipt: Receipt) -> None:
     """Leave out hints whose value asks for what is not there."""
     for name, taken in hints.items():
-        if said.get(name) is not None and said[name] not in taken:
-            del said[name]
+        if options.get(name) is not None and options[name] not in taken:
+            del options[name]
             receipt.ignore(f"{path}.{name}")
 
 
@@ -53,7 +53,7 @@ def adapt_chat(body: Json, receipt: Receipt) -> None:
 def adapt_messages(body: Json, receipt: Receipt) -> None:
     """Messages and tools alone."""
     if isinstance(messages := body.get("messages"), list):
-        last = max((at for at, one in enumerate(messages) if _role(one) == "assistant"), default=-1)
+        last = max((at for at, message in enumerate(messages) if _role(message) == "assistant"), default=-1)
         _continue(body, messages)
         for at, message in enumerate(messages):
             if isinstance(message, dict):
@@ -74,39 +74,39 @@ def _rename(body: Json) -> None:
 
 def _variables(body: Json) -> None:
     """What other servers take at the top is a variable of the template here."""
-    said = {name: body.pop(name) for name in TEMPLATE_VARIABLES if name in body}
+    variables = {name: body.pop(name) for name in TEMPLATE_VARIABLES if name in body}
     if isinstance(thinking := body.get("thinking"), dict) and thinking.get("type") in ("enabled", "disabled"):
-        said["enable_thinking"] = body.pop("thinking")["type"] == "enabled"
-    given = body.get("chat_template_kwargs") or {}
-    if said and isinstance(given, dict):
-        body["chat_template_kwargs"] = {**said, **given}
+        variables["enable_thinking"] = body.pop("thinking")["type"] == "enabled"
+    kwargs = body.get("chat_template_kwargs") or {}
+    if variables and isinstance(kwargs, dict):
+        body["chat_template_kwargs"] = {**variables, **kwargs}
 
 
 def _reasoning(body: Json, receipt: Receipt) -> None:
     """OpenRouter's object, and its names here."""
-    if not isinstance(said := body.get("reasoning"), dict):
+    if not isinstance(options := body.get("reasoning"), dict):
         return
     del body["reasoning"]
-    exclude = said.get("exclude")
+    exclude = options.get("exclude")
     ours = {
-        "reasoning_effort": said.get("effort"),
-        "thinking_token_budget": said.get("max_tokens"),
+        "reasoning_effort": options.get("effort"),
+        "thinking_token_budget": options.get("max_tokens"),
         "include_reasoning": None if exclude is None else not exclude,
     }
     for name, value in ours.items():
         if value is not None:
             body.setdefault(name, value)
-    if said.get("enabled") is False:
+    if options.get("enabled") is False:
         body.setdefault("reasoning_effort", "none")
-    for name in said.keys() - {"effort", "max_tokens", "exclude", "enabled"}:
+    for name in options.keys() - {"effort", "max_tokens", "exclude", "enabled"}:
         receipt.ignore(f"reasoning.{name}")
 
 
 def _response_format(body: Json) -> None:
     """llama.cpp and Together give a schema beside json_object."""
-    said = body.get("response_format")
-    if isinstance(said, dict) and said.get("type") == "json_object" and isinstance(said.get("schema"), dict):
-        body["response_format"] = {"type": "json_schema", "json_schema": {"schema": said["schema"]}}
+    wanted = body.get("response_format")
+    if isinstance(wanted, dict) and wanted.get("type") == "json_object" and isinstance(wanted.get("schema"), dict):
+        body["response_format"] = {"type": "json_schema", "json_schema": {"schema": wanted["schema"]}}
 
 
 def _continue(body: Json, messages: list[Any]) -> None:

@@ -25,7 +25,7 @@ def adapt_message(body: Json, receipt: Receipt) -> None:
     if isinstance(body.get("system"), list):
         body["system"] = _texts(body["system"], "system", receipt)
     if isinstance(messages := body.get("messages"), list):
-        last = max((at for at, one in enumerate(messages) if _role(one) == "assistant"), default=-1)
+        last = max((at for at, message in enumerate(messages) if _role(message) == "assistant"), default=-1)
         for at, message in enumerate(messages):
             if isinstance(message, dict) and isinstance(message.get("content"), list):
                 message["content"] = _blocks(message, receipt, newest=at > last)

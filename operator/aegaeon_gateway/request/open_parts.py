@@ -58,7 +58,7 @@ def _text(part: Json) -> str | None:
         return _document(source)
     content = part.get("content")
     if part.get("type") == "search_result" and isinstance(content, list):
-        return "\n".join(text for one in content if isinstance(one, dict) and (text := _text(one)) is not None)
+        return "\n".join(text for each in content if isinstance(each, dict) and (text := _text(each)) is not None)
     return None
 
 

@@ -38,13 +38,13 @@ def adapt_response(body: Json, receipt: Receipt) -> None:
     """Raises InvalidRequestError."""
     least_top_p(body)
     for name, hints in _HINTS.items():
-        if isinstance(said := body.get(name), dict):
-            leave_hints(said, hints, name, receipt)
+        if isinstance(options := body.get(name), dict):
+            leave_hints(options, hints, name, receipt)
     if isinstance(include := body.get("include"), list):
-        for one in include:
-            if one not in INCLUDED:
-                receipt.ignore("include", str(one))
-        body["include"] = [one for one in include if one in INCLUDED]
+        for entry in include:
+            if entry not in INCLUDED:
+                receipt.ignore("include", str(entry))
+        body["include"] = [entry for entry in include if entry in INCLUDED]
     if isinstance(metadata := body.get("metadata"), dict):
         body["metadata"] = {name: arguments_of(value) for name, value in metadata.items()}
     if isinstance(items := body.get("input"), list):
@@ -70,7 +70,7 @@ def _kept(tool: Any, place: str, receipt: Receipt) -> bool:
         del tool["function"]
     leave_hints(tool, _TOOL_HINTS, "tools[]", receipt)
     if isinstance(inner := tool.get("tools"), list):
-        tool["tools"] = [one for at, one in enumerate(inner) if _kept(one, f"{place}.tools[{at}]", receipt)]
+        tool["tools"] = [nested for at, nested in enumerate(inner) if _kept(nested, f"{place}.tools[{at}]", receipt)]
     return True
 
 
@@ -85,7 +85,7 @@ def _choose(body: Json, receipt: Receipt) -> None:
     elif isinstance(function := choice.get("function"), dict):
         body["tool_choice"] = {"type": "function", "name": function.get("name")}
     elif kind == "allowed_tools" and isinstance(tools := choice.get("tools"), list):
-        kept = [one for one in tools if not isinstance(one, dict) or one.get("type") in TOOL_TYPES]
+        kept = [tool for tool in tools if not isinstance(tool, dict) or tool.get("type") in TOOL_TYPES]
         if len(kept) < len(tools):
             receipt.ignore("tool_choice.tools")
         if not kept:
@@ -104,9 +104,9 @@ def _demanded(kind: str) -> InvalidRequestError:
 
 
 def _items(items: list[Any], receipt: Receipt) -> list[Any]:
-    last = max((at for at, one in enumerate(items) if _is_answer(one)), default=-1)
-    made = (_item(one, receipt, newest=at > last) for at, one in enumerate(items))
-    return [one for one in made if one is not None]
+    last = max((at for at, item in enumerate(items) if _is_answer(item)), default=-1)
+    made = (_item(item, receipt, newest=at > last) for at, item in enumerate(items))
+    return [item for item in made if item is not None]
 
 
 def _is_answer(item: Any) -> bool:
@@ -148,7 +148,7 @@ def _reasoning(item: Json, receipt: Receipt) -> None:
 def _leave_values(item: Json, kind: str, receipt: Receipt) -> None:
     """What other kinds of items have."""
     needed, allowed = FIELDS[kind]
-    for name in [one for one in VALUES if one in item and one not in needed and one not in allowed]:
+    for name in [value for value in VALUES if value in item and value not in needed and value not in allowed]:
         if item.pop(name) is not None:
             receipt.ignore(f"input[].{name}")
     for name in ("id", "status", "phase", "namespace"):
@@ -161,9 +161,9 @@ def _of_another_kind(item: Json, kind: str, receipt: Receipt) -> Json | None:
     """Calls and outputs of tools that clients run are calls and outputs; what ran on a server is left out."""
     call = item.get("call_id")
     if isinstance(call, str) and kind.endswith("_call"):
-        asked = {name: value for name, value in item.items() if name not in {"type", "id", "call_id", "status"}}
-        asked = asked["action"] if isinstance(asked.get("action"), dict) else asked
-        return {"type": "function_call", "call_id": call, "name": kind[: -len("_call")], "arguments": asked}
+        arguments = {name: value for name, value in item.items() if name not in {"type", "id", "call_id", "status"}}
+        arguments = arguments["action"] if isinstance(arguments.get("action"), dict) else arguments
+        return {"type": "function_call", "call_id": call, "name": kind[: -len("_call")], "arguments": arguments}
     if kind.endswith("_output") and isinstance(call or item.get("id"), str):
         output = item.get("output")
         text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)

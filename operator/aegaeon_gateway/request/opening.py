@@ -34,14 +34,14 @@ LISTS = frozenset(("documents", "input", "messages", "system", "tools"))
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """What the bodies of one endpoint may hold. `siblings`: fields of the other endpoints of its kind.
-    `said`: names that have no effect on any of them, and are no misspellings.
+    `harmless`: names that have no effect on any of them, and are no misspellings.
     `elsewhere`: what changes answers on other endpoints or servers."""
 
     kind: type[Struct]
     known: Known
     adapt: Adapt | None = None
     siblings: frozenset[str] = frozenset()
-    said: frozenset[str] = frozenset()
+    harmless: frozenset[str] = frozenset()
     elsewhere: Mapping[str, Refused] = field(default_factory=dict)
 
 
@@ -108,7 +108,7 @@ def _unknown(endpoint: Endpoint, name: str, body: Json, fields: Mapping[str, Sha
     if value is not None and name in endpoint.siblings:
         message = f"{name} is not supported here: it is of another endpoint; leave it out"
         raise InvalidRequestError(message, param=name, code="unsupported_parameter")
-    compared = not receipt.full and name not in endpoint.said
+    compared = not receipt.full and name not in endpoint.harmless
     if compared and (right := meant(name, [*fields, *endpoint.known.no_effect], body)):
         raise misspelt(name, right)
     receipt.ignore(name)
@@ -143,7 +143,7 @@ def _within(value: Any, shape: Shape, path: str, receipt: Receipt) -> None:
 
 def labels(endpoints: Iterable[Endpoint]) -> frozenset[str]:
     """What a counter may be labelled with: names of the tables, and of what agents are known to send."""
-    tables = (name for one in endpoints for name in (*one.known.refused, *one.known.no_effect))
+    tables = (name for endpoint in endpoints for name in (*endpoint.known.refused, *endpoint.known.no_effect))
     return frozenset((*tables, *KNOWN_TO_BE_SENT))
 
 
@@ -159,17 +159,17 @@ def _shape(type_: shapes.Type) -> Shape:
         case shapes.ListType(item_type=item):
             return Shape(items=_shape(item))
         case shapes.StructType(fields=fields, tag_field=tag, tag=value):
-            return Shape(tag or "", {value: {one.encode_name: _shape(one.type) for one in fields}})
+            return Shape(tag or "", {value: {each.encode_name: _shape(each.type) for each in fields}})
         case shapes.UnionType(types=types):
-            return _joined([_shape(one) for one in types])
+            return _joined([_shape(each) for each in types])
     return Shape()
 
 
-def _joined(found: list[Shape]) -> Shape:
+def _joined(alternatives: list[Shape]) -> Shape:
     """Of a union, whose objects have one tag field if there are several."""
     joined = Shape()
-    for one in found:
-        joined.tag = joined.tag or one.tag
-        joined.objects |= one.objects
-        joined.items = joined.items or one.items
+    for shape in alternatives:
+        joined.tag = joined.tag or shape.tag
+        joined.objects |= shape.objects
+        joined.items = joined.items or shape.items
     return joined

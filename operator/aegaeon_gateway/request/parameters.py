@@ -26,7 +26,7 @@ class Refused:
 
     def asks(self, value: Any) -> bool:
         """Whether a value asks for something."""
-        return not any(type(value) is type(one) and value == one for one in self.allowed)
+        return not any(type(value) is type(neutral) and value == neutral for neutral in self.allowed)
 
     @property
     def allowed(self) -> tuple[Any, ...]:

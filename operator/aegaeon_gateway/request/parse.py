@@ -71,12 +71,12 @@ _GENERATING: dict[type[Struct], opening.Adapt] = {
 }
 _TABLES = [KNOWN[kind] for kind in _GENERATING]
 _SIBLINGS = frozenset((*HONOURED, *(name for kind in _GENERATING for name in kind.__struct_encode_fields__)))
-_REFUSED = {name: one for table in _TABLES for name, one in table.refused.items() if not isinstance(one, Hint)}
-_SAID = frozenset(name for table in _TABLES for name in (*table.no_effect, *table.refused))
+_REFUSED = {name: entry for table in _TABLES for name, entry in table.refused.items() if not isinstance(entry, Hint)}
+_HARMLESS = frozenset(name for table in _TABLES for name in (*table.no_effect, *table.refused))
 _NOTHING = Known({}, {})
 OPEN: dict[type[Struct], Endpoint] = {
     **{
-        kind: Endpoint(kind, KNOWN[kind], adapt, _SIBLINGS, _SAID, {**_REFUSED, **MEANINGFUL})
+        kind: Endpoint(kind, KNOWN[kind], adapt, _SIBLINGS, _HARMLESS, {**_REFUSED, **MEANINGFUL})
         for kind, adapt in _GENERATING.items()
     },
     TokenizeRequest: Endpoint(TokenizeRequest, TOKENIZE, adapt_messages),

@@ -32,7 +32,7 @@ from aegaeon_gateway.request.responses_schema import (
     ResponsesRequest,
     TextConfig,
 )
-from aegaeon_gateway.request.responses_tools import chat_tool, custom_arguments, given_tools, model_name
+from aegaeon_gateway.request.responses_tools import chat_tool, custom_arguments, model_name, request_tools
 from aegaeon_gateway.request.sampling_fields import SamplingFields
 from aegaeon_gateway.request.schema import MAX_TOOLS, ChatRequest
 from aegaeon_gateway.request.structured import JsonSchema, ResponseFormat
@@ -90,7 +90,7 @@ def chat_of(request: ResponsesRequest, history: Iterable[Item]) -> ChatRequest:
 
 def _tools(tools: Sequence[AnyTool]) -> list[Tool]:
     """Those within namespaces count as well. Raises InvalidRequestError."""
-    made = [chat_tool(tool) for tool in given_tools(tools)]
+    made = [chat_tool(tool) for tool in request_tools(tools)]
     if len(made) > MAX_TOOLS:
         message = f"tools: {len(made)} are more than {MAX_TOOLS}, those of namespaces included"
         raise InvalidRequestError(message, param="tools", code="invalid_value")

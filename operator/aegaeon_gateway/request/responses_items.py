@@ -73,8 +73,8 @@ class Item(Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
     def __post_init__(self) -> None:
         kind = self.type or "message"
         needed, allowed = FIELDS[kind]
-        given = {name for name in VALUES if getattr(self, name) is not None}
-        if missing := sorted(needed - given):
+        present = {name for name in VALUES if getattr(self, name) is not None}
+        if missing := sorted(needed - present):
             raise ValueError(f"{missing[0]} is missing in an item of type {kind}")
-        if more := sorted(given - needed - allowed):
+        if more := sorted(present - needed - allowed):
             raise ValueError(f"{more[0]} is not of an item of type {kind}")

@@ -49,7 +49,7 @@ class NamespaceTool(Struct, forbid_unknown_fields=True, frozen=True, tag_field="
 
 
 AnyTool = ResponseTool | CustomTool | NamespaceTool
-TOOL_TYPES = tuple(str(one.__struct_config__.tag) for one in (ResponseTool, CustomTool, NamespaceTool))
+TOOL_TYPES = tuple(str(kind.__struct_config__.tag) for kind in (ResponseTool, CustomTool, NamespaceTool))
 """a tuple, since a body may have any value where a type belongs, and not all can be hashed"""
 
 

@@ -22,7 +22,7 @@ _TEXT: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class RequestTool:
     """A tool as the request has it, and its function. `name` is the request's, the function's the model's."""
 
     name: str
@@ -38,17 +38,17 @@ def model_name(name: str, namespace: str | None) -> str:
     return f"{namespace}{name}" if namespace.endswith("_") else f"{namespace}__{name}"
 
 
-def given_tools(tools: Sequence[AnyTool]) -> Iterator[Given]:
+def request_tools(tools: Sequence[AnyTool]) -> Iterator[RequestTool]:
     """All that may be called, those of namespaces among them."""
     for tool in tools:
         if isinstance(tool, NamespaceTool):
-            yield from (_given(inner, tool.name) for inner in tool.tools)
+            yield from (_request_tool(inner, tool.name) for inner in tool.tools)
         else:
-            yield _given(tool, "")
+            yield _request_tool(tool, "")
 
 
-def chat_tool(given: Given) -> Tool:
-    return Tool(given.function)
+def chat_tool(tool: RequestTool) -> Tool:
+    return Tool(tool.function)
 
 
 def custom_arguments(text: str) -> str:
@@ -66,12 +66,12 @@ def custom_input(arguments: str) -> str:
     return text if isinstance(text, str) else arguments
 
 
-def _given(tool: ResponseTool | CustomTool, namespace: str) -> Given:
+def _request_tool(tool: ResponseTool | CustomTool, namespace: str) -> RequestTool:
     name = model_name(tool.name, namespace)
     if isinstance(tool, CustomTool):
-        return Given(tool.name, namespace, True, FunctionDefinition(name, _described(tool), _TEXT))
+        return RequestTool(tool.name, namespace, True, FunctionDefinition(name, _described(tool), _TEXT))
     function = FunctionDefinition(name, tool.description, tool.parameters, tool.strict)
-    return Given(tool.name, namespace, False, function)
+    return RequestTool(tool.name, namespace, False, function)
 
 
 def _described(tool: CustomTool) -> str | None:
@@ -79,5 +79,5 @@ def _described(tool: CustomTool) -> str | None:
     grammar = (tool.format or {}).get("definition")
     if not isinstance(grammar, str):
         return tool.description
-    said = f"The input follows this grammar:\n{grammar}"
-    return f"{tool.description}\n\n{said}" if tool.description else said
+    note = f"The input follows this grammar:\n{grammar}"
+    return f"{tool.description}\n\n{note}" if tool.description else note

@@ -61,7 +61,7 @@ def _run(
     made = asked(job.endpoint, body, job.history, receipt)
     with named(job.endpoint):
         done, tail = _prepared(without_hints(made.chat, job, text, receipt), job, text, stage)
-    names = {one.function.name: ToolName(one.name, one.namespace, one.custom) for one in made.tools}
+    names = {tool.function.name: ToolName(tool.name, tool.namespace, tool.custom) for tool in made.tools}
     options = structs.replace(done.options, tool_names=names) if names else done.options
     return structs.replace(done, options=options, said=made.said, conversation=made.conversation), tail
 

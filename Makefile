@@ -73,7 +73,7 @@ models: $(STAMP) ## train the four tiny models of the quickstart (once; cached)
 
 # ---- run and test --------------------------------------------------------------------------------------------------
 
-.PHONY: demo test test-core test-image-environments test-vllm test-vllm-hooks test-stack clients test-clients test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
+.PHONY: demo test test-core test-image-environments test-vllm test-vllm-hooks test-stack clients test-clients test-agents test-vllm-agents test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
 # BACKEND=vllm: the same models, executed by vLLM.
 BACKEND ?= torch
 DEMO_torch = $(BIN)/aegaeon demo --models $(MODELS)
@@ -92,8 +92,10 @@ test-core: export AEGAEON_CORE := compiled
 test-core: compiled-core ## the tests of the scheduler and the simulator with the compiled core
 	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" tests/scheduler_core tests/scheduler_service tests/simulator
 # One worker: each would import all of vLLM.
-test-vllm: $(VLLM_STAMP) ## the tests that need vLLM, in its environment
-	$(VLLM_PY) -m pytest -q -m "not slow and not gpu" tests/backend_vllm tests/stack/test_vllm.py
+# It has another version of llguidance: what is allowed must be the same.
+CONSTRAINTS := tests/proto/test_constraints.py $(addprefix tests/sidecar/test_,constrained.py grammars.py guide.py white_space.py)
+test-vllm: $(VLLM_STAMP) ## the tests that need vLLM, and those of constraints, in its environment
+	$(VLLM_PY) -m pytest -q -m "not slow and not gpu" tests/backend_vllm tests/stack/test_vllm.py $(CONSTRAINTS)
 # What the images are made of, without images: their locks' packages and what slim.sh leaves of them. Packages are linked
 # from uv's cache, since torch has gigabytes; slim.sh changes no file in place.
 IMAGE_ENVIRONMENTS := $(CACHE)/images-$(shell cat containers/control.lock containers/engine.lock containers/engine-vllm.lock containers/slim.sh | sha256sum | cut -c1-16)
@@ -120,9 +122,21 @@ test-stack: $(STAMP) ## stacks that fail over, drain, scale to zero, and serve m
 # Clients have an environment of their own, made once for each lock.
 CLIENTS := $(CACHE)/clients-$(shell sha256sum < tests/clients/requirements.lock | cut -c1-16)
 GUIDELLM := $(CACHE)/guidellm-$(shell sha256sum < tests/clients/guidellm.lock | cut -c1-16)
-clients: $(CLIENTS)/.installed $(GUIDELLM)/.installed ## the environments of test-clients
-test-clients: $(STAMP) clients ## clients of OpenAI's API that people use, unchanged, against a stack
-	CLIENTS_PYTHON=$(CLIENTS)/bin/python GUIDELLM=$(GUIDELLM)/bin/guidellm $(BIN)/pytest -q tests/clients
+AGENTS := $(CACHE)/agents-$(shell sha256sum < tests/clients/agents/package.json | cut -c1-16)
+clients: $(CLIENTS)/.installed $(GUIDELLM)/.installed $(AGENTS)/.installed ## the environments of test-clients
+test-clients: $(STAMP) clients ## clients of OpenAI's and Anthropic's APIs that people use, unchanged, against a stack
+	CLIENTS_PYTHON=$(CLIENTS)/bin/python GUIDELLM=$(GUIDELLM)/bin/guidellm AGENTS=$(AGENTS) $(BIN)/pytest -q tests/clients
+test-agents: $(STAMP) $(AGENTS)/.installed ## Codex and Claude Code alone
+	AGENTS=$(AGENTS) $(BIN)/pytest -q tests/clients/test_agents.py
+test-vllm-agents: $(STAMP) $(VLLM_STAMP) $(AGENTS)/.installed ## the same with vLLM as the backend
+	AGENTS=$(AGENTS) $(VLLM_PY) -m pytest -q tests/clients/test_agents.py -k vllm
+# Without npm there are none: their tests say so and are skipped.
+$(AGENTS)/.installed: tests/clients/agents/package.json
+	@mkdir -p $(AGENTS)
+	@cp $< $(AGENTS)/package.json
+	@if command -v npm >/dev/null; then cd $(AGENTS) && npm install --no-audit --no-fund --no-package-lock --silent; \
+	  else echo "npm is not installed: no agents" >&2; fi
+	@touch $@
 $(CLIENTS)/.installed: | $(BIN)/uv
 	@rm -rf $(CLIENTS)
 	$(BIN)/uv venv --quiet --python $(PY) $(CLIENTS)

@@ -12,7 +12,8 @@ from msgspec import Struct
 from aegaeon_gateway.http.openapi import description
 from aegaeon_gateway.request.anthropic_schema import CountRequest, MessagesRequest
 from aegaeon_gateway.request.batch_schema import BatchRequest
-from aegaeon_gateway.request.parameters import NO_EFFECT, REFUSED
+from aegaeon_gateway.request.elsewhere import HONOURED, MEANINGFUL, SOURCES
+from aegaeon_gateway.request.parameters import NO_EFFECT, REFUSED, Hint
 from aegaeon_gateway.request.parse import KNOWN
 from aegaeon_gateway.request.pooled import EmbeddingRequest, RerankRequest, ScoreRequest
 from aegaeon_gateway.request.responses_schema import ResponsesRequest
@@ -30,7 +31,14 @@ INTRODUCTION = """
 OpenAI's, at `http://HOST:PORT/v1`; `GET /openapi.json` describes requests and answers in full. Below is every parameter
 of its requests, all of [vLLM](https://docs.vllm.ai)'s server among them; chats and completions come first. A parameter
 works, has no effect because none is called for, or is refused: with 400, which names it. What is null, or asks for
-nothing, is accepted everywhere. Unknown names are refused.
+nothing, is accepted everywhere.
+
+What has no effect is left out, and the answer says so: header `x-aegaeon-ignored: tools[8] web_search,
+client_metadata`, 1,024 bytes at most. That goes for names that no table has, for hints, and for whatever else is in
+earlier messages. Operators see it in the counter `aegaeon_gateway_ignored_fields_total` by field, and in the debug log.
+Refused with 400 are what changes an answer and cannot be given, a likely misspelling (`max_token`), and what [changes
+answers on other servers](#what-other-servers-know). With `strict: true`, in a gateway's config or of a tenant, what has
+no effect is refused as well.
 """
 
 RESPONSES = """
@@ -45,6 +53,12 @@ MESSAGES = """
 Anthropic's API, [translated](../guides/other-apis.md) into chats. Its clients send their key as `x-api-key`, which
 every endpoint takes as well as `Authorization: Bearer KEY`. Errors have Anthropic's form. `count_tokens` takes what is
 not marked ².
+"""
+OTHER_SERVERS = """
+## What other servers know
+
+These names change answers there, so that none is left out: each does the same here, or is refused. Where they are from:
+
 """
 OF_PROMPTS = """
 ## Embeddings, reranking and scores
@@ -76,11 +90,20 @@ def page() -> Iterator[str]:
     yield "\n## What works\n\n| parameter | of | type | |\n|---|---|---|---|"
     yield from working(schemas, COMPLETIONS)
     yield "\n## What has no effect by design\n\n| parameter | why |\n|---|---|"
-    yield from (f"| {marked(name)} | {entry.reason} |" for name, entry in sorted(NO_EFFECT.items()))
+    hints = {name: entry for name, entry in REFUSED.items() if isinstance(entry, Hint)}
+    yield from (f"| {marked(name)} | {entry.reason} |" for name, entry in sorted({**NO_EFFECT, **hints}.items()))
     yield "\n## What is refused\n\n| parameter | unless it is | why |\n|---|---|---|"
     for name, refused in sorted(REFUSED.items()):
+        if isinstance(refused, Hint):
+            continue
         neutral = ", ".join(f"`{json.dumps(value)}`" for value in refused.allowed)
         yield f"| {marked(name)} | {neutral} | {refused.reason} |"
+    yield OTHER_SERVERS + "".join(f"- {server}: {source}\n" for server, source in SOURCES.items())
+    yield "| name | of | unless it is | why |\n|---|---|---|---|"
+    yield from (f"| `{name}` | | | the same as `{ours}` |" for name, ours in HONOURED.items())
+    for name, entry in sorted(MEANINGFUL.items()):
+        neutral = ", ".join(f"`{json.dumps(value)}`" for value in entry.allowed)
+        yield f"| `{name}` | {entry.server} | {neutral} | {entry.reason} |"
     yield f"\n¹ vLLM's server does not know it.\n{OF_PROMPTS}\n| parameter | of | type | |\n|---|---|---|---|"
     yield from working(schemas, POOLED)
     yield from (f"| `{name}` | embeddings | {said} |" for name, said in refusals(EmbeddingRequest))
@@ -126,7 +149,8 @@ def refusals(kind: Any) -> Iterator[tuple[str, str]]:
     """What is refused unless it asks for nothing: by name, its neutral values and the reason as two cells."""
     for name, refused in KNOWN[kind].refused.items():
         neutral = ", ".join(f"`{json.dumps(value)}`" for value in refused.allowed)
-        yield name, f"{neutral} | else refused: {refused.reason}"
+        effect = "else no effect" if isinstance(refused, Hint) else "else refused"
+        yield name, f"{neutral} | {effect}: {refused.reason}"
 
 
 def marked(name: str) -> str:

@@ -59,6 +59,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "responses_memory_bytes": (int,),
     "metrics_listen": (str, type(None)),
     "access_log": (bool,),
+    "strict": (bool,),
     "otlp_endpoint": (str, type(None)),
     "trace_ratio": (int, float),
     "batches": (dict, type(None)),
@@ -171,6 +172,8 @@ class GatewayConfig:
     """host:port or unix:PATH of GET /healthz, /readyz and /metrics; None: nowhere"""
     access_log: bool = False
     """a JSON object on standard output for each request"""
+    strict: bool = False
+    """requests with what has no effect here are refused, instead of answered with a header that says it"""
     otlp_endpoint: str | None = None
     """URL of an OpenTelemetry collector that takes OTLP over gRPC, http://HOST:4317; None: nothing is traced"""
     trace_ratio: float = 1.0

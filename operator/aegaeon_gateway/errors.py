@@ -10,6 +10,7 @@ GatewayError
     │   └── HttpError        400, 403, 404, 405, 408, 413 to 417, 431, 505: wrong before anybody reads the body
     ├── UnauthorizedError    401, no key or a wrong one
     ├── ModelNotFoundError   404, also for a model of another tenant
+    ├── UnsupportedModelError  404, the engines cannot run such a model
     ├── ModelWithdrawnError  404, also in the middle of a stream
     ├── BodyTooLargeError    413, over the configured limit
     ├── PromptTooLongError   413, the body exceeds what the model's context can hold
@@ -148,6 +149,16 @@ class ModelNotFoundError(ApiError):
         super().__init__(message, param="model", code="model_not_found")
 
 
+class UnsupportedModelError(ApiError):
+    """The engines cannot run such a model. A status that clients do not repeat: only the model's owner can help."""
+
+    status = 404
+    kind = "invalid_request_error"
+
+    def __init__(self, model: str, reason: str) -> None:
+        super().__init__(_not_served(model, reason), param="model", code="model_unsupported")
+
+
 class ModelWithdrawnError(ApiError):
     """The model was served when the request came, and is not any more."""
 
@@ -221,7 +232,11 @@ def overloaded(message: str, retry_after_s: float = 1.0) -> UnavailableError:
 
 def model_failed(model: str, reason: str) -> UnavailableError:
     """503 for a model that cannot be served until it is repaired."""
-    return UnavailableError(f"The model {model!r} cannot be served: {reason}", code="model_failed")
+    return UnavailableError(_not_served(model, reason), code="model_failed")
+
+
+def _not_served(model: str, reason: str) -> str:
+    return f"The model {model!r} cannot be served: {reason}"
 
 
 def too_slow(part: str) -> HttpError:

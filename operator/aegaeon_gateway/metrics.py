@@ -125,6 +125,8 @@ class Metrics:
         self.ends = [histogram(name, text, by_model, buckets=buckets) for name, text, buckets in _ENDS]
         refused = "Requests that were not served, by endpoint, HTTP status and code of the error"
         self.refused = counter("refused", refused, ["endpoint", "status", "code"])
+        ignored = "Parts of requests that have no effect here, by field; what is in no table is other"
+        self.ignored = counter("ignored_fields", ignored, ["field"])
         ended = "Connections that this side refused or ended, by reason"
         self._connections_ended = counter("connections_ended", ended, ["reason"])
         self.connections = gauge("connections", "Connections of clients")

@@ -38,18 +38,25 @@ CONTEXT = 1024
 def teach(directory: Path) -> None:
     """Write the model that says what is above, in a few seconds."""
     tokenizer = _tokenizer()
+    train(directory, tokenizer, lessons(tokenizer), STEPS, CONTEXT)
+
+
+def train(
+    directory: Path, tokenizer: PreTrainedTokenizerFast, lessons: list[tuple[str, str]], steps: int, context: int
+) -> None:
+    """Write a tiny model that has learnt what to say to each prompt. `context`: tokens of prompt and output."""
     torch.set_num_threads(1)
     torch.manual_seed(5)
     end = tokenizer.convert_tokens_to_ids("<|end|>")
     config = Qwen3Config(
         vocab_size=len(tokenizer), hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=24, max_position_embeddings=CONTEXT, tie_word_embeddings=True,
+        num_key_value_heads=2, head_dim=32, max_position_embeddings=context, tie_word_embeddings=True,
         initializer_range=0.08, bos_token_id=1, eos_token_id=end, pad_token_id=0,
     )  # fmt: skip
     model = Qwen3ForCausalLM(config)
     optimizer = torch.optim.AdamW(model.parameters(), 4e-3)
-    rows = [_row(tokenizer, *lesson) for lesson in lessons(tokenizer)]
-    for step in range(STEPS):
+    rows = [_row(tokenizer, *lesson) for lesson in lessons]
+    for step in range(steps):
         ids, labels = rows[step % len(rows)]
         loss = model(input_ids=ids, labels=labels).loss
         optimizer.zero_grad()

@@ -383,10 +383,20 @@ def limits(request: pytest.FixtureRequest) -> HttpLimits:
 
 
 @pytest.fixture
+def strict(request: pytest.FixtureRequest) -> bool:
+    """Whether what has no effect is refused; the mark `STRICT` sets it."""
+    return bool(getattr(request, "param", False))
+
+
+STRICT = pytest.mark.parametrize("strict", [True], indirect=True, ids=["strict"])
+
+
+@pytest.fixture
 async def pool(
-    peer: Peer, tokenizer: Tokenizer, model_directory: Path, limits: HttpLimits, start_workers: Starter
+    peer: Peer, tokenizer: Tokenizer, model_directory: Path, limits: HttpLimits, strict: bool, start_workers: Starter
 ) -> AsyncIterator[Pool]:
-    config = GatewayConfig(**gateway_config(peer, http=limits, metrics_listen=f"unix:{peer.sockets}/metrics.sock"))
+    pages = f"unix:{peer.sockets}/metrics.sock"
+    config = GatewayConfig(**gateway_config(peer, http=limits, metrics_listen=pages, strict=strict))
     async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
         yield Pool(peer, served, http, tokenizer, model_directory)
         async with asyncio.timeout(60):  # fails where open requests are left behind

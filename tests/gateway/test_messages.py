@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gateway.conftest import HI, TEXT
+from gateway.conftest import HI, STRICT, TEXT
 from gateway.test_tools import ADD, hermes_directory, prompt_of, say, spoken
 
 from aegaeon_gateway.request.anthropic_schema import MESSAGES, CountRequest, MessagesRequest
@@ -154,6 +154,7 @@ async def test_a_last_message_of_the_assistant_is_continued(pool: Any, tokenizer
     assert prompt_of(pool, tokenizer).endswith("<|assistant|>so")
 
 
+@STRICT
 async def test_what_asks_for_nothing_is_accepted_and_what_is_not_given_is_refused_by_name(pool: Any) -> None:
     required = {"model", "messages", "max_tokens"}
     every = dict.fromkeys([*MESSAGES.refused, *MESSAGES.no_effect, *MessagesRequest.__struct_encode_fields__])
@@ -179,6 +180,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@STRICT
 async def test_a_refusal_names_the_parameter(pool: Any) -> None:
     for change, said in REFUSED:
         body = {"model": "tiny", "max_tokens": 9, "messages": [HI], **change}

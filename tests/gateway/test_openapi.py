@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gateway.conftest import STRICT
 
 POOLED = ("EmbeddingRequest", "RerankRequest", "ScoreRequest")
 REFUSALS = [400, 404, 405, 413, 415, 422, 429]  # of what breaks the schema; 413: a list of too many texts
@@ -76,11 +77,13 @@ async def test_every_route_and_every_parameter_is_described(pool: Any) -> None:
     assert not chat["additionalProperties"]
 
 
+@STRICT
 async def test_requests_generated_from_the_openapi_schema_are_answered_as_it_defines(pool: Any, tmp_path: Path) -> None:
     await pool.until_models(lambda models: "tiny" in models)
     await schemathesis(pool, tmp_path, seconds=12, examples=20, seed=0)
 
 
+@STRICT
 @pytest.mark.slow
 async def test_many_requests_generated_from_the_openapi_schema_are_answered_as_it_defines(
     pool: Any, tmp_path: Path

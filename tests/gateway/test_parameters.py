@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from gateway.conftest import EOS, HI, TEXT
+from gateway.conftest import EOS, HI, STRICT, TEXT
 
 from aegaeon_gateway.request.messages import Message
 from aegaeon_gateway.request.parameters import NO_EFFECT, REFUSED
@@ -46,6 +46,7 @@ def test_every_parameter_of_vllms_server_is_known() -> None:
     assert names <= known
 
 
+@STRICT
 async def test_what_asks_for_nothing_is_accepted_on_both_endpoints(pool: Any) -> None:
     every = dict.fromkeys([*REFUSED, *NO_EFFECT])
     works = {*ChatRequest.__struct_encode_fields__} - {"model", "messages"}

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import numpy as np
 import pytest
-from gateway.conftest import Peer, Pool, gateway_config, model_status
+from gateway.conftest import STRICT, Peer, Pool, gateway_config, model_status
 from numpy.typing import NDArray
 from otlp_receiver import attributes, otlp_receiver
 from tokenizers import Tokenizer
@@ -291,6 +291,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+@STRICT
 async def test_what_a_model_is_not_for_is_refused_by_a_sentence(pool: Pool) -> None:
     for path, body, said in REFUSED:
         status, answer, _ = await pool.post(path, body)

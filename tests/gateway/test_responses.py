@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 import openai
-from gateway.conftest import HI, TEXT, Pool, gateway_config
+from gateway.conftest import HI, STRICT, TEXT, Pool, gateway_config
 from gateway.test_tools import ADD, client_of, hermes_directory, prompt_of, say, spoken
 
 from aegaeon_gateway.config import GatewayConfig
@@ -258,6 +258,7 @@ async def test_a_choice_may_allow_some_of_the_tools(spoken: Any, tokenizer: Any)
     assert "'sub'" in body["error"]["message"]
 
 
+@STRICT
 async def test_what_asks_for_nothing_is_accepted_and_what_is_not_given_is_refused_by_name(pool: Any) -> None:
     every = [*RESPONSES.refused, *RESPONSES.no_effect, *ResponsesRequest.__struct_encode_fields__]
     await ask(pool, **{name: None for name in every if name not in {"model", "input"}})
@@ -288,6 +289,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@STRICT
 async def test_a_refusal_names_the_parameter(pool: Any) -> None:
     for change, param in REFUSED:
         status, answer, _ = await pool.post("/v1/responses", {"model": "tiny", "input": "hi", **change})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
-from gateway.conftest import HI, TEXT
+from gateway.conftest import HI, STRICT, TEXT
 
 
 async def test_a_text_is_tokenized_and_back(pool: Any, tokenizer: Any) -> None:
@@ -26,6 +26,7 @@ async def test_a_chat_is_tokenized_as_it_would_be_answered(pool: Any) -> None:
     assert shorter["tokens"] == body["tokens"][:-1]
 
 
+@STRICT
 async def test_what_cannot_be_tokenized_is_refused_by_name(pool: Any) -> None:
     for path, body, expected in (
         ("/tokenize", {"model": "tiny"}, (400, "prompt")),

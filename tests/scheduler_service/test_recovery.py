@@ -122,3 +122,20 @@ async def test_a_model_that_failed_everywhere_is_refused_with_its_reason(serve: 
         rejected = await gateway.next("rejected")
         assert rejected.code == gateway_pb2.REJECT_CODE_MODEL_FAILED
         assert "a shard is truncated" in rejected.reason
+
+
+async def test_a_model_is_unsupported_when_every_engine_says_so(serve: Any, brain: Any) -> None:
+    async def until(gateway: Any, *, unsupported: bool) -> None:
+        while (await gateway.next("catalog")).models[0].unsupported != unsupported:
+            pass
+
+    failed = model_pb2.ModelState(model="tiny-a", phase=model_pb2.MODEL_PHASE_FAILED, unsupported=True)
+    damaged = model_pb2.ModelState(model="tiny-a", phase=model_pb2.MODEL_PHASE_FAILED, reason="a shard is truncated")
+    async with serve(brain) as stack, asyncio.timeout(60):
+        gateway = await stack.gateway()
+        await stack.sidecar("decode-0", models=[failed])
+        await until(gateway, unsupported=True)
+        other = await stack.sidecar("decode-1", models=[damaged])
+        await until(gateway, unsupported=False)
+        await other.report(model=failed)
+        await until(gateway, unsupported=True)

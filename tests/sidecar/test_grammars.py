@@ -142,7 +142,7 @@ def test_without_the_process_of_the_tokenizer_its_sequences_end_and_the_next_fin
     vocabulary = Vocabulary(tiny_models["llama"], SIZE)
     first = grammars.guide(vocabulary, DIGITS, lambda: None)
     os.kill(first.client().server_pid, signal.SIGKILL)
-    assert eventually(lambda: not first.client().alive)
+    assert eventually(lambda: not first.client().alive), "it dies with its parent, some milliseconds later"
     masks = Masker().masks([SamplerState(guide=first)], SIZE)
     assert masks is not None
     assert masks.refused[0].ours

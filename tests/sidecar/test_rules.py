@@ -273,6 +273,7 @@ async def test_a_model_that_cannot_be_served_is_failed_with_its_reason_while_oth
         await link.cached("m")
         for name, word in (("gone", "nowhere"), ("empty", "config.json")):
             assert link.models[name].phase == mpb.MODEL_PHASE_FAILED
+            assert not link.models[name].unsupported, "its files may come"
             assert word in link.models[name].reason
             assert any(name in line and word in line for line in caplog.messages)
 
@@ -288,6 +289,7 @@ async def test_a_model_that_leaves_no_slab_for_kv_blocks_is_failed(
         await link.until(lambda: "m" in link.models and link.models["m"].phase != mpb.MODEL_PHASE_FETCHING)
         assert word in link.models["m"].reason
         assert (link.models["m"].phase == mpb.MODEL_PHASE_FAILED) == bool(word)
+        assert link.models["m"].unsupported == bool(word)
 
 
 async def test_a_failed_model_is_tried_again_when_a_catalog_asks_for_it_and_another_objective_changes_nothing(

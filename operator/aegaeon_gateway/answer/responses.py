@@ -18,6 +18,8 @@ from aegaeon_gateway.conversations import Kept
 from aegaeon_gateway.errors import ApiError
 from aegaeon_gateway.generation.output import Delta, TokenLogprob, Usage
 from aegaeon_gateway.generation.request import Request
+from aegaeon_gateway.request.responses_tools import custom_input
+from aegaeon_gateway.workers.wire import ToolName
 
 Json = dict[str, Any]
 
@@ -131,7 +133,8 @@ class ResponsesRenderer:
         cut = self._blocks.finish == "length" and block is self._blocks.all[-1]
         item = self._begun(block) | {"status": "incomplete" if cut else "completed"}
         if block.call is not None:
-            item["arguments"] = block.text
+            custom = self._tool(block).custom
+            item |= {"input": custom_input(block.text)} if custom else {"arguments": block.text}
         else:
             item["content"] = [self._part(block)]
         return item
@@ -143,9 +146,15 @@ class ResponsesRenderer:
                 return item | {"type": "reasoning", "summary": [], "content": [], "encrypted_content": None}
             case "text":
                 return item | {"type": "message", "role": "assistant", "content": []}
+        tool, made = self._tool(block), call_id(self._request, str(block.index))
+        item |= {"type": "custom_tool_call", "input": ""} if tool.custom else {"type": "function_call", "arguments": ""}
+        item |= {"namespace": tool.namespace} if tool.namespace else {}
+        return item | {"call_id": made, "name": tool.name}
+
+    def _tool(self, block: Block) -> ToolName:
+        """The tool that a block calls, as the request names it."""
         assert block.call is not None
-        made, name = call_id(self._request, str(block.index)), block.call.name
-        return item | {"type": "function_call", "call_id": made, "name": name, "arguments": ""}
+        return self._request.options.tool_names.get(block.call.name) or ToolName(block.call.name)
 
     def _part(self, block: Block, *, empty: bool = False) -> Json:
         part: Json = {"type": _PARTS[block.kind], "text": "" if empty else block.text}
@@ -197,12 +206,18 @@ class ResponsesRenderer:
                 return self._of("response.reasoning_text.delta", block, delta=text)
             case "text":
                 return self._of("response.output_text.delta", block, delta=text, logprobs=self._logprobs(logprobs))
+        if self._tool(block).custom:  # its text is within the arguments: it is known at their end
+            return b""
         return self._of("response.function_call_arguments.delta", block, delta=text)
 
     def _end(self, block: Block) -> bytes:
         item = self._item(block)
-        if block.call is not None:
-            name, arguments = block.call.name, block.text
+        if block.call is not None and self._tool(block).custom:
+            text = item["input"]
+            ended = self._of("response.custom_tool_call_input.delta", block, delta=text)
+            ended += self._of("response.custom_tool_call_input.done", block, input=text)
+        elif block.call is not None:
+            name, arguments = item["name"], block.text
             ended = self._of("response.function_call_arguments.done", block, name=name, arguments=arguments)
         else:
             part = self._part(block)

@@ -55,6 +55,8 @@ class CallStream:
         self._parts: list[Call] = []  # not passed on yet
         self._begun = 0
         self._over = False
+        self._whole: JsonObject | None = JsonObject()  # of a body that is one object, as far as it was looked at
+        self._checked = 0  # parts of the body that it has read
 
     def feed(self, text: str) -> list[Call]:
         """Take the next part of the body; returns what can be passed on."""
@@ -66,6 +68,19 @@ class CallStream:
             while self._more() if self._arguments is not None else self._begin():
                 pass
         return self._taken() if self._tools.live else []
+
+    @property
+    def in_text(self) -> bool:
+        """Whether the body so far ends within a text of its JSON: what looks like a mark there is part of it."""
+        if self._arguments is not None:
+            return self._arguments.in_string
+        if self._begun:
+            return False
+        for part in self._body[self._checked :]:  # written otherwise than `form`: its object is followed from here on
+            if self._whole is not None and self._whole.feed(part) < len(part):
+                self._whole = None
+        self._checked = len(self._body)
+        return self._whole is not None and self._whole.in_string
 
     def end(self, read: Read, *, known: bool = False) -> Ended:
         """The body is complete. `known`: it is only one of calls if all of them are of tools."""

@@ -11,11 +11,13 @@ from aegaeon_gateway.dialects.pieces import Call
 _DECODER = json.JSONDecoder()
 _FENCE = re.compile(r"\s*```json\s*\n(.*)\n\s*```\s*", re.DOTALL)
 _SPACE = " \t\r\n"
+_ARGUMENTS = ("arguments", "parameters")
+_WITHOUT_ARGUMENTS = {"name", "id", "type", *_ARGUMENTS}
 
 
 def hermes(body: str) -> list[Call]:
-    """{"name": ..., "arguments": {...}}: Hermes 2 Pro, Qwen2.5, Qwen3."""
-    return [_call(_loads(body), "arguments")]
+    """{"name": ..., "arguments": {...}}, or `parameters`: Hermes 2 Pro, Qwen2.5, Qwen3."""
+    return [_call(_loads(body))]
 
 
 def llama3(body: str) -> list[Call]:
@@ -27,7 +29,7 @@ def llama3(body: str) -> list[Call]:
             value, at = _DECODER.raw_decode(body, at)
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
-        calls.append(_call(value, "parameters" if isinstance(value, dict) and "parameters" in value else "arguments"))
+        calls.append(_call(value))
         while at < len(body) and body[at] in _SPACE + ";":
             at += 1
     return calls
@@ -44,7 +46,7 @@ def mistral(body: str) -> list[Call]:
     values = _loads(body)
     if not isinstance(values, list) or not values:
         raise ValueError("calls are a list")
-    return [_call(value, "arguments") for value in values]
+    return [_call(value) for value in values]
 
 
 def deepseek(body: str) -> list[Call]:
@@ -66,13 +68,16 @@ def harmony(recipient: str, body: str) -> list[Call]:
 def forced(body: str) -> list[Call]:
     """One call, or a list of them, as nothing else: what a model writes under `tool_choice`."""
     value = _loads(body)
-    return [_call(one, "arguments") for one in (value if isinstance(value, list) else [value])]
+    return [_call(item) for item in (value if isinstance(value, list) else [value])]
 
 
-def _call(value: Any, key: str) -> Call:
+def _call(value: Any) -> Call:
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         raise ValueError("a call is an object with a name")
-    return Call(_name(value["name"]), _written(value.get(key, {})))
+    arguments = next((value[key] for key in _ARGUMENTS if key in value), None)
+    if arguments is None and not value.keys() <= _WITHOUT_ARGUMENTS:
+        raise ValueError("a call has no arguments, but something else")
+    return Call(_name(value["name"]), _written({} if arguments is None else arguments))
 
 
 def _name(text: str) -> str:

@@ -36,7 +36,7 @@ HARMONY = "harmony"
 FORCED = "forced"
 """an output that is calls and nothing else, whatever the family"""
 CALL_ID_CHARACTERS = {"mistral": 9}
-"""of the ids of calls, where a family's template is particular about them"""
+"""of the ids of calls, letters and digits, where a family's template is particular about them"""
 
 
 @dataclass(frozen=True, slots=True)

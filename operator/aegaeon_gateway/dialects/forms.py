@@ -30,10 +30,10 @@ def _named(key: str) -> str:
 
 
 _CALL = _named("arguments")
-_LLAMA3 = _named("(?:parameters|arguments)")
+_EITHER = _named("(?:parameters|arguments)")
 
-HERMES = Form(re.compile(_S + _CALL))
-LLAMA3 = Form(re.compile(rf"[\s;]{{0,64}}{_LLAMA3}"), re.compile(rf"{_S}\}}[\s;]{{0,64}}{_LLAMA3}"))
+HERMES = Form(re.compile(_S + _EITHER))
+LLAMA3 = Form(re.compile(rf"[\s;]{{0,64}}{_EITHER}"), re.compile(rf"{_S}\}}[\s;]{{0,64}}{_EITHER}"))
 MISTRAL = Form(
     re.compile(
         rf'{_S}(?:\[{_S}{_CALL}|([^\s\[\]{{}}"][^\[\]{{}}"]{{0,127}})(?:\[CALL_ID\][^\[\]{{}}"]{{0,128}})?\[ARGS\]{_OBJECT})'

@@ -38,6 +38,10 @@ class JsonObject:
     def whole(self) -> bool:
         return self._state == "whole"
 
+    @property
+    def in_string(self) -> bool:
+        return self._state in ("string", "escape")
+
     def feed(self, text: str) -> int:
         """Take the next part; returns how many of its characters belong to the object."""
         for at, char in enumerate(text):

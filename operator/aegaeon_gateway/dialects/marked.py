@@ -70,7 +70,10 @@ class MarkedReader:
         while (part := self._unread.to_mark(self._watched())) is not None:
             before, mark = part
             self._text(before)
-            self._cross(mark)
+            if self._calls is not None and self._calls.in_text:
+                self._text(mark)
+            else:
+                self._cross(mark)
         self._text(self._unread.certain(self._watched()))
         return self._taken()
 

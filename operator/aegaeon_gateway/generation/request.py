@@ -29,8 +29,8 @@ class Request:
 
     Of a batch, its tokens are due `defer_s` later.
     `spec` is of the model that the prompts were made for: token k is due `ttft_s + k * tbt_s` seconds after `arrived`
-    (time.monotonic()). `said`, `conversation`: of a response, as in Done. `salt`: who shares its KV cache, as in the
-    message Open; `public`: of each prompt, so many tokens whose KV cache is shared by all.
+    (time.monotonic()). `said`, `conversation`, `ignored`: as in Done. `salt`: who shares its KV cache, as in message
+    Open; `public`: of each prompt, so many tokens whose KV cache is shared by all.
     """
 
     id: str
@@ -44,6 +44,7 @@ class Request:
     arrived: float
     said: bytes = b""
     conversation: bytes = b""
+    ignored: tuple[str, ...] = ()
     marks: Marks = UNMARKED
     tenant: str = ""
     defer_s: float = 0.0
@@ -75,7 +76,7 @@ def request_of(
         raise ValueError(f"{len(message.public)} public beginnings came of {len(prompts)} prompts")
     sampling = Sampling.FromString(message.sampling)
     limits = [Limits.FromString(each) for each in message.limits]
-    kept = (message.said, message.conversation)
+    kept = (message.said, message.conversation, message.ignored)
     return Request(
         id_,
         spec,

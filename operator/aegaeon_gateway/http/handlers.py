@@ -24,6 +24,7 @@ from aegaeon_gateway.http.background import Background
 from aegaeon_gateway.http.caller import Caller
 from aegaeon_gateway.http.event_stream import EventStream
 from aegaeon_gateway.http.gateway import Gateway
+from aegaeon_gateway.http.ignored import tell_ignored
 from aegaeon_gateway.http.intake import TOKEN_BYTES, Holding, read_body
 from aegaeon_gateway.http.kept import KeptResponses
 from aegaeon_gateway.http.pooled import Pooler
@@ -113,9 +114,11 @@ class Answerer:
 
     async def _at_once(self, http: web.Request, endpoint: Endpoint) -> web.Response:
         """What a worker answers alone."""
-        async with self._received(Caller.of(http), endpoint, partial(read_body, http)) as (received, _):
-            answer = await self._preparation.answer(received, await self._preparation.ready(received.model))
-        return web.Response(body=answer, content_type="application/json")
+        caller = Caller.of(http)
+        async with self._received(caller, endpoint, partial(read_body, http)) as (received, _):
+            answer, body = await self._preparation.answer(received, await self._preparation.ready(received.model))
+            tell_ignored(caller.record, answer.ignored, self._gateway.metrics)
+        return web.Response(body=body, content_type="application/json")
 
     async def _text(self, http: web.Request, endpoint: Endpoint) -> web.StreamResponse:
         """What may be a stream. Raises ApiError while no status is out."""
@@ -169,6 +172,7 @@ class Answerer:
         """By the model as it is. Raises ApiError, which may be of no more than that the name stands for another one."""
         with caller.record.part("prepare"):
             request = await self._preparation.request(received, model)
+        tell_ignored(caller.record, request.ignored, self._gateway.metrics)
         if request.options.stream and events is None:
             raise InvalidRequestError(
                 "Answers to lines of batches are no streams.", param="stream", code="invalid_value"

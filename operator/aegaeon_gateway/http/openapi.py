@@ -27,7 +27,7 @@ _ERRORS = {
     "400": "The request is not well-formed, or a parameter is wrong; `param` names it.",
     "401": "No key where one is needed, or a wrong one.",
     "403": "The gateway listens on localhost, and the request names another host or comes from another site's page.",
-    "404": "No such route or model, or none that this key may use.",
+    "404": "No such route or model, none that this key may use, or one that the engines cannot run.",
     "405": "No such method here; `Allow` names those that there are.",
     "408": "Header or body did not arrive in time.",
     "413": "The body is too large.",

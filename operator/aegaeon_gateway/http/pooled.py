@@ -9,6 +9,7 @@ from aegaeon_gateway.errors import ApiError, ModelChangedError
 from aegaeon_gateway.generation.request import Request
 from aegaeon_gateway.http.caller import Caller
 from aegaeon_gateway.http.gateway import Gateway
+from aegaeon_gateway.http.ignored import tell_ignored
 from aegaeon_gateway.http.intake import TOKEN_BYTES, Holding
 from aegaeon_gateway.http.preparation import Preparation, Received
 from aegaeon_gateway.metrics import ModelMetrics
@@ -31,6 +32,7 @@ class Pooler:
         record = caller.record
         with record.part("prepare"):
             request = await self._preparation.request(received, model)
+        tell_ignored(record, request.ignored, self._gateway.metrics)
         record.asked(request)
         holding.hold(request.prompt_tokens * TOKEN_BYTES)
         metrics = self._gateway.metrics.of(request.model)

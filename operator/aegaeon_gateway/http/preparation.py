@@ -22,7 +22,7 @@ from aegaeon_gateway.http.gateway import Gateway
 from aegaeon_gateway.models.catalog import served_length
 from aegaeon_gateway.models.texts import ModelText
 from aegaeon_gateway.request.parse import names_of
-from aegaeon_gateway.workers.wire import Endpoint, Job
+from aegaeon_gateway.workers.wire import Answered, Endpoint, Job
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
 _PREFIXES: dict[Endpoint, str] = {
@@ -109,8 +109,8 @@ class Preparation:
         salt = self._gateway.salts.of(tenant, model.spec.prefix_share, made.options.cache_salt)
         return replace(made, tenant=tenant.name, defer_s=received.defer_s, salt=salt)
 
-    async def answer(self, received: Received, model: ModelStatus) -> bytes:
-        """The body of an answer that needs no engine. Raises ApiError."""
+    async def answer(self, received: Received, model: ModelStatus) -> tuple[Answered, bytes]:
+        """An answer that needs no engine, with its body. Raises ApiError."""
         body = received.body
         assert body is not None
         _, job = await self._job(received, body, model)
@@ -134,6 +134,7 @@ class Preparation:
             share=blake2b(received.client.owner_of(received.model).encode(), digest_size=8).digest(),
             history=len(received.history),
             public=tuple(spec.public_prompts),
+            strict=self._gateway.config.strict or received.client.tenant.strict,
         )
         return text, job
 

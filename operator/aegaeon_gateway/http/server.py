@@ -72,8 +72,11 @@ def make_app(
     app.router.add_post("/tokenize", answerer.tokenize)
     app.router.add_post("/detokenize", answerer.detokenize)
     app.router.add_get("/v1/models", pages.models)
+    app.router.add_get("/v1/models/", pages.models)
     app.router.add_get("/v1/models/{id:.+}", pages.model)
     app.router.add_get("/health", pages.health)
+    app.router.add_get("/ping", pages.health)
+    app.router.add_get("/", pages.root)
     app.router.add_get("/metrics", pages.metrics)
     app.router.add_get("/openapi.json", pages.openapi)
     app.router.add_get("/version", pages.version)
@@ -127,6 +130,10 @@ class _Pages:
     async def openapi(self, http: web.Request) -> web.Response:
         return web.Response(body=self._description, content_type="application/json")
 
+    async def root(self, http: web.Request) -> web.Response:
+        """What is here: clients ask it with HEAD whether anything is."""
+        return _json({"service": "aegaeon", "models": "/v1/models", "description": "/openapi.json"})
+
     async def version(self, http: web.Request) -> web.Response:
         return _json({"version": version("aegaeon")})
 
@@ -145,7 +152,7 @@ class _Pages:
             "owned_by": "aegaeon",
             "root": root,
             "parent": model.parent or None,
-            "max_model_len": served_length(model) or None,
+            "max_model_len": served_length(model) or self._gateway.texts.max_positions(source) or None,
             "aegaeon": {
                 "phase": "failed" if unusable else phase_name(model),
                 "reason": unusable or model.reason,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from aegaeon_gateway.errors import ModelNotFoundError, model_failed, overloaded
+from aegaeon_gateway.errors import ApiError, ModelNotFoundError, UnsupportedModelError, model_failed, overloaded
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase
 
@@ -18,6 +18,14 @@ def served_length(model: ModelStatus) -> int:
 def phase_name(model: ModelStatus) -> str:
     """For people: unspecified, fetching, cached or failed."""
     return ModelPhase.Name(model.phase).removeprefix("MODEL_PHASE_").lower()
+
+
+def failure_of(model: ModelStatus) -> ApiError | None:
+    """What requests for a model are answered that no engine serves; None while one does, or may."""
+    if model.phase != ModelPhase.MODEL_PHASE_FAILED:
+        return None
+    made = UnsupportedModelError if model.unsupported else model_failed
+    return made(model.spec.name, model.reason)
 
 
 class Catalog:
@@ -58,7 +66,7 @@ class Catalog:
     async def ready(self, name: str, hold_s: float) -> ModelStatus:
         """Wait until the scheduler takes requests for the model: it serves it, or has no engine yet that could.
 
-        Raises ModelNotFoundError, or UnavailableError: at once when it failed, after `hold_s` when it only starts.
+        Raises ApiError: at once when it is none of the catalog's or has failed, after `hold_s` when it only starts.
         """
         try:
             async with asyncio.timeout(hold_s):
@@ -70,6 +78,6 @@ class Catalog:
 
     def _is_ready(self, name: str) -> bool:
         model = self.get(name)
-        if model.phase == ModelPhase.MODEL_PHASE_FAILED:
-            raise model_failed(name, model.reason)
+        if (failure := failure_of(model)) is not None:
+            raise failure
         return not model.wait

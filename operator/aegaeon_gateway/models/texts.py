@@ -84,6 +84,13 @@ class Texts:
         failure = self._failed.get(_key(source))
         return failure.reason if failure else ""
 
+    def max_positions(self, source: ModelSource) -> int:
+        """What the files of a source allow, in tokens; 0 while they are not loaded, or where they do not say."""
+        task = self._loading.get(_key(source))
+        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+            return 0
+        return task.result().max_positions
+
     def failures(self) -> dict[str, str]:
         """The reason by model."""
         reasons = {key: failure.reason for key, failure in self._failed.items() if not failure.early}

@@ -58,11 +58,13 @@ class ToolResultBlock(Struct, forbid_unknown_fields=True, frozen=True, tag_field
 
 
 Block = TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock
-_BLOCKS: dict[str, tuple[type, ...]] = {
+_BLOCKS: dict[str, tuple[type[Struct], ...]] = {
     "user": (TextBlock, ToolResultBlock),
     "assistant": (TextBlock, ThinkingBlock, ToolUseBlock),
     "system": (TextBlock,),
 }
+BLOCK_TYPES = {role: tuple(str(block.__struct_config__.tag) for block in blocks) for role, blocks in _BLOCKS.items()}
+"""by role, of the blocks that its messages may have"""
 
 
 class AnthropicMessage(Struct, forbid_unknown_fields=True, frozen=True):

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct
 
 from aegaeon_gateway.request.anthropic_content import AnthropicMessage, AnthropicTool, Text, ToolChoice
-from aegaeon_gateway.request.parameters import Known, NoEffect, Refused, refused, unused
+from aegaeon_gateway.request.parameters import Hint, Known, NoEffect, Refused, refused, unused
 from aegaeon_gateway.request.sampling_fields import CacheSalt, StopString, Temperature, TokenCount, TopK, TopP
 from aegaeon_gateway.request.schema import MAX_TOOLS
+
+ThinkingType = Literal["enabled", "disabled", "adaptive"]
+THINKING = get_args(ThinkingType)
 
 
 class Thinking(Struct, forbid_unknown_fields=True, frozen=True):
     """Whether the model thinks before it answers. `budget_tokens`: for how long, of type enabled."""
 
-    type: Literal["enabled", "disabled", "adaptive"]
+    type: ThinkingType
     budget_tokens: TokenCount | None = None
     display: Literal["summarized", "omitted"] | None = None
 
@@ -31,10 +34,14 @@ class JsonOutput(Struct, forbid_unknown_fields=True, frozen=True):
     schema: dict[str, Any]
 
 
+Effort = Literal["low", "medium", "high", "xhigh", "max"]
+EFFORTS = get_args(Effort)
+
+
 class OutputConfig(Struct, forbid_unknown_fields=True, frozen=True):
     """How much the model thinks, and the form of its answer."""
 
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
     format: JsonOutput | None = None
 
 
@@ -83,12 +90,12 @@ class MessagesRequest(CountRequest, forbid_unknown_fields=True, frozen=True, kw_
 
 _REFUSED = {
     **refused("ec_transfer_params", "kv_transfer_params", "mm_payload", "vllm_xargs", "watermarking"),
-    "container": Refused("no code is executed"),
-    "context_management": Refused("conversations are taken as they are", ({}, {"edits": []})),
-    "diagnostics": Refused("there are no such diagnostics"),
+    "container": Refused("no code is executed", ({},)),
+    "context_management": Hint("conversations are taken as they are", ({}, {"edits": []})),
+    "diagnostics": Hint("there are no such diagnostics"),
     "inference_geo": Refused("where a model runs is not a request's choice"),
-    "mcp_servers": Refused("no tool is called by the server", ([],)),
-    "speed": Refused("a model's tier and a tenant's quota say who comes first", ("standard",)),
+    "mcp_servers": Hint("no tool is called by the server", ([],)),
+    "speed": Hint("a model's tier and a tenant's quota say who comes first", ("standard",)),
 }
 _NO_EFFECT = {
     **unused("return_mm_kwargs"),

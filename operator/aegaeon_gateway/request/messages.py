@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Annotated, Any, Literal
 
 import orjson
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+_LONG_NUMBER = re.compile(r"\d{19}")
 ToolName = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
@@ -143,13 +146,19 @@ class AllowedChoice(Struct, forbid_unknown_fields=True, frozen=True, tag_field="
 
 
 def _call_for_template(call: ToolCall) -> dict[str, Any]:
-    """Templates print arguments as JSON, so they get the object; text that is none, as a model may make it, stays."""
-    arguments: Any = call.function.arguments
-    try:
-        parsed = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        parsed = None
-    if isinstance(parsed, dict):
-        arguments = parsed
+    """Templates print arguments as JSON, or item by item: they always get an object."""
+    arguments = _object_of(call.function.arguments)
     named = {} if call.id is None else {"id": call.id}
     return {**named, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
+
+
+def _object_of(arguments: str) -> dict[str, Any]:
+    """Empty for nothing; what is no object, as a model that was cut off leaves it, is the one entry of an object."""
+    try:
+        # orjson makes floats of integers over 64 bits
+        parsed = json.loads(arguments) if _LONG_NUMBER.search(arguments) else orjson.loads(arguments)
+    except (ValueError, RecursionError):
+        parsed = arguments.strip()
+    if isinstance(parsed, dict):
+        return parsed
+    return {"arguments": parsed} if parsed else {}

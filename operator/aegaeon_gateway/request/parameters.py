@@ -1,4 +1,4 @@
-"""Parameters that a request may name without changing its answer: refused unless neutral, or without effect by design.
+"""Parameters that a request may name without changing its answer: refused, dropped, or without effect by design.
 
 Together with the fields of schema.py this is the one table: requests are checked by it, and docs/reference/api.md and
 /openapi.json are made from it.
@@ -24,16 +24,28 @@ class Refused:
     reason: str
     neutral: tuple[Any, ...] = ()
 
+    def asks(self, value: Any) -> bool:
+        """Whether a value asks for something."""
+        return not any(type(value) is type(neutral) and value == neutral for neutral in self.allowed)
+
     @property
     def allowed(self) -> tuple[Any, ...]:
         return (None, *self.neutral)
 
     def check(self, name: str, raw: bytes) -> None:
         """Raises InvalidRequestError."""
-        value = orjson.loads(raw) if len(raw) <= _NEUTRAL_BYTES else ...
-        if not any(type(value) is type(one) and value == one for one in self.allowed):
-            message = f"{name} is not supported here: {self.reason}; leave it out"
-            raise InvalidRequestError(message, param=name, code="unsupported_parameter")
+        if self.asks(orjson.loads(raw) if len(raw) <= _NEUTRAL_BYTES else ...):
+            raise self.error(name)
+
+    def error(self, name: str) -> InvalidRequestError:
+        """What is answered."""
+        message = f"{name} is not supported here: {self.reason}; leave it out"
+        return InvalidRequestError(message, param=name, code="unsupported_parameter")
+
+
+@dataclass(frozen=True, slots=True)
+class Hint(Refused):
+    """The answer is right without it: dropped and said, and refused only where requests are strict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +79,17 @@ REFUSED: dict[str, Refused] = {
     "mm_payload": Refused(TEXT_ONLY),
     "mm_processor_kwargs": Refused(TEXT_ONLY, ({},)),
     "modalities": Refused(TEXT_ONLY, (["text"],)),
-    "prediction": Refused("there is no speculation on a given text"),
+    "prediction": Hint("there is no speculation on a given text"),
     "prompt_embeds": Refused(TEXT_ONLY),
     "repetition_detection": Refused("use repetition_penalty"),
     "return_prompt_text": Refused("POST /tokenize shows the prompt's tokens", (False,)),
-    "store": Refused("answers are not kept", (False,)),
+    "store": Hint("answers are not kept", (False,)),
     "suffix": Refused("no model here fills in the middle", ("",)),
     "use_beam_search": Refused("there is no beam search", (False,)),
-    "verbosity": Refused("no model here knows of it", ("medium",)),
+    "verbosity": Hint("no model here knows of it", ("medium",)),
     "vllm_xargs": Refused("there are no such extensions", ({},)),
     "watermarking": Refused("output is not watermarked", (False,)),
-    "web_search_options": Refused("nothing is searched"),
+    "web_search_options": Hint("nothing is searched"),
 }
 
 NO_EFFECT: dict[str, NoEffect] = {

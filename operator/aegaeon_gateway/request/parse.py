@@ -10,10 +10,17 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from aegaeon_gateway.errors import InvalidRequestError
+from aegaeon_gateway.request import opening
 from aegaeon_gateway.request.anthropic_schema import MESSAGES, CountRequest, MessagesRequest
 from aegaeon_gateway.request.batch_schema import BatchRequest
-from aegaeon_gateway.request.parameters import COMPLETIONS, Known
+from aegaeon_gateway.request.elsewhere import HONOURED, MEANINGFUL, POOLED
+from aegaeon_gateway.request.open_chat import adapt_chat, adapt_completion, adapt_messages
+from aegaeon_gateway.request.open_messages import adapt_message
+from aegaeon_gateway.request.open_responses import adapt_response
+from aegaeon_gateway.request.opening import Endpoint
+from aegaeon_gateway.request.parameters import COMPLETIONS, Hint, Known
 from aegaeon_gateway.request.pooled import EMBEDDINGS, MAX_INPUTS, EmbeddingRequest, RerankRequest, ScoreRequest
+from aegaeon_gateway.request.receipt import Receipt
 from aegaeon_gateway.request.responses_items import Item
 from aegaeon_gateway.request.responses_schema import RESPONSES, ResponsesRequest
 from aegaeon_gateway.request.schema import MAX_CHOICES, ChatRequest, CommonRequest, CompletionRequest, accepted
@@ -55,6 +62,32 @@ KNOWN: dict[type[Struct], Known] = {
     TokenizeRequest: TOKENIZE,
 }
 """requests by their type, with what they may name beside its fields"""
+_GENERATING: dict[type[Struct], opening.Adapt] = {
+    ChatRequest: adapt_chat,
+    CompletionRequest: adapt_completion,
+    MessagesRequest: adapt_message,
+    CountRequest: adapt_message,
+    ResponsesRequest: adapt_response,
+}
+_TABLES = [KNOWN[kind] for kind in _GENERATING]
+_SIBLINGS = frozenset((*HONOURED, *(name for kind in _GENERATING for name in kind.__struct_encode_fields__)))
+_REFUSED = {name: entry for table in _TABLES for name, entry in table.refused.items() if not isinstance(entry, Hint)}
+_HARMLESS = frozenset(name for table in _TABLES for name in (*table.no_effect, *table.refused))
+_NOTHING = Known({}, {})
+OPEN: dict[type[Struct], Endpoint] = {
+    **{
+        kind: Endpoint(kind, KNOWN[kind], adapt, _SIBLINGS, _HARMLESS, {**_REFUSED, **MEANINGFUL})
+        for kind, adapt in _GENERATING.items()
+    },
+    TokenizeRequest: Endpoint(TokenizeRequest, TOKENIZE, adapt_messages),
+    **{
+        kind: Endpoint(kind, KNOWN.get(kind, _NOTHING), elsewhere=POOLED)
+        for kind in (EmbeddingRequest, RerankRequest, ScoreRequest)
+    },
+}
+"""requests that may name what has no effect"""
+LABELS = opening.labels(OPEN.values())
+"""of the counter of what is ignored"""
 _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {
     **{kind: msgspec.json.Decoder(accepted(kind, known)) for kind, known in KNOWN.items()},
     list[Item]: msgspec.json.Decoder(list[Item]),
@@ -87,15 +120,33 @@ def items_of_history(history: bytes) -> list[Item]:
     return items
 
 
-def parse(kind: type[RequestT], body: bytes | bytearray) -> RequestT:
+def parse(kind: type[RequestT], body: bytes | bytearray, receipt: Receipt | None = None) -> RequestT:
     """Check a request body. Raises InvalidRequestError naming the parameter."""
-    request = decoded(kind, body)
-    check(request)
+    request = decoded(kind, body, receipt)
+    check(request, receipt)
     return request
 
 
-def decoded(kind: type[StructT], body: bytes | bytearray) -> StructT:
-    """A body by its types, without what is refused. Raises InvalidRequestError naming the parameter."""
+def decoded(kind: type[StructT], body: bytes | bytearray, receipt: Receipt | None = None) -> StructT:
+    """A body by its types, without what is refused. Raises InvalidRequestError naming the parameter.
+
+    `receipt` takes what has no effect; without one the request is strict, and that is refused.
+    """
+    try:
+        request = _exactly(kind, body)
+    except InvalidRequestError as error:
+        if receipt is None or kind not in OPEN or error.code == "invalid_json":
+            raise
+        request = _exactly(kind, opening.opened(OPEN[kind], body, receipt))
+    if receipt is not None and kind in KNOWN:
+        for name in KNOWN[kind].no_effect:
+            if getattr(request, name) is not None:
+                receipt.ignore(name)
+    return request
+
+
+def _exactly(kind: type[StructT], body: bytes | bytearray) -> StructT:
+    """Raises InvalidRequestError."""
     request: StructT = _decode(kind, body)
     for name, refused in KNOWN[kind].refused.items() if kind in KNOWN else ():
         if isinstance(value := getattr(request, name), Raw):
@@ -103,23 +154,23 @@ def decoded(kind: type[StructT], body: bytes | bytearray) -> StructT:
     return request
 
 
-def check(request: ChatRequest | CompletionRequest) -> None:
+def check(request: ChatRequest | CompletionRequest, receipt: Receipt | None = None) -> None:
     """What types cannot say. Raises InvalidRequestError naming the parameter."""
-    _check_common(request)
+    _check_common(request, receipt)
     if isinstance(request, ChatRequest):
         _check_chat(request)
     else:
         _check_completion(request)
 
 
-def parse_alone(kind: type[AloneT], body: bytes | bytearray) -> AloneT:
+def parse_alone(kind: type[AloneT], body: bytes | bytearray, receipt: Receipt | None = None) -> AloneT:
     """The same of a body that its types say everything of."""
-    return decoded(kind, body)
+    return decoded(kind, body, receipt)
 
 
-def parse_embedding(body: bytes | bytearray) -> EmbeddingRequest:
+def parse_embedding(body: bytes | bytearray, receipt: Receipt | None = None) -> EmbeddingRequest:
     """The same of a body of /v1/embeddings."""
-    request = decoded(EmbeddingRequest, body)
+    request = decoded(EmbeddingRequest, body, receipt)
     if isinstance(request.input, list) and len(set(map(type, request.input))) != 1:
         raise _invalid("input", _MESSAGES["input"])
     if len(request.prompts) > MAX_INPUTS:
@@ -138,14 +189,16 @@ def _decode(kind: type[Struct], body: bytes | bytearray) -> Any:
         raise InvalidRequestError("The body is nested too deeply; send less", code="invalid_json") from error
 
 
-def _check_common(request: CommonRequest) -> None:
+def _check_common(request: CommonRequest, receipt: Receipt | None) -> None:
     for key in request.logit_bias or ():
         if not key.isdecimal() or not key.isascii() or len(key) > 9:
             raise _invalid("logit_bias", f"{key[:32]!r} is not a token id")
     if request.seed is not None and not -(2**63) <= request.seed < 2**64:
         raise _invalid("seed", "must be an integer of 64 bits")
     if request.include_usage and not request.stream:
-        raise InvalidRequestError("stream_options is allowed only with stream: true", param="stream_options")
+        if receipt is None:
+            raise InvalidRequestError("stream_options is allowed only with stream: true", param="stream_options")
+        receipt.ignore("stream_options")
     if request.stream and request.prompt_logprobs is not None:
         raise InvalidRequestError("prompt_logprobs is allowed only without stream", param="prompt_logprobs")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,6 @@ from aegaeon_gateway.request.messages import (
     AllowedChoice,
     AllowedTools,
     Called,
-    FunctionDefinition,
     Message,
     NamedFunction,
     NamedTool,
@@ -25,13 +24,17 @@ from aegaeon_gateway.request.messages import (
 from aegaeon_gateway.request.responses_items import Item, Parts
 from aegaeon_gateway.request.responses_schema import (
     AllowedResponseTools,
+    AnyTool,
+    CustomTool,
+    NamedCustomTool,
     NamedResponseTool,
+    NamespaceTool,
     ResponsesRequest,
-    ResponseTool,
     TextConfig,
 )
+from aegaeon_gateway.request.responses_tools import chat_tool, custom_arguments, model_name, request_tools
 from aegaeon_gateway.request.sampling_fields import SamplingFields
-from aegaeon_gateway.request.schema import ChatRequest
+from aegaeon_gateway.request.schema import MAX_TOOLS, ChatRequest
 from aegaeon_gateway.request.structured import JsonSchema, ResponseFormat
 
 NAMES = {
@@ -69,17 +72,29 @@ def chat_of(request: ResponsesRequest, history: Iterable[Item]) -> ChatRequest:
     if request.background:
         _check_background(request)
     instructions = [] if request.instructions is None else [Message(role="system", content=request.instructions)]
+    messages = [*instructions, *_messages([*history, *items_of(request)])]
+    if not messages:
+        raise InvalidRequestError("input is empty; send an item, or instructions", param="input", code="invalid_value")
     return ChatRequest(
         **{name: getattr(request, name) for name in _SAME},
-        messages=[*instructions, *_messages([*history, *items_of(request)])],
+        messages=messages,
         max_completion_tokens=request.max_output_tokens,
-        tools=None if request.tools is None else [_tool(tool) for tool in request.tools],
+        tools=None if request.tools is None else _tools(request.tools),
         tool_choice=_tool_choice(request),
         reasoning_effort=request.reasoning.effort if request.reasoning else None,
         response_format=_format(request.text),
         logprobs=request.with_logprobs,
         top_logprobs=request.top_logprobs if request.with_logprobs else None,
     )
+
+
+def _tools(tools: Sequence[AnyTool]) -> list[Tool]:
+    """Those within namespaces count as well. Raises InvalidRequestError."""
+    made = [chat_tool(tool) for tool in request_tools(tools)]
+    if len(made) > MAX_TOOLS:
+        message = f"tools: {len(made)} are more than {MAX_TOOLS}, those of namespaces included"
+        raise InvalidRequestError(message, param="tools", code="invalid_value")
+    return made
 
 
 def _check_background(request: ResponsesRequest) -> None:
@@ -116,7 +131,11 @@ def _repeated(value: Any) -> Any:
     return {name: inner for name, inner in given.items() if inner is not None} if isinstance(given, dict) else given
 
 
-def _repeated_tool(tool: ResponseTool) -> dict[str, Any]:
+def _repeated_tool(tool: AnyTool) -> dict[str, Any]:
+    if isinstance(tool, NamespaceTool):
+        return {**_repeated(tool), "tools": [_repeated_tool(inner) for inner in tool.tools]}
+    if isinstance(tool, CustomTool):
+        return dict(_repeated(tool))
     return {"parameters": tool.parameters, "strict": tool.strict, **_repeated(tool)}
 
 
@@ -148,14 +167,15 @@ def _messages(items: Iterable[Item]) -> Iterator[Message]:
     """Reasoning, the text behind it and the calls behind that are one message."""
     turn = _Turn()
     for item in items:
-        assistant = item.type in {"reasoning", "function_call"} or item.role == "assistant"
-        begins = turn.answered if item.type != "function_call" else False
+        calls = item.type in {"function_call", "custom_tool_call"}
+        assistant = calls or item.type == "reasoning" or item.role == "assistant"
+        begins = turn.answered and not calls
         if not assistant or begins:
             yield from turn.message()
             turn = _Turn()
         if assistant:
             _add(turn, item)
-        elif item.type == "function_call_output":
+        elif item.output is not None:
             yield Message(role="tool", content=_content(item.output), tool_call_id=item.call_id)
         else:
             yield Message(role=item.role or "user", content=_content(item.content))
@@ -168,7 +188,11 @@ def _add(turn: _Turn, item: Item) -> None:
             thoughts = item.content or item.summary or ""
             turn.thoughts += [thoughts] if isinstance(thoughts, str) else [part.said for part in thoughts]
         case "function_call":
-            turn.calls.append(ToolCall(Called(item.name or "", item.arguments or ""), item.call_id))
+            called = Called(model_name(item.name or "", item.namespace), item.arguments or "")
+            turn.calls.append(ToolCall(called, item.call_id))
+        case "custom_tool_call":
+            called = Called(model_name(item.name or "", item.namespace), custom_arguments(item.input or ""))
+            turn.calls.append(ToolCall(called, item.call_id))
         case _:
             turn.content = _content(item.content)
 
@@ -177,13 +201,9 @@ def _content(content: str | Parts | None) -> str | list[TextPart]:
     return content or "" if isinstance(content, str | None) else [TextPart("text", part.said) for part in content]
 
 
-def _tool(tool: ResponseTool) -> Tool:
-    return Tool(FunctionDefinition(tool.name, tool.description, tool.parameters, tool.strict))
-
-
 def _tool_choice(request: ResponsesRequest) -> Any:
     match request.tool_choice:
-        case NamedResponseTool(name=name):
+        case NamedResponseTool(name=name) | NamedCustomTool(name=name):
             return NamedTool(NamedFunction(name))
         case AllowedResponseTools(mode=mode, tools=tools):
             allowed = [ToolReference(NamedFunction(tool.name)) for tool in tools]

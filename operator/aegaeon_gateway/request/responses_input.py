@@ -12,7 +12,14 @@ import orjson
 from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.request.responses_items import Item
 
-_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+_PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "reasoning": "rs",
+}
 
 
 def shown(items: Sequence[Item], response: str) -> list[dict[str, Any]]:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct
 
 from aegaeon_gateway.request.messages import ToolName
-from aegaeon_gateway.request.parameters import Known, NoEffect, Refused, refused, unused
+from aegaeon_gateway.request.parameters import Hint, Known, NoEffect, Refused, refused, unused
 from aegaeon_gateway.request.responses_items import Item
 from aegaeon_gateway.request.sampling_fields import CacheSalt, LikeliestCount, SamplingFields, TokenCount
 from aegaeon_gateway.request.schema import MAX_TOOLS
 from aegaeon_gateway.request.structured import StructuredOutputs
 
 LOGPROBS = "message.output_text.logprobs"
+Included = Literal["message.output_text.logprobs", "reasoning.encrypted_content"]
+INCLUDED = get_args(Included)
 
 
-class ResponseTool(Struct, forbid_unknown_fields=True, frozen=True):
-    """What a model may call; functions alone are served. `parameters`: a JSON Schema."""
+class ResponseTool(Struct, forbid_unknown_fields=True, frozen=True, tag_field="type", tag="function"):
+    """What a model may call. `parameters`: a JSON Schema."""
 
-    type: Literal["function"]
     name: ToolName
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -27,6 +28,35 @@ class ResponseTool(Struct, forbid_unknown_fields=True, frozen=True):
     allowed_callers: Annotated[list[Literal["direct"]], Meta(max_length=1)] | None = None
     defer_loading: Literal[False] | None = None
     output_schema: None = None
+
+
+class CustomTool(Struct, forbid_unknown_fields=True, frozen=True, tag_field="type", tag="custom"):
+    """What a model may call with one text. `format`: a grammar of that text, which the model alone reads."""
+
+    name: ToolName
+    description: str | None = None
+    format: dict[str, Any] | None = None
+    allowed_callers: Annotated[list[Literal["direct"]], Meta(max_length=1)] | None = None
+    defer_loading: Literal[False] | None = None
+
+
+class NamespaceTool(Struct, forbid_unknown_fields=True, frozen=True, tag_field="type", tag="namespace"):
+    """Tools under one name: a call says it beside its own."""
+
+    name: ToolName
+    tools: Annotated[list[ResponseTool | CustomTool], Meta(max_length=MAX_TOOLS)]
+    description: str | None = None
+
+
+AnyTool = ResponseTool | CustomTool | NamespaceTool
+TOOL_TYPES = tuple(str(kind.__struct_config__.tag) for kind in (ResponseTool, CustomTool, NamespaceTool))
+"""a tuple, since a body may have any value where a type belongs, and not all can be hashed"""
+
+
+class NamedCustomTool(Struct, forbid_unknown_fields=True, frozen=True, tag_field="type", tag="custom"):
+    """A `tool_choice` of one custom tool."""
+
+    name: ToolName
 
 
 class NamedResponseTool(Struct, forbid_unknown_fields=True, frozen=True, tag_field="type", tag="function"):
@@ -38,7 +68,7 @@ class NamedResponseTool(Struct, forbid_unknown_fields=True, frozen=True, tag_fie
 class ResponseToolReference(Struct, forbid_unknown_fields=True, frozen=True):
     """One of the request's tools, by its name."""
 
-    type: Literal["function"]
+    type: Literal["function", "custom"]
     name: ToolName
 
 
@@ -88,7 +118,7 @@ class ResponsesRequest(SamplingFields, forbid_unknown_fields=True, frozen=True, 
 
     model: Annotated[str, Meta(description="a name of GET /v1/models")]
     input: Annotated[
-        str | Annotated[list[Item], Meta(min_length=1)],
+        str | list[Item],
         Meta(description="a text, or items: messages, calls, their outputs, reasoning; dumped answers as they are"),
     ]
     instructions: Annotated[str | None, Meta(description="come before everything else; of this request alone")] = None
@@ -105,11 +135,11 @@ class ResponsesRequest(SamplingFields, forbid_unknown_fields=True, frozen=True, 
         TextConfig | None, Meta(description="`format`: text, a JSON object, or a JSON schema that the output follows")
     ] = None
     tools: Annotated[
-        Annotated[list[ResponseTool], Meta(max_length=MAX_TOOLS)] | None,
-        Meta(description="functions that the model may call; none that run on a server"),
+        Annotated[list[AnyTool], Meta(max_length=MAX_TOOLS)] | None,
+        Meta(description="functions, custom tools and namespaces of both; none that run on a server"),
     ] = None
     tool_choice: Annotated[
-        Literal["none", "auto", "required"] | NamedResponseTool | AllowedResponseTools | None,
+        Literal["none", "auto", "required"] | NamedResponseTool | NamedCustomTool | AllowedResponseTools | None,
         Meta(description="auto with tools; `allowed_tools`: of some of them"),
     ] = None
     parallel_tool_calls: Annotated[bool | None, Meta(description="false: one call at most is shown")] = None
@@ -118,7 +148,7 @@ class ResponsesRequest(SamplingFields, forbid_unknown_fields=True, frozen=True, 
     ] = None
     include_reasoning: Annotated[bool | None, Meta(description="false: reasoning is not shown")] = None
     include: Annotated[
-        list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None,
+        list[Included] | None,
         Meta(description="logprobs of the text; reasoning is never encrypted"),
     ] = None
     top_logprobs: Annotated[
@@ -137,13 +167,13 @@ class ResponsesRequest(SamplingFields, forbid_unknown_fields=True, frozen=True, 
 _REFUSED = {
     **refused("ec_transfer_params", "kv_transfer_params", "media_io_kwargs", "mm_payload"),
     **refused("mm_processor_kwargs", "vllm_xargs", "watermarking"),
-    "context_management": Refused("conversations are taken as they are", ([],)),
+    "context_management": Hint("conversations are taken as they are", ([],)),
     "conversation": Refused("use previous_response_id"),
     "enable_response_messages": Refused("POST /tokenize shows the prompt's tokens", (False,)),
     "moderation": Refused("nothing is moderated"),
     "previous_input_messages": Refused("send what came before in input"),
     "prompt": Refused("there are no stored prompts"),
-    "truncation": Refused("a conversation is never cut", ("disabled",)),
+    "truncation": Hint("a conversation is never cut", ("disabled",)),
 }
 _NO_EFFECT = {
     **unused("request_id", "return_mm_kwargs", "session_id"),

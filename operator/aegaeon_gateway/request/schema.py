@@ -20,7 +20,8 @@ from aegaeon_gateway.request.structured import StructuredFields
 
 MAX_CHOICES = 128
 """choices of one HTTP request: prompts times n"""
-MAX_TOOLS = 128
+MAX_TOOLS = 1024
+"""some clients pass on every tool of every MCP server that they know"""
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True, frozen=True):

@@ -22,7 +22,7 @@ from aegaeon_gateway.errors import (
 from aegaeon_gateway.generation.choice import Choice
 from aegaeon_gateway.generation.generation import Generation
 from aegaeon_gateway.metrics import Metrics
-from aegaeon_gateway.models.catalog import Catalog
+from aegaeon_gateway.models.catalog import Catalog, failure_of
 from aegaeon_gateway.request_id import logged_as
 from aegaeon_gateway.rpc.open_requests import OpenRequests
 from aegaeon_gateway.rpc.outbox import Outbox
@@ -32,7 +32,6 @@ from aegaeon_proto.channels import why
 from aegaeon_proto.leaders import Leader, Leaders, NoLeaderError
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1.gateway_pb2_grpc import FrontendStub
-from aegaeon_proto.v1.model_pb2 import ModelPhase
 
 log = logging.getLogger(__name__)
 
@@ -225,7 +224,7 @@ class SchedulerLink:
             case pb.REJECT_CODE_UNKNOWN_MODEL:
                 return ModelWithdrawnError(model)
             case pb.REJECT_CODE_MODEL_FAILED:
-                return model_failed(model, rejected.reason)
+                return self._failure(model) or model_failed(model, rejected.reason)
             case pb.REJECT_CODE_OVERLOADED:
                 return overloaded(rejected.reason or "The engines are full; try again.", rejected.retry_after_s)
             case pb.REJECT_CODE_TOO_LONG | pb.REJECT_CODE_INVALID:
@@ -253,7 +252,9 @@ class SchedulerLink:
 
     def _not_taken(self, model: str) -> ApiError:
         """No engine answered: because of the model, if that is known."""
+        late = overloaded("No engine took the request in time; try again.", self._hold_s / 4)
+        return self._failure(model) or late
+
+    def _failure(self, model: str) -> ApiError | None:
         status = self._catalog.find(model)
-        if status is not None and status.phase == ModelPhase.MODEL_PHASE_FAILED:
-            return model_failed(model, status.reason)
-        return overloaded("No engine took the request in time; try again.", self._hold_s / 4)
+        return None if status is None else failure_of(status)

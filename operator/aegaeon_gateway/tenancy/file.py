@@ -38,6 +38,7 @@ class _Tenant(_Strict):
     key_sha256: tuple[Annotated[str, Field(pattern="^[0-9a-f]{64}$")], ...] = ()
     key_files: tuple[str, ...] = ()
     quota: _Quota = _Quota()
+    strict: bool = False
 
 
 class _File(_Strict):
@@ -117,7 +118,9 @@ def _directory(file: _File, folder: Path) -> Directory:
     if problems:
         raise ConfigError("; ".join(dict.fromkeys(problems)))
     return Directory(
-        tenants=tuple(Tenant(one.name, frozenset(one.models), _quota(one.quota)) for one in file.tenants),
+        tenants=tuple(
+            Tenant(entry.name, frozenset(entry.models), _quota(entry.quota), entry.strict) for entry in file.tenants
+        ),
         keys=keys,
         open_models=None if file.open_models is None else frozenset(file.open_models),
         model_quotas={name: _quota(quota) for name, quota in file.model_quotas.items()},

@@ -28,6 +28,8 @@ class Tenant:
     name: str
     models: frozenset[str]
     quota: Quota = UNLIMITED
+    strict: bool = False
+    """its requests are refused where they name what has no effect"""
 
     @property
     def anonymous(self) -> bool:

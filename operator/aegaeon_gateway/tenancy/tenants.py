@@ -39,7 +39,9 @@ class Tenants:
 def directory_of(message: pb.Tenants) -> Directory:
     """The wire's form as plain values. The scheduler has checked that names and keys are unique."""
     return Directory(
-        tenants=tuple(Tenant(one.name, frozenset(one.models), _quota(one.quota)) for one in message.tenants),
+        tenants=tuple(
+            Tenant(entry.name, frozenset(entry.models), _quota(entry.quota), entry.strict) for entry in message.tenants
+        ),
         keys={key: one.name for one in message.tenants for key in one.key_sha256},
         open_models=frozenset(message.open_models),
         model_quotas={name: _quota(quota) for name, quota in message.model_quotas.items()},

@@ -99,12 +99,12 @@ class WorkerPool:
             raise _refusal(reply, self._config.job)
         return reply, tail
 
-    async def answer(self, owner: str, job: Job, body: bytes | bytearray) -> bytes:
-        """The body of an answer that needs no engine. Raises as `prepare` does."""
+    async def answer(self, owner: str, job: Job, body: bytes | bytearray) -> tuple[Answered, bytes]:
+        """An answer that needs no engine, with its body. Raises as `prepare` does."""
         reply, tail = await self._done(owner, job, body)
         if not isinstance(reply, Answered):
             raise _refusal(reply, self._config.job)
-        return tail
+        return reply, tail
 
     async def _done(self, owner: str, job: Job, body: bytes | bytearray) -> tuple[Reply, bytes]:
         reply, tail = await self._loaded(owner, job, body)

@@ -16,6 +16,7 @@ from aegaeon_gateway.request.pooled import (
     pairs_of,
 )
 from aegaeon_gateway.request.prompt import pack
+from aegaeon_gateway.request.receipt import Receipt
 from aegaeon_gateway.workers.model import ModelText
 from aegaeon_gateway.workers.prompts import check_in_vocabulary
 from aegaeon_gateway.workers.wire import Done, Job, Options, Pooled
@@ -36,9 +37,9 @@ _INSTRUCTION = "Given a web search query, retrieve relevant passages that answer
 _ANSWERS = ("no", "yes")
 
 
-def embed(job: Job, body: bytes, text: ModelText, stage: Stage) -> tuple[Done, bytes]:
+def embed(job: Job, body: bytes, text: ModelText, stage: Stage, receipt: Receipt | None) -> tuple[Done, bytes]:
     """A request of /v1/embeddings. Raises InvalidRequestError."""
-    request = parse_embedding(body)
+    request = parse_embedding(body, receipt)
     _check_model(request, job)
     purpose = text.purpose(job)
     if purpose.task is not Task.EMBED:
@@ -53,9 +54,10 @@ def embed(job: Job, body: bytes, text: ModelText, stage: Stage) -> tuple[Done, b
     return _done(request, pooled, prompts, [])
 
 
-def score(job: Job, body: bytes, text: ModelText, stage: Stage) -> tuple[Done, bytes]:
+def score(job: Job, body: bytes, text: ModelText, stage: Stage, receipt: Receipt | None) -> tuple[Done, bytes]:
     """A request of /rerank or /score. Raises InvalidRequestError."""
-    request = parse_alone(RerankRequest, body) if job.endpoint == "rerank" else parse_alone(ScoreRequest, body)
+    rerank = job.endpoint == "rerank"
+    request = parse_alone(RerankRequest, body, receipt) if rerank else parse_alone(ScoreRequest, body, receipt)
     _check_model(request, job)
     purpose = text.purpose(job)
     if not purpose.pools:

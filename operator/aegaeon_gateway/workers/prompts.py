@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
 
-from aegaeon_gateway.dialects.families import Dialect, ends_inside
+from aegaeon_gateway.dialects.families import CALL_ID_CHARACTERS, Dialect, ends_inside
 from aegaeon_gateway.errors import InvalidRequestError
+from aegaeon_gateway.request.messages import Message
 from aegaeon_gateway.request.schema import ChatRequest, CommonRequest, CompletionRequest
 from aegaeon_gateway.workers.bounds import BYTES_PER_TOKEN
 from aegaeon_gateway.workers.model import ModelText
@@ -75,7 +78,7 @@ def _chat(
     context.check_messages(len(request.messages))
     stage("rendering")
     rendered = text.render(
-        [message.for_template() for message in request.messages],
+        list(messages_of(request.messages, text.dialect.tools)),
         generation_prompt=request.generation_prompt,
         continued=bool(request.continue_final_message),
         tools=[tool.for_template() for tool in request.callable_tools],
@@ -86,6 +89,25 @@ def _chat(
         context.check_text(rendered, "messages")
     tokens = _cut(text.encode(rendered, special=bool(request.add_special_tokens)), request, context)
     return Prompts([tokens], [_echoed(request)], ends_inside(dialect, rendered))
+
+
+def messages_of(messages: Sequence[Message], family: str) -> Iterator[dict[str, Any]]:
+    """As the template gets them. Ids of calls that another model, or a client, has made are given the family's form."""
+    most = CALL_ID_CHARACTERS.get(family)
+    for message in messages:
+        made = message.for_template()
+        if most is not None:
+            for holder, name in ((made, "tool_call_id"), *((call, "id") for call in made.get("tool_calls", ()))):
+                if name in holder:
+                    holder[name] = _call_id(holder[name], most)
+        yield made
+
+
+def _call_id(id_: str, characters: int) -> str:
+    """The same for a call and its result, however often it is sent."""
+    if len(id_) == characters and id_.isascii() and id_.isalnum():
+        return id_
+    return blake2b(id_.encode(errors="surrogatepass"), digest_size=16).hexdigest()[:characters]
 
 
 def _echoed(request: ChatRequest) -> str:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from msgspec import structs
+
 from aegaeon_gateway.dialects.families import FORCED, Dialect
 from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.request import tool_schema
+from aegaeon_gateway.request.bodies import name_at
 from aegaeon_gateway.request.messages import NamedTool
+from aegaeon_gateway.request.receipt import Receipt
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
 from aegaeon_gateway.request.structured import Form, form_of
 from aegaeon_gateway.request.subschemas import Schema
@@ -18,6 +22,23 @@ from aegaeon_proto.constraints import ConstraintKind
 from aegaeon_proto.v1.model_pb2 import ReasoningBudget, TokenRun
 
 Request = ChatRequest | CompletionRequest
+
+
+def without_hints(request: ChatRequest, job: Job, text: ModelText, receipt: Receipt | None) -> ChatRequest:
+    """The chat without what it suggests of thoughts to a model that has none; the same where it is strict."""
+    if receipt is None:
+        return request
+    unknown: dict[str, None] = {}
+    if request.reasoning_effort not in (None, "none") and not _knows_effort(text):
+        unknown["reasoning_effort"] = None
+    if request.limits_reasoning and job.endpoint in ("messages", "count_tokens"):
+        # clients of Anthropic's API ask for thoughts whatever the model: a budget is the most that it may think
+        marks = text.dialect.overridden(job.calls, job.reasoning).reasoning_marks
+        if marks is None or form_of(request) is not None or request.forces_tools:
+            unknown["thinking_token_budget"] = None
+    for name in unknown:
+        receipt.ignore(name_at(job.endpoint, name))
+    return structs.replace(request, **unknown) if unknown else request
 
 
 def dialect_of(request: Request, job: Job, text: ModelText) -> Dialect:
@@ -101,9 +122,12 @@ def _check(request: ChatRequest, dialect: Dialect, text: ModelText) -> None:
         raise _refused("tools", "this model's chat template does not know of them")
     if request.callable_tools and not request.forces_tools and not dialect.tools:
         raise _refused("tools", "how this model writes calls is not known; the ModelPool may say so by toolCalls")
-    effort = request.reasoning_effort
-    if effort not in (None, "none") and not (text.knows("reasoning_effort") or text.knows("enable_thinking")):
+    if request.reasoning_effort not in (None, "none") and not _knows_effort(text):
         raise _refused("reasoning_effort", "this model's chat template knows neither it nor enable_thinking")
+
+
+def _knows_effort(text: ModelText) -> bool:
+    return text.knows("reasoning_effort") or text.knows("enable_thinking")
 
 
 def _refused(param: str, reason: str) -> InvalidRequestError:

@@ -9,18 +9,19 @@ import orjson
 from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.request.bodies import asked, named
 from aegaeon_gateway.request.parse import parse_alone
+from aegaeon_gateway.request.receipt import Receipt
 from aegaeon_gateway.request.texts import DetokenizeRequest, TokenizeRequest
 from aegaeon_gateway.workers.model import ModelText
-from aegaeon_gateway.workers.prompts import Context, check_in_vocabulary, prompts_of
-from aegaeon_gateway.workers.spoken import dialect_of
+from aegaeon_gateway.workers.prompts import Context, check_in_vocabulary, messages_of, prompts_of
+from aegaeon_gateway.workers.spoken import dialect_of, without_hints
 from aegaeon_gateway.workers.wire import Job
 
 Stage = Callable[[str], None]
 
 
-def tokenize(job: Job, body: bytes, text: ModelText, stage: Stage) -> bytes:
+def tokenize(job: Job, body: bytes, text: ModelText, stage: Stage, receipt: Receipt | None) -> bytes:
     """The body of an answer. Raises InvalidRequestError."""
-    request = parse_alone(TokenizeRequest, body)
+    request = parse_alone(TokenizeRequest, body, receipt)
     context = Context(job.length or text.max_positions)
     if (request.prompt is None) == (request.messages is None):
         raise InvalidRequestError("Send one of prompt and messages.", param="prompt", code="invalid_value")
@@ -36,18 +37,19 @@ def tokenize(job: Job, body: bytes, text: ModelText, stage: Stage) -> bytes:
     return orjson.dumps({"count": len(ids), "max_model_len": context.length, "tokens": ids, "token_strs": names})
 
 
-def detokenize(job: Job, body: bytes, text: ModelText, stage: Stage) -> bytes:
+def detokenize(job: Job, body: bytes, text: ModelText, stage: Stage, receipt: Receipt | None) -> bytes:
     """The body of an answer. Raises InvalidRequestError."""
-    request = parse_alone(DetokenizeRequest, body)
+    request = parse_alone(DetokenizeRequest, body, receipt)
     check_in_vocabulary("tokens", request.tokens, text.size)
     stage("tokenizing")
     return orjson.dumps({"prompt": text.decode(request.tokens, skip_special=False)})
 
 
-def count(job: Job, body: bytes, text: ModelText, stage: Stage) -> bytes:
+def count(job: Job, body: bytes, text: ModelText, stage: Stage, receipt: Receipt | None) -> bytes:
     """How many tokens the prompt of a message has. Raises InvalidRequestError."""
-    request = asked(job.endpoint, body).chat
+    request = asked(job.endpoint, body, receipt=receipt).chat
     with named(job.endpoint):
+        request = without_hints(request, job, text, receipt)
         dialect = dialect_of(request, job, text)
         prompts = prompts_of(request, dialect, text, Context(job.length or text.max_positions), stage)
     return orjson.dumps({"input_tokens": sum(map(len, prompts.tokens))})
@@ -55,7 +57,7 @@ def count(job: Job, body: bytes, text: ModelText, stage: Stage) -> bytes:
 
 def _rendered(request: TokenizeRequest, text: ModelText) -> str:
     return text.render(
-        [message.for_template() for message in request.messages or ()],
+        list(messages_of(request.messages or (), text.dialect.tools)),
         generation_prompt=request.add_generation_prompt is not False,
         continued=bool(request.continue_final_message),
         tools=[tool.for_template() for tool in request.tools or ()],

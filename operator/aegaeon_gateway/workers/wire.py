@@ -105,6 +105,7 @@ class Job(Struct, frozen=True, tag=True):
     it is for, empty: what its files show; `matryoshka`: its embeddings may be cut. `public`: system prompts that are
     no secret. `history`: so many bytes at the beginning of the tail are not of the body, but the conversation that it
     goes on with. `share`: whose it is, for engines, which share the compiling of grammars.
+    `strict`: what has no effect is refused.
     """
 
     key: bytes
@@ -118,6 +119,7 @@ class Job(Struct, frozen=True, tag=True):
     history: int = 0
     public: tuple[str, ...] = ()
     share: bytes = b""
+    strict: bool = False
 
 
 # ---- worker -> gateway -----------------------------------------------------------------------------------------------
@@ -153,13 +155,21 @@ class Pooled(Struct, frozen=True):
     top_n: int = 0
 
 
+class ToolName(Struct, frozen=True):
+    """How a request names a tool that its model knows by another name, or calls with one text (`custom`)."""
+
+    name: str
+    namespace: str = ""
+    custom: bool = False
+
+
 class Options(Struct, frozen=True):
     """What the gateway itself has to know of a request; fields are those of request/schema.py.
 
     `silent`: no output was asked for, and that one token which an engine makes all the same is not shown;
     `prompt_logprobs`: engines send them; `prompt_logprob_count`: so many are shown of each, None without the parameter;
     `calls`, `reasoning`: names of dialects by which the text is read; `tools`: names of those that may be called,
-    `barred_tools`: of others that the request has;
+    `barred_tools`: of others that the request has; `tool_names`: of those that the request names otherwise;
     `pooled`: no text is wanted; `cache_salt`: KV cache is shared only with requests of the same one.
     """
 
@@ -184,6 +194,7 @@ class Options(Struct, frozen=True):
     inside_reasoning: bool = False
     tools: tuple[str, ...] = ()
     barred_tools: tuple[str, ...] = ()
+    tool_names: dict[str, ToolName] = {}
     parallel_calls: bool = True
     show_reasoning: bool = True
     priority: int = 0
@@ -198,7 +209,7 @@ class Done(Struct, frozen=True, tag=True):
     first ids are those of a public system prompt; `sampling` and
     `limits` (one for each prompt) are protobuf messages; `prompts` are texts that the answer repeats; `said` and
     `conversation` of a response are JSON: what it repeats of its request, and all items before its output, where it is
-    to be kept.
+    to be kept; `ignored`: what of the request has no effect.
     """
 
     options: Options
@@ -210,10 +221,13 @@ class Done(Struct, frozen=True, tag=True):
     public: list[int] = []
     said: bytes = b""
     conversation: bytes = b""
+    ignored: tuple[str, ...] = ()
 
 
 class Answered(Struct, frozen=True, tag=True):
     """The tail is the body of the answer."""
+
+    ignored: tuple[str, ...] = ()
 
 
 class Refused(Struct, frozen=True, tag=True):

@@ -11,6 +11,7 @@ from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.request.bodies import asked, named
 from aegaeon_gateway.request.parse import parse
 from aegaeon_gateway.request.prompt import pack
+from aegaeon_gateway.request.receipt import Receipt
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
 from aegaeon_gateway.request.structured import Form, constraint_of
 from aegaeon_gateway.workers.grammars import Compiler
@@ -19,9 +20,9 @@ from aegaeon_gateway.workers.pooled import embed, score
 from aegaeon_gateway.workers.prompts import Context, Prompts, Request, prompts_of
 from aegaeon_gateway.workers.public import public_tokens
 from aegaeon_gateway.workers.sampling import limits_of, prompt_logprob_count, sampling_of
-from aegaeon_gateway.workers.spoken import budget_of, constrained, dialect_of
+from aegaeon_gateway.workers.spoken import budget_of, constrained, dialect_of, without_hints
 from aegaeon_gateway.workers.texts import count, detokenize, tokenize
-from aegaeon_gateway.workers.wire import Answered, Done, Endpoint, Job, Options
+from aegaeon_gateway.workers.wire import Answered, Done, Endpoint, Job, Options, ToolName
 from aegaeon_proto.pooling import Task
 from aegaeon_proto.sampling import MAX_PROMPT_LOGPROBS
 from aegaeon_proto.v1.model_pb2 import Constraint
@@ -29,32 +30,43 @@ from aegaeon_proto.v1.model_pb2 import Constraint
 MAX_REPEATED = 256 << 10
 """characters of echoed prompts, or tokens of returned ones, in one answer: some 10 ms of the gateway's loop"""
 
-_ALONE: dict[Endpoint, Callable[[Job, bytes, ModelText, Callable[[str], None]], bytes]] = {
+Stage = Callable[[str], None]
+_ALONE: dict[Endpoint, Callable[[Job, bytes, ModelText, Stage, Receipt | None], bytes]] = {
     "tokenize": tokenize,
     "detokenize": detokenize,
     "count_tokens": count,
 }
 
 
-def run(job: Job, body: bytes, text: ModelText, stage: Callable[[str], None]) -> tuple[Done | Answered, bytes]:
+def run(job: Job, body: bytes, text: ModelText, stage: Stage) -> tuple[Done | Answered, bytes]:
     """Parse, render, tokenize, check; tells `stage` what comes next. Raises InvalidRequestError."""
     stage("checking")
+    receipt = None if job.strict else Receipt()
+    done, tail = _run(job, body, text, stage, receipt)
+    return (structs.replace(done, ignored=receipt.entries) if receipt and receipt.entries else done), tail
+
+
+def _run(
+    job: Job, body: bytes, text: ModelText, stage: Stage, receipt: Receipt | None
+) -> tuple[Done | Answered, bytes]:
     if (alone := _ALONE.get(job.endpoint)) is not None:
-        return Answered(), alone(job, body, text, stage)
+        return Answered(), alone(job, body, text, stage, receipt)
     match job.endpoint:
         case "embeddings":
-            return embed(job, body, text, stage)
+            return embed(job, body, text, stage, receipt)
         case "rerank" | "score":
-            return score(job, body, text, stage)
+            return score(job, body, text, stage, receipt)
     if job.endpoint == "completions":
-        return _prepared(parse(CompletionRequest, body), job, text, stage)
-    made = asked(job.endpoint, body, job.history)
+        return _prepared(parse(CompletionRequest, body, receipt), job, text, stage)
+    made = asked(job.endpoint, body, job.history, receipt)
     with named(job.endpoint):
-        done, tail = _prepared(made.chat, job, text, stage)
-    return structs.replace(done, said=made.said, conversation=made.conversation), tail
+        done, tail = _prepared(without_hints(made.chat, job, text, receipt), job, text, stage)
+    names = {tool.function.name: ToolName(tool.name, tool.namespace, tool.custom) for tool in made.tools}
+    options = structs.replace(done.options, tool_names=names) if names else done.options
+    return structs.replace(done, options=options, said=made.said, conversation=made.conversation), tail
 
 
-def _prepared(request: Request, job: Job, text: ModelText, stage: Callable[[str], None]) -> tuple[Done, bytes]:
+def _prepared(request: Request, job: Job, text: ModelText, stage: Stage) -> tuple[Done, bytes]:
     if request.model != job.model:
         raise InvalidRequestError("The body names two models.", param="model", code="invalid_value")
     _check_generates(job, text)

@@ -116,6 +116,7 @@ def gateway_settings(spec: GpuPoolSpec) -> Json:
         "allowed_sources": list(spec.allowed_sources),
         "access_log": spec.gateway.access_log,
         "prefix_scope": spec.memory.prefix_scope,
+        **({"strict": True} if spec.gateway.strict else {}),  # a gateway of the release before knows no such key
         "http": {"cors_origins": list(spec.gateway.cors_origins)},
         **({"otlp_endpoint": spec.tracing.endpoint, "trace_ratio": spec.tracing.percent / 100} if spec.tracing else {}),
     }

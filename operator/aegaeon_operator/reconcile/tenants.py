@@ -26,7 +26,13 @@ def tenants_file(pool: Pool) -> Json | None:
         return None
     return {
         "tenants": [
-            {"name": name, "models": granted[name], "key_files": [one.key_file], "quota": quota_entry(one.quota)}
+            {
+                "name": name,
+                "models": granted[name],
+                "key_files": [one.key_file],
+                "quota": quota_entry(one.quota),
+                **({"strict": True} if one.strict else {}),
+            }
             for name, one in tenants.items()
         ],
         "open_models": open_models,

@@ -17,7 +17,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 DNS_SUBDOMAIN = rf"^{DNS_LABEL[1:-1]}(\.{DNS_LABEL[1:-1]})*$"
-SERVED_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$"
+SERVED_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._/:@-]*[A-Za-z0-9])?$"
 PATH = r"^/[-A-Za-z0-9._~/]*[-A-Za-z0-9._~]$"
 SECRET_KEY = r"^[-._a-zA-Z0-9]+$"
 

@@ -39,7 +39,7 @@ ALLOWED = {
     r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$": f"* or {_LABEL}",
     r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$": "a host such as models.example.com "
     "or *.example.com, in lower case",
-    SERVED_NAME: "letters, digits, '.', '_', '/' and '-', beginning and ending with a letter or digit",
+    SERVED_NAME: "letters, digits, '.', '_', '/', ':', '@' and '-', beginning and ending with a letter or digit",
     SECRET_KEY: "letters, digits, '.', '_' and '-'",
     VARIABLE: "letters, digits, '_', '-' and '.', without a digit first",
     LABEL_VALUE: "the value of a label: at most 63 letters, digits, '.', '_' and '-'",

@@ -196,6 +196,11 @@ class GatewayPods(Strict):
     access_log: bool = Field(
         default=False, description="A JSON object on standard output for each request, without prompts and answers."
     )
+    strict: bool = Field(
+        default=False,
+        description="Requests are refused where they name what has no effect, instead of answered with a header that "
+        "says it.",
+    )
 
 
 class ParentRef(Strict):

@@ -78,6 +78,11 @@ class Tenant(Strict):
         default=None, description="Models and adapters of this ModelPool that it may use; left out: all of them."
     )
     quota: Quota = Field(default=Quota(), description="How much it may ask for, over all its models.")
+    strict: bool = Field(
+        default=False,
+        description="Its requests are refused where they name what has no effect, instead of answered with a header "
+        "that says it.",
+    )
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:

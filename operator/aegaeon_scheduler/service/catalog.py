@@ -269,6 +269,7 @@ class Catalog:
             bytes_per_s=best.bytes_per_s,
             remaining_s=best.remaining_s,
             wait=best.phase == model_pb2.MODEL_PHASE_FETCHING,
+            unsupported=_unsupported(best, states),
         )
 
     def _adapter(self, name: str, adapter: model_pb2.AdapterSpec) -> gateway_pb2.ModelStatus:
@@ -289,6 +290,7 @@ class Catalog:
         said = [one for one in said if one.adapter == adapter.name]
         best = max(said, key=lambda one: _RANK.get(one.phase, 0), default=model_pb2.AdapterState())
         status.phase, status.reason = best.phase or model_pb2.MODEL_PHASE_FETCHING, _reason(best, said)
+        status.unsupported = _unsupported(best, said)
         status.footprint.max_model_len = length
         status.wait = status.phase == model_pb2.MODEL_PHASE_FETCHING
         return status
@@ -309,6 +311,11 @@ def _reason(best: State, states: Collection[State]) -> str:
         return best.reason
     some = f"{len(failed)} of {len(states)} engines cannot serve it: {failed[0].reason}"
     return f"{best.reason}; {some}" if best.reason else some
+
+
+def _unsupported(best: State, states: Collection[State]) -> bool:
+    """Whether it failed everywhere, and nowhere of what might be better the next time."""
+    return best.phase == model_pb2.MODEL_PHASE_FAILED and all(state.unsupported for state in states)
 
 
 def _merit(state: model_pb2.ModelState) -> tuple[int, float]:

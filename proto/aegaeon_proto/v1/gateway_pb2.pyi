@@ -415,7 +415,10 @@ class Tenant(_message.Message):
     MODELS_FIELD_NUMBER: _builtins.int
     KEY_SHA256_FIELD_NUMBER: _builtins.int
     QUOTA_FIELD_NUMBER: _builtins.int
+    STRICT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    strict: _builtins.bool
+    """its requests are refused where they name what has no effect"""
     @_builtins.property
     def models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """that it may use"""
@@ -433,10 +436,11 @@ class Tenant(_message.Message):
         models: _abc.Iterable[_builtins.str] | None = ...,
         key_sha256: _abc.Iterable[_builtins.str] | None = ...,
         quota: Global___Quota | None = ...,
+        strict: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_sha256", b"key_sha256", "models", b"models", "name", b"name", "quota", b"quota"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_sha256", b"key_sha256", "models", b"models", "name", b"name", "quota", b"quota", "strict", b"strict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -533,6 +537,7 @@ class ModelStatus(_message.Message):
     REMAINING_S_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
+    UNSUPPORTED_FIELD_NUMBER: _builtins.int
     phase: _model_pb2.ModelPhase.ValueType
     """the best over all sidecars"""
     reason: _builtins.str
@@ -544,6 +549,10 @@ class ModelStatus(_message.Message):
     """new requests wait in gateways, unread: an engine is about to have it"""
     parent: _builtins.str
     """of an adapter, the model whose weights it is computed with; spec is that one's, with"""
+    unsupported: _builtins.bool
+    """the adapter's name, and an identity of both
+    for FAILED: no engine can run such a model; asking again is of no use
+    """
     @_builtins.property
     def spec(self) -> _model_pb2.ModelSpec: ...
     @_builtins.property
@@ -561,10 +570,11 @@ class ModelStatus(_message.Message):
         remaining_s: _builtins.float = ...,
         wait: _builtins.bool = ...,
         parent: _builtins.str = ...,
+        unsupported: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["footprint", b"footprint", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "parent", b"parent", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "parent", b"parent", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec", "unsupported", b"unsupported", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -434,6 +434,7 @@ class ModelState(_message.Message):
     IDENTITY_FIELD_NUMBER: _builtins.int
     ADAPTERS_FIELD_NUMBER: _builtins.int
     COLD_FIELD_NUMBER: _builtins.int
+    UNSUPPORTED_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     phase: Global___ModelPhase.ValueType
     reason: _builtins.str
@@ -449,6 +450,8 @@ class ModelState(_message.Message):
     """of the ModelSpec that it is about; empty: of a version without"""
     cold: _builtins.bool
     """For CACHED: graphs are captured and kernels compiled when it runs its first steps, or before, in a Turn that warms up."""
+    unsupported: _builtins.bool
+    """for FAILED: this engine cannot run such a model, however often it is asked"""
     @_builtins.property
     def footprint(self) -> Global___Footprint:
         """for CACHED"""
@@ -471,10 +474,11 @@ class ModelState(_message.Message):
         identity: _builtins.str = ...,
         adapters: _abc.Iterable[Global___AdapterState] | None = ...,
         cold: _builtins.bool = ...,
+        unsupported: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["footprint", b"footprint"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "cold", b"cold", "footprint", b"footprint", "identity", b"identity", "model", b"model", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "cold", b"cold", "footprint", b"footprint", "identity", b"identity", "model", b"model", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s", "unsupported", b"unsupported"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -490,12 +494,15 @@ class AdapterState(_message.Message):
     PHASE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
+    UNSUPPORTED_FIELD_NUMBER: _builtins.int
     adapter: _builtins.str
     phase: Global___ModelPhase.ValueType
     reason: _builtins.str
     """for FAILED"""
     identity: _builtins.str
     """of the AdapterSpec that it is about"""
+    unsupported: _builtins.bool
+    """for FAILED: as in ModelState"""
     def __init__(
         self,
         *,
@@ -503,10 +510,11 @@ class AdapterState(_message.Message):
         phase: Global___ModelPhase.ValueType = ...,
         reason: _builtins.str = ...,
         identity: _builtins.str = ...,
+        unsupported: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "identity", b"identity", "phase", b"phase", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "identity", b"identity", "phase", b"phase", "reason", b"reason", "unsupported", b"unsupported"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -113,19 +113,21 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class AdapterState:
-    """How far an adapter is."""
+    """How far an adapter is. `unsupported`: as of a model."""
 
     adapter: str
     phase: ModelPhase
     reason: str = ""
     identity: str = ""
+    unsupported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
     """A report: how far a model is. `footprint` when it is cached; bytes, rate and time to go while it is fetched.
 
-    `cold`: its first steps will take longer than later ones, unless a turn warms up.
+    `cold`: its first steps will take longer than later ones, unless a turn warms up. `unsupported`: it failed because
+    this engine cannot run such a model.
     """
 
     model: str
@@ -139,3 +141,4 @@ class ModelState:
     identity: str = ""
     adapters: tuple[AdapterState, ...] = ()
     cold: bool = False
+    unsupported: bool = False

@@ -3,6 +3,7 @@
 SidecarError
 ├── ModelError          this model cannot be served; the others go on
 │   ├── ConfigError     config.json
+│   │   └── ConfigMissingError  it is not there, or cannot be read
 │   └── WeightsError    *.safetensors
 │       ├── FilesMissingError   one is not there
 │       ├── FilesChangedError   they are not as they were when they were last looked at
@@ -36,6 +37,10 @@ class ModelError(SidecarError):
 
 class ConfigError(ModelError):
     """config.json is missing, malformed, or asks for something that is not supported."""
+
+
+class ConfigMissingError(ConfigError):
+    """The folder or its config.json is not there, or not readable (yet): what the model is is not known."""
 
 
 class WeightsError(ModelError):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aegaeon_proto.pooling import PoolingError, Purpose, Task, read_purpose
-from aegaeon_sidecar.domain.errors import ConfigError
+from aegaeon_sidecar.domain.errors import ConfigError, ConfigMissingError
 from aegaeon_sidecar.models.fields import Fields
 from aegaeon_sidecar.models.rope import Rope, read_rope
 
@@ -85,7 +85,8 @@ def read_spec(directory: Path, task: str = "") -> DecoderSpec:
     Raises ConfigError naming file, field and what is allowed.
     """
     if not directory.is_dir():
-        raise ConfigError(f"{directory}: not a directory; give the folder that holds config.json and *.safetensors")
+        message = f"{directory}: not a directory; give the folder that holds config.json and *.safetensors"
+        raise ConfigMissingError(message)
     config = Fields.load(directory / "config.json")
     purpose = _purpose(directory, task)
     name, architecture = _architecture(config, purpose)

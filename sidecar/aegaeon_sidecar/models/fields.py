@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from aegaeon_sidecar.domain.errors import ConfigError
+from aegaeon_sidecar.domain.errors import ConfigError, ConfigMissingError
 from aegaeon_sidecar.models.documents import MOST_CONFIG_BYTES, read_document
 
 LARGEST = 1e300  # no field of a model is larger; keeps int -> float from overflowing
@@ -26,13 +26,13 @@ class Fields:
         try:
             data = json.loads(read_document(path, MOST_CONFIG_BYTES))
         except FileNotFoundError as error:
-            raise ConfigError(
+            raise ConfigMissingError(
                 f"{path}: missing; a model directory needs the config.json that transformers saves"
             ) from error
         except OSError as error:
-            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+            raise ConfigMissingError(f"{path}: cannot be read: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{path}: not JSON: {error}") from error
+            raise ConfigMissingError(f"{path}: not JSON: {error}") from error
         if not isinstance(data, dict):
             raise ConfigError(f"{path}: holds {_kind(data)}, must be a JSON object")
         return Fields(path, data)

@@ -15,6 +15,7 @@ import socket
 import struct
 import sys
 from array import array
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,8 @@ from llguidance.numpy import fill_next_token_bitmask_par
 from aegaeon_proto import process_limits as limits
 from aegaeon_proto.constraints import BUILD, ConstraintKind, Cost, matcher_of
 from aegaeon_sidecar.sampling.grammar_wire import Header, receive, send
+from aegaeon_sidecar.sampling.white_space import WORD_BITS, LeadingSpaces, WhiteSpace
 
-WORD_BITS = 32
 ORDER = struct.Struct("<cI")  # FORK: with the new process' socket; WAIT: for the process of this number
 FORK, WAIT = b"f", b"w"
 TOKENIZER = Cost(cpu_s=15.0, memory_bytes=2 << 30)
@@ -34,32 +35,55 @@ STEP_CPU_S = 0.25
 _THREADS = 4
 
 
-class Follower:
-    """One grammar and the sequences that follow it, by their numbers."""
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """Where one output is in its grammar. `spaces`: of an output that is JSON."""
 
-    def __init__(self, tokenizer: LLTokenizer, first: LLMatcher) -> None:
+    matcher: LLMatcher
+    spaces: WhiteSpace | None
+
+    def accept(self, tokens: list[int]) -> None:
+        """The output goes on with these tokens."""
+        self.matcher.consume_tokens(tokens)
+        if self.spaces is not None:
+            self.spaces.accept(tokens)
+
+
+class Follower:
+    """One grammar and the sequences that follow it, by their numbers. `leading`: of a grammar of JSON."""
+
+    def __init__(self, first: LLMatcher, vocab_size: int, leading: LeadingSpaces | None) -> None:
         self._first = first
-        self._matchers: dict[int, LLMatcher] = {}
+        self._leading = leading
+        self._sequences: dict[int, Sequence] = {}
         self._executor: LLExecutor | None = None
-        self._words = -(-tokenizer.vocab_size // WORD_BITS)
+        self._words = -(-vocab_size // WORD_BITS)
 
     def step(self, header: Header, tokens: bytearray) -> tuple[Header, memoryview]:
         """The masks of the rows that the header names, after the tokens that each has taken since the last time."""
         for number in header["gone"]:
-            self._matchers.pop(number, None)
+            self._sequences.pop(number, None)
         taken, at = array("i", tokens), 0
-        rows: list[LLMatcher] = []
+        rows: list[Sequence] = []
         for number, count in header["rows"]:
-            matcher = self._matchers.get(number) or self._matchers.setdefault(number, self._first.deep_copy())
-            matcher.consume_tokens(taken[at : at + count].tolist())
+            sequence = self._sequences.get(number) or self._sequences.setdefault(number, self._begun())
+            sequence.accept(taken[at : at + count].tolist())
             at += count
-            rows.append(matcher)
+            rows.append(sequence)
         words = np.full((len(rows), self._words), -1, dtype=np.int32)
-        sound = [(matcher, row) for row, matcher in enumerate(rows) if not matcher.is_error()]
+        sound = [(sequence.matcher, row) for row, sequence in enumerate(rows) if not sequence.matcher.is_error()]
         if sound:  # the library refuses an empty list
             fill_next_token_bitmask_par(self._threads(), sound, words)
-        failed = {str(row): matcher.get_error() for row, matcher in enumerate(rows) if matcher.is_error()}
+        failed: dict[str, str] = {}
+        for row, sequence in enumerate(rows):
+            if sequence.matcher.is_error():
+                failed[str(row)] = sequence.matcher.get_error()
+            elif sequence.spaces is not None:
+                sequence.spaces.bound(words[row])
         return {"failed": failed}, words.data.cast("B")
+
+    def _begun(self) -> Sequence:
+        return Sequence(self._first.deep_copy(), WhiteSpace(self._leading) if self._leading is not None else None)
 
     def _threads(self) -> LLExecutor:
         """Not before the fork: threads do not come with one."""
@@ -68,7 +92,7 @@ class Follower:
         return self._executor
 
 
-def follow(sock: socket.socket, tokenizer: LLTokenizer) -> None:
+def follow(sock: socket.socket, tokenizer: LLTokenizer, leading: LeadingSpaces) -> None:
     """A grammar's life: compiled once, then step by step, until the engine closes the socket."""
     limits.die_with_parent()
     limits.raise_oom_score()
@@ -80,14 +104,15 @@ def follow(sock: socket.socket, tokenizer: LLTokenizer) -> None:
     try:
         limits.limit_address_space(header["memory_bytes"])
         with limits.cpu_time(header["cpu_s"]):
-            first, why = _compiled(tokenizer, ConstraintKind(header["kind"]), text.decode())
+            kind = ConstraintKind(header["kind"])
+            first, why = _compiled(tokenizer, kind, text.decode())
     except limits.TimeLimitReached:
         return  # as one that the second timer killed
     send(sock, {"why": why})
     if first is None:
         return
     limits.limit_address_space(BUILD.memory_bytes)
-    follower = Follower(tokenizer, first)
+    follower = Follower(first, tokenizer.vocab_size, leading if kind is ConstraintKind.JSON_SCHEMA else None)
     while (asked := receive(sock)) is not None:
         with limits.cpu_time(STEP_CPU_S):
             header, masks = follower.step(*asked)
@@ -104,7 +129,7 @@ def _compiled(tokenizer: LLTokenizer, kind: ConstraintKind, text: str) -> tuple[
         return None, str(error) or type(error).__name__  # whatever the library makes of an untrusted grammar
 
 
-def _tokenizer(header: Header) -> tuple[LLTokenizer | None, Header]:
+def _tokenizer(header: Header) -> tuple[tuple[LLTokenizer, LeadingSpaces] | None, Header]:
     """As the order says, and the answer to it."""
     try:
         limits.raise_on_cpu_timer()
@@ -112,21 +137,22 @@ def _tokenizer(header: Header) -> tuple[LLTokenizer | None, Header]:
         with limits.cpu_time(TOKENIZER.cpu_s):
             data = Path(header["file"]).read_bytes()
             made = LLTokenizer(data.decode(), n_vocab=header["size"], eos_token=header["ends"])
+            leading = LeadingSpaces(made)
         limits.lift_address_space_limit()
     except limits.TimeLimitReached:
         return None, {"why": f"reading it takes more than {TOKENIZER.cpu_s:g} s of CPU time"}
     except BaseException as error:  # noqa: BLE001 - a panic of native code on an untrusted file is none of Exception
         return None, {"why": f"{type(error).__name__}: {error}"}
-    return made, {"why": "", "digest": hashlib.sha256(data).hexdigest()}
+    return (made, leading), {"why": "", "digest": hashlib.sha256(data).hexdigest()}
 
 
 def serve(control: socket.socket) -> None:
     """Until the engine is gone."""
     if (first := receive(control)) is None:
         return
-    tokenizer, answer = _tokenizer(first[0])
+    vocabulary, answer = _tokenizer(first[0])
     send(control, answer)
-    if tokenizer is None:
+    if vocabulary is None:
         return
     gc.collect()
     gc.freeze()  # what is there is not touched by collections of forks, so its pages stay shared
@@ -139,14 +165,14 @@ def serve(control: socket.socket) -> None:
             send(control, {"signal": os.WTERMSIG(os.waitpid(pid, 0)[1])})
             continue
         if os.fork() == 0:
-            _forked(descriptors[0], control, tokenizer)
+            _forked(descriptors[0], control, *vocabulary)
         os.close(descriptors[0])
 
 
-def _forked(descriptor: int, control: socket.socket, tokenizer: LLTokenizer) -> None:
+def _forked(descriptor: int, control: socket.socket, tokenizer: LLTokenizer, leading: LeadingSpaces) -> None:
     try:
         control.close()
-        follow(socket.socket(fileno=descriptor), tokenizer)
+        follow(socket.socket(fileno=descriptor), tokenizer, leading)
     finally:
         os._exit(0)  # whatever it was: the engine sees the end of the socket
 

@@ -91,7 +91,8 @@ class Claims:
 class Model(Claims):
     """One entry of the catalog. Guarded by the engine's lock, but for what is set once by the fetcher.
 
-    `transient`: what it failed of need not show in its files; `trying`: it is failed, and being tried again;
+    `transient`: what it failed of need not show in its files; `unsupported`: it failed because this engine cannot run
+    such a model; `trying`: it is failed, and being tried again;
     `misses`: loads of it in a row that did not succeed;
     `files`: as they were when they last held what is served; `content`: hash of its weights, "" while they were never
     read whole.
@@ -108,6 +109,7 @@ class Model(Claims):
     phase: ModelPhase = ModelPhase.FETCHING
     reason: str = ""
     transient: bool = False
+    unsupported: bool = False
     trying: bool = False
     misses: int = 0
     files: WeightFiles | None = None
@@ -155,6 +157,7 @@ class Model(Claims):
             identity=self.spec.identity,
             adapters=tuple(adapter.own_state() for adapter in self.adapters.values()),
             cold=self.phase is ModelPhase.CACHED and self.first_steps.cold,
+            unsupported=self.phase is ModelPhase.FAILED and self.unsupported,
         )
 
     def _footprint(self) -> Footprint | None:
@@ -185,6 +188,7 @@ class Adapter(Claims):
     phase: ModelPhase = ModelPhase.FETCHING
     reason: str = ""
     transient: bool = False
+    unsupported: bool = False
     trying: bool = False
     files: WeightFiles | None = None
     settings: bytes = b""
@@ -213,7 +217,8 @@ class Adapter(Claims):
 
     def own_state(self) -> AdapterState:
         """Its part of the report on its base."""
-        return AdapterState(self.name, self.phase, self.reason, self.spec.identity)
+        unsupported = self.phase is ModelPhase.FAILED and self.unsupported
+        return AdapterState(self.name, self.phase, self.reason, self.spec.identity, unsupported)
 
     def state(self) -> ModelState:
         """The report on it."""

@@ -17,7 +17,14 @@ from aegaeon_sidecar.domain.catalog import (
     S3Source,
     Source,
 )
-from aegaeon_sidecar.domain.errors import ModelError, OtherWeightsError, SidecarError, UnreadableError
+from aegaeon_sidecar.domain.errors import (
+    ConfigMissingError,
+    ModelError,
+    OtherWeightsError,
+    SidecarError,
+    UnreadableError,
+    WeightsError,
+)
 from aegaeon_sidecar.weights.models import Adapter, Model
 from aegaeon_sidecar.weights.table import ModelTable
 
@@ -59,6 +66,7 @@ class Phases:
         with self._table.monitor.changed:
             model.phase, model.reason, model.trying = ModelPhase.FAILED, reason, False
             model.transient = not isinstance(error, ModelError) or isinstance(error, UnreadableError)
+            model.unsupported = model.served is None and _unsupported(error)
         self.tell(model)
 
     def not_loaded(self, model: Model, error: Exception) -> None:
@@ -87,6 +95,11 @@ class Phases:
         for folder, name in self._hidden.items():
             text = text.replace(folder, name)
         return text
+
+
+def _unsupported(error: Exception) -> bool:
+    """Whether such a model cannot be run here, rather than its files be damaged or out of reach."""
+    return isinstance(error, ModelError) and not isinstance(error, WeightsError | ConfigMissingError)
 
 
 def _said(error: Exception) -> str:

@@ -253,6 +253,8 @@ def _tenants(observed: Observed, found: Attached) -> Json:
             )
             granted = [model for model in (claim.tenant.models or mine) if model in mine]
             entry["models"] = sorted({*entry["models"], *granted})
+            if claim.tenant.strict:
+                entry["strict"] = True
             entry["key_sha256"] = sorted({*entry["key_sha256"], *hashes})
     quotas = {model.name: quota_entry(model.quota) for model in found.served if model.quota != Quota()}
     return {

@@ -215,12 +215,18 @@ def state_to(state: ModelState) -> model_pb2.ModelState:
         identity=state.identity,
         adapters=[_adapter_state_to(adapter) for adapter in state.adapters],
         cold=state.cold,
+        unsupported=state.unsupported,
     )
 
 
 def _adapter_state_to(state: AdapterState) -> model_pb2.AdapterState:
-    phase, reason = PHASES[state.phase], encodable(state.reason)
-    return model_pb2.AdapterState(adapter=state.adapter, phase=phase, reason=reason, identity=state.identity)
+    return model_pb2.AdapterState(
+        adapter=state.adapter,
+        phase=PHASES[state.phase],
+        reason=encodable(state.reason),
+        identity=state.identity,
+        unsupported=state.unsupported,
+    )
 
 
 def _footprint_to(footprint: Footprint | None) -> model_pb2.Footprint | None:

@@ -31,6 +31,8 @@ class OperatorConfig:
     """pools that are looked at side by side"""
     relist_s: float = 300.0
     """everything is listed again so often: what a watch has missed lasts no longer"""
+    discover_s: float = 10.0
+    """kinds that the API server did not know are looked for so often"""
 
 
 def from_environment(env: Mapping[str, str]) -> OperatorConfig:

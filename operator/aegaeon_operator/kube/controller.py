@@ -14,7 +14,7 @@ from aegaeon_kube.errors import KubeError
 from aegaeon_operator.errors import SettingsError
 from aegaeon_operator.kube import certificates, prefix_secret
 from aegaeon_operator.kube.client import Cluster
-from aegaeon_operator.kube.gather import named_secrets, observe, with_children
+from aegaeon_operator.kube.gather import Lives, named_secrets, with_children
 from aegaeon_operator.kube.metrics import Metrics
 from aegaeon_operator.kube.scaling import replicas, standby
 from aegaeon_operator.kube.scheduler import SchedulerLink
@@ -22,7 +22,7 @@ from aegaeon_operator.kube.secrets import Secrets
 from aegaeon_operator.kube.statuses import Statuses
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.kube.writing import Writer
-from aegaeon_operator.reconcile.cluster.desired import Desired, desired
+from aegaeon_operator.reconcile.cluster.desired import Decisions, Desired
 from aegaeon_operator.reconcile.cluster.facts import (
     ChildKey,
     Key,
@@ -37,7 +37,7 @@ from aegaeon_operator.reconcile.cluster.failover import Failover
 from aegaeon_operator.reconcile.cluster.figures import figures
 from aegaeon_operator.reconcile.cluster.names import SCHEDULERS, admin_target, child
 from aegaeon_operator.reconcile.cluster.readiness import ready_schedulers, to_ask_about
-from aegaeon_operator.reconcile.cluster.report import reports
+from aegaeon_operator.reconcile.cluster.report import Reports
 from aegaeon_operator.reconcile.cluster.scaler import Scaler
 from aegaeon_operator.reconcile.cluster.windows import Windows
 from aegaeon_operator.spec.resources import GpuPoolSpec
@@ -55,6 +55,9 @@ class _Memory:
 
     writer: Writer
     statuses: Statuses
+    lives: Lives = field(default_factory=Lives)
+    decisions: Decisions = field(default_factory=Decisions)
+    reports: Reports = field(default_factory=Reports)
     links: dict[str, SchedulerLink] = field(default_factory=dict)
     certificates: certificates.Files = field(default_factory=dict)
     expiries: dict[str, datetime] = field(default_factory=dict)
@@ -111,13 +114,13 @@ class Controller:
             self._metrics.forget(key)
             return math.inf
         failures = await self._certify(observed, memory)
-        wanted = desired(observed)
+        wanted = memory.decisions.of(observed)
         failures |= await memory.writer.write(wanted, observed.children)
         observed = self._again(observed)
         memory.facts = await self._exchange(observed, wanted, memory)
         warnings = await self._warnings(observed, memory)
         observed = replace(observed, scheduler=memory.facts, unreachable=memory.unreachable, warnings=warnings)
-        found = reports(observed, wanted, failures)
+        found = memory.reports.of(observed, wanted, failures)
         await memory.statuses.write(found, self.look_at)
         self._metrics.seen(key, figures(observed, found, failures), memory.expiries)
         return min(self._wake(observed, memory), self._again_in(observed, memory, found), memory.writer.again_in())
@@ -132,7 +135,7 @@ class Controller:
         return _Memory(Writer(*parts), Statuses(*parts))
 
     async def _gather(self, key: Key, memory: _Memory) -> Observed:
-        observed = observe(key, self._store.of_pool(key), datetime.now(UTC), self._platform)
+        observed = memory.lives.observe(key, self._store.texts_of(key), datetime.now(UTC), self._platform)
         secrets = await self.secrets.of(key, named_secrets(observed))
         pool = observed.gpu_pool
         now, scaled = self._clock(), {}

@@ -11,7 +11,6 @@ from google.protobuf.json_format import ParseDict
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import EngineFacts, Json, ModelFacts, SchedulerFacts
-from aegaeon_operator.reconcile.cluster.names import fingerprint
 from aegaeon_proto.channels import Options, open_channel
 from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, engine_pb2, gateway_pb2, model_pb2
@@ -46,11 +45,10 @@ class SchedulerLink:
         """Tell it what it should know, and learn how it stands. Raises KubeError when it does not answer."""
         try:
             status = await self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S)
-            said = fingerprint([wanted.catalog, wanted.tenants])
-            if self._reported != (status.incarnation, said):
+            if self._reported != (status.incarnation, wanted.told):
                 self._reported = ("", "")  # of what fails half-way it may have taken any part
                 await self._tell(wanted)
-                self._reported = (status.incarnation, said)
+                self._reported = (status.incarnation, wanted.told)
                 status = await self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise KubeError(0, f"the scheduler does not answer: {error.details()}") from error

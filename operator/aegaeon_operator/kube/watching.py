@@ -33,8 +33,15 @@ async def watch(resources: Iterable[tuple[Resource, str]], namespaces: tuple[str
     registry, settings = _settings(resources, changed)
 
     def work() -> None:
-        everywhere = {"clusterwide": not namespaces, "namespaces": namespaces}
-        asyncio.run(kopf.operator(registry=registry, settings=settings, standalone=True, stop_flag=stop, **everywhere))
+        watching = kopf.operator(
+            registry=registry,
+            settings=settings,
+            standalone=True,
+            clusterwide=not namespaces,
+            namespaces=namespaces,
+            stop_flag=stop,
+        )
+        asyncio.run(watching)
 
     thread = asyncio.ensure_future(asyncio.to_thread(work))
     try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from aegaeon_operator.reconcile.cluster.attach import Attached, attach
 from aegaeon_operator.reconcile.cluster.egress import egress_entry
@@ -57,18 +58,54 @@ from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ServedModel, S
 # Made where decisions are carried out, since they are random: decided things never name them as leftovers.
 _NOT_DECIDED = ("ca", PREFIX, *sorted({certificates(role) for role in CERTIFICATES.values()}))
 # Where a pool has no disk tier, an engine keeps models of the hub in its pod, below the tier's default budget.
+_NO_TIME = datetime.min.replace(tzinfo=UTC)
+_NO_CONTENT: Json = {}
 _HUB_DISK: Json = {"disk": {"folder": f"{CACHE}/hub"}}
 
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """`leftovers` are ours and wanted no more. `catalog` and `tenants` are for the scheduler."""
+    """`leftovers` are ours and wanted no more. `catalog` and `tenants` are for the scheduler; `told` marks both."""
 
     attached: Attached
     manifests: tuple[Json, ...] = ()
     leftovers: tuple[ChildKey, ...] = ()
     catalog: tuple[Json, ...] = ()
     tenants: Json | None = None
+    told: str = ""
+
+
+@dataclass(slots=True)
+class Decisions:
+    """Of one pool: what was decided last stands for as long as nothing changes that it depends on."""
+
+    _about: Observed | None = None
+    _decided: Desired = field(default_factory=lambda: Desired(Attached()))
+
+    def of(self, observed: Observed) -> Desired:
+        """As `desired` of the same."""
+        about = _decisive(observed)
+        if about != self._about:
+            self._about, self._decided = about, desired(about)
+        return self._decided
+
+
+def _decisive(observed: Observed) -> Observed:
+    """Without what nothing is decided of: how things stand, and how far they are.
+
+    Of children it matters which there are; while a Secret cannot be read, also what they have (written.py).
+    """
+    children = observed.children if observed.unreadable else dict.fromkeys(observed.children, _NO_CONTENT)
+    return replace(
+        observed,
+        children=children,
+        now=_NO_TIME,
+        scheduler=None,
+        workloads={},
+        pods=(),
+        warnings={},
+        unreachable="",
+    )
 
 
 def desired(observed: Observed) -> Desired:
@@ -97,7 +134,8 @@ def desired(observed: Observed) -> Desired:
     wanted = {ChildKey.of(one) for one in manifests}
     kept = {ChildKey("Secret", observed.key.namespace, child(observed.key, part)) for part in _NOT_DECIDED}
     leftovers = tuple(sorted(set(observed.children) - wanted - kept))
-    return Desired(attached, manifests, leftovers, catalog, attached.tenants)
+    told = fingerprint([catalog, attached.tenants])
+    return Desired(attached, manifests, leftovers, catalog, attached.tenants, told)
 
 
 def _model(spec: GpuPoolSpec, model: ServedModel, prefix_share: str) -> Json:

@@ -63,7 +63,10 @@ class Subject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Live(Generic[Kind]):
-    """A GpuPool or ModelPool as the API server has it; `problems` say why its spec cannot be used (`value` None)."""
+    """A GpuPool or ModelPool as the API server has it; `problems` say why its spec cannot be used (`value` None).
+
+    Two that differ in their status alone are equal: nothing is decided of that.
+    """
 
     kind: str
     namespace: str
@@ -72,7 +75,7 @@ class Live(Generic[Kind]):
     generation: int
     created: str
     value: Kind | None
-    status: Json
+    status: Json = field(compare=False)
     problems: tuple[str, ...] = ()
 
     @property

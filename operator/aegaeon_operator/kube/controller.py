@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -36,9 +36,10 @@ from aegaeon_operator.reconcile.cluster.facts import (
 from aegaeon_operator.reconcile.cluster.failover import Failover
 from aegaeon_operator.reconcile.cluster.figures import figures
 from aegaeon_operator.reconcile.cluster.names import SCHEDULERS, admin_target, child
-from aegaeon_operator.reconcile.cluster.readiness import ready_schedulers, to_ask_about
+from aegaeon_operator.reconcile.cluster.readiness import lingering_schedulers, ready_schedulers, to_ask_about
 from aegaeon_operator.reconcile.cluster.report import Reports
 from aegaeon_operator.reconcile.cluster.scaler import Scaler
+from aegaeon_operator.reconcile.cluster.standing import Standing
 from aegaeon_operator.reconcile.cluster.windows import Windows
 from aegaeon_operator.spec.resources import GpuPoolSpec
 
@@ -68,6 +69,7 @@ class _Memory:
     leader: SchedulerLink | None = None
     scaler: Scaler = field(default_factory=Scaler)
     failover: Failover = field(default_factory=Failover)
+    standing: Standing = field(default_factory=Standing)
     windows: Windows = field(default_factory=Windows)
     demand: asyncio.Task[None] | None = None
     awaited: SchedulerLink | None = None
@@ -119,7 +121,9 @@ class Controller:
         observed = self._again(observed)
         memory.facts = await self._exchange(observed, wanted, memory)
         warnings = await self._warnings(observed, memory)
-        observed = replace(observed, scheduler=memory.facts, unreachable=memory.unreachable, warnings=warnings)
+        stands = memory.standing.of(memory.facts, self._clock())
+        unreachable = "" if stands else memory.unreachable
+        observed = replace(observed, scheduler=stands, unreachable=unreachable, warnings=warnings)
         found = memory.reports.of(observed, wanted, failures)
         await memory.statuses.write(found, self.look_at)
         self._metrics.seen(key, figures(observed, found, failures), memory.expiries)
@@ -197,31 +201,43 @@ class Controller:
         if pool is None or pool.value is None:
             return None
         spec = pool.value.spec
-        there = [name for name in SCHEDULERS if ready_schedulers(observed, name)]
-        asked = await asyncio.gather(*(self._ask(observed.key, name, spec, wanted, memory) for name in there))
-        said = dict(zip(there, asked, strict=True))
+        there = {name: admin_target(observed.key, name) for name in SCHEDULERS if ready_schedulers(observed, name)}
+        said = await self._ask_all(observed.key, there, spec, wanted, memory)
         first = SCHEDULERS[0]
         memory.failover.heard(said[first] is not None if first in said else None, self._clock())
-        leaders = [(one.term, name, one) for name, one in said.items() if one and not one.standby]
+        leaders = _leaders(said)
         if not leaders:
             memory.unreachable = memory.unreachable or ("none of them leads" if there else "")
+        ending = {} if leaders else lingering_schedulers(observed)
+        for name in memory.links.keys() - {*SCHEDULERS, *ending}:
+            await memory.links.pop(name).close()
+        leaders = leaders or _leaders(await self._ask_all(observed.key, ending, spec, wanted, memory))
+        if not leaders:
             return None
         _, name, facts = max(leaders, key=lambda leader: leader[0])
         memory.unreachable, memory.leader = "", memory.links[name]
         return memory.windows.of(facts, self._clock())
 
+    async def _ask_all(
+        self, key: Key, targets: Mapping[str, str], spec: GpuPoolSpec, wanted: Desired, memory: _Memory
+    ) -> dict[str, SchedulerFacts | None]:
+        """By name of a Service, or of a pod."""
+        for name in targets.keys() - memory.links.keys():
+            memory.links[name] = SchedulerLink(targets[name], memory.certificates)
+        answers = await asyncio.gather(*(self._ask(key, name, spec, wanted, memory) for name in targets))
+        return dict(zip(targets, answers, strict=True))
+
     async def _ask(
         self, key: Key, name: str, spec: GpuPoolSpec, wanted: Desired, memory: _Memory
     ) -> SchedulerFacts | None:
-        if name not in memory.links:
-            memory.links[name] = SchedulerLink(admin_target(key, name), memory.certificates)
         try:
             facts = await memory.links[name].exchange(wanted, spec.memory.slab_size)
         except KubeError as error:
-            memory.unreachable = str(error)
-            if memory.silent.get(name) != memory.unreachable:  # it is asked again every second
+            if name in SCHEDULERS:
+                memory.unreachable = str(error)
+            if memory.silent.get(name) != str(error):  # it is asked again every second
                 _log.info("%s/%s: %s: %s", key.namespace, key.name, name, error)
-            memory.silent[name] = memory.unreachable
+            memory.silent[name] = str(error)
             return None
         memory.silent.pop(name, None)
         return facts
@@ -258,7 +274,7 @@ class Controller:
             self.look_at([key])
 
     def _again_in(self, observed: Observed, memory: _Memory, found: list[Report]) -> float:
-        if memory.facts is None and memory.unreachable:
+        if memory.facts is None and (memory.unreachable or memory.standing.lasts):
             return _SOON_S
         unwatched_s = _SERVING_S if to_ask_about(observed) else _REST_S  # Events are not watched
         if memory.facts is None:
@@ -281,6 +297,10 @@ class Controller:
         links, memory.links, memory.leader = memory.links, {}, None
         for link in links.values():
             await link.close()
+
+
+def _leaders(said: Mapping[str, SchedulerFacts | None]) -> list[tuple[int, str, SchedulerFacts]]:
+    return [(one.term, name, one) for name, one in said.items() if one and not one.standby]
 
 
 def read_files(redis: RedisAt | None) -> dict[str, str]:

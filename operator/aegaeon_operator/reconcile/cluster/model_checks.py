@@ -89,6 +89,10 @@ def _nobody_to_fetch(served: Served) -> Condition | None:
 
 def _fetching(served: Served) -> Condition | None:
     cold = _cold(served)
+    if cold and served.wide.from_zero:
+        return yes(
+            _ARTIFACTS, "ScaledToZero", "files are fetched, and the requests that started an engine wait for them"
+        )
     return no(_ARTIFACTS, FETCHING, f"not in a host cache yet: {', '.join(cold)}") if cold else None
 
 

@@ -9,7 +9,13 @@ from aegaeon_operator.reconcile.cluster.conditions import Condition
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import Observed
 from aegaeon_operator.reconcile.cluster.names import child
-from aegaeon_operator.reconcile.cluster.readiness import engines, engines_ready, gateway_ready, scheduler_ready
+from aegaeon_operator.reconcile.cluster.readiness import (
+    comes_from_zero,
+    engines,
+    engines_ready,
+    gateway_ready,
+    scheduler_ready,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,7 @@ class PoolWide:
     gateway: Condition
     engines: Condition | None
     attached: bool
+    from_zero: bool
     decoding: int
     device_bytes: int | None
     demand: Demand
@@ -44,6 +51,7 @@ class PoolWide:
             gateway=gateway_ready(observed, spec.gateway.replicas if spec else 1),
             engines=engines_ready(observed, spec, found) if spec else None,
             attached=scheduler is not None and any(one.attached for one in scheduler.engines),
+            from_zero=spec is not None and comes_from_zero(observed, spec),
             decoding=_decoding(observed),
             device_bytes=spec.memory.device_bytes if spec else None,
             demand=demand(wanted.attached.served, scheduler.models if scheduler else {}),

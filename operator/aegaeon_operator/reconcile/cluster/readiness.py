@@ -7,11 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from aegaeon_operator.reconcile.cluster.conditions import Condition, no, yes
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Observed, Subject, Workload
-from aegaeon_operator.reconcile.cluster.names import COMPONENTS, child
-from aegaeon_operator.reconcile.cluster.pod_state import STARTING, SUSPENDED, Trouble, is_ready, trouble, unexplained
+from aegaeon_operator.reconcile.cluster.names import COMPONENTS, SCHEDULERS, admin_of, child
+from aegaeon_operator.reconcile.cluster.pod_state import (
+    ENDING,
+    RUNS,
+    STARTING,
+    SUSPENDED,
+    Trouble,
+    is_ready,
+    trouble,
+    unexplained,
+)
 from aegaeon_operator.reconcile.cluster.workloads import running_schedulers
 from aegaeon_operator.spec.resources import GpuPoolSpec
 
@@ -19,7 +29,8 @@ from aegaeon_operator.spec.resources import GpuPoolSpec
 SOME = "SomeReady"
 SOME_START = "SomeStarting"
 SOME_HELD = "SomeSuspended"
-_ON_THEIR_WAY = {STARTING: SOME_START, SUSPENDED: SOME_HELD}
+_ON_THEIR_WAY = {STARTING: SOME_START, ENDING: SOME_START, SUSPENDED: SOME_HELD}
+_NOT_ATTACHED = "EngineNotAttached"
 _COMPONENT = "app.kubernetes.io/component"
 
 
@@ -48,6 +59,16 @@ def engines(observed: Observed, spec: GpuPoolSpec) -> dict[str, Engines]:
     return found
 
 
+def lingering_schedulers(observed: Observed) -> dict[str, str]:
+    """Addresses of those that are about to end and may lead until then, by pod: their Services have them no more."""
+    found = {}
+    for one in (pod for name in SCHEDULERS for pod in _pods(observed, name)):
+        end, address = one["metadata"].get("deletionTimestamp"), one.get("status", {}).get("podIP")
+        if end and address and observed.now <= datetime.fromisoformat(end):
+            found[one["metadata"]["name"]] = admin_of(address)
+    return found
+
+
 def ready_schedulers(observed: Observed, component: str) -> int:
     """Ready pods of one, as kubelets say; those of a lost node stay ready for a minute."""
     return _ready(observed, "Deployment", component)
@@ -58,7 +79,7 @@ def scheduler_ready(observed: Observed, spec: GpuPoolSpec) -> Condition:
     kind = "SchedulerReady"
     found = [deployment_ready(observed, kind, name, 1) for name in running_schedulers(observed, spec)]
     short = [one for one in found if one.status != "True"]
-    if len(short) == len(found):
+    if len(short) == len(found) and observed.scheduler is None:  # one that is ending may lead still
         return found[0]
     if observed.unreachable:
         text = f"{len(found) - len(short)} of {len(found)} scheduler pods are ready, but {observed.unreachable}"
@@ -96,7 +117,18 @@ def engines_ready(observed: Observed, spec: GpuPoolSpec, found: Mapping[str, Eng
         return yes(kind, "AllReady", text) if _serves(found) else no(kind, "NoEngines", f"{text}; {_raise(found)}")
     why = next((one for role in lacking if (one := _engine_trouble(observed, role))), None)
     why = why or _trouble(observed, "StatefulSet", COMPONENTS[lacking[0]])
-    return _short(kind, f"{text}; {why.text}", why, serves=_serves(found))
+    text = f"{text}; {why.text}"
+    if not _serves(found) and why.reason in (STARTING, RUNS, _NOT_ATTACHED) and comes_from_zero(observed, spec):
+        return yes(kind, SOME_START, f"{text}; requests wait for the first engine")
+    return _short(kind, text, why, serves=_serves(found))
+
+
+def comes_from_zero(observed: Observed, spec: GpuPoolSpec) -> bool:
+    """Whether its first engines started so recently that requests wait for them."""
+    if not spec.hold_start_s:
+        return False
+    began = [one["metadata"]["creationTimestamp"] for name in COMPONENTS.values() for one in _pods(observed, name)]
+    return all((observed.now - datetime.fromisoformat(one)).total_seconds() <= spec.hold_start_s for one in began)
 
 
 def degraded(conditions: list[Condition]) -> Condition:
@@ -161,7 +193,7 @@ def _engine_trouble(observed: Observed, role: str) -> Trouble | None:
     attached = {one.name for one in observed.scheduler.engines if one.attached}
     names = sorted(one["metadata"]["name"] for one in pods if is_ready(one))
     stray = next((name for name in names if name not in attached), None)
-    return Trouble("EngineNotAttached", f"{stray} is ready, but not attached to the scheduler") if stray else None
+    return Trouble(_NOT_ATTACHED, f"{stray} is ready, but not attached to the scheduler") if stray else None
 
 
 def _not_made(observed: Observed, kind: str, component: str) -> Trouble:

@@ -203,9 +203,9 @@ class Controller:
         spec = pool.value.spec
         there = {name: admin_target(observed.key, name) for name in SCHEDULERS if ready_schedulers(observed, name)}
         said = await self._ask_all(observed.key, there, spec, wanted, memory)
-        first = SCHEDULERS[0]
-        memory.failover.heard(said[first] is not None if first in said else None, self._clock())
-        leaders = _leaders(said)
+        leaders, first = _leaders(said), SCHEDULERS[0]
+        leads = bool(leaders) and max(leaders, key=lambda leader: leader[0])[1] == first
+        memory.failover.heard(said[first] is not None if first in said else None, leads, self._clock())
         if not leaders:
             memory.unreachable = memory.unreachable or ("none of them leads" if there else "")
         ending = {} if leaders else lingering_schedulers(observed)

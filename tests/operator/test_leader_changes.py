@@ -66,6 +66,7 @@ class World:
     cluster: Kept = field(default_factory=Kept)
     store: Store = field(default_factory=Store)
     answers: dict[str, SchedulerFacts] = field(default_factory=dict)
+    ending: list[tuple[str, list[str]]] = field(default_factory=list)
     now: float = 0.0
     version: int = 10_000
 
@@ -118,6 +119,9 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> World:
             if self._target not in found.answers:
                 raise KubeError(0, "the scheduler does not answer")
             return found.answers[self._target]
+
+        async def tell_ending(self, engines: list[str]) -> None:
+            found.ending.append((self._target, engines))
 
         async def close(self) -> None:
             """Nothing is open."""
@@ -192,3 +196,12 @@ async def test_the_first_engine_after_zero_is_no_outage(world: World) -> None:
     starts["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     world.put(starts)
     assert await world.look() == {"GpuPool": "True", "ModelPool": "False"}, "no request waits for so long"
+
+
+async def test_the_leader_is_told_of_engines_that_are_deleted(world: World) -> None:
+    """Those on a node that is away come back with it, before they hear of their end."""
+    deleted = pod("pool-engine-1", "engine")
+    deleted["metadata"] |= {"labels": labels(KEY, "engine"), "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    world.put(deleted)
+    await world.look()
+    assert world.ending == [("scheduler", ["pool-engine-1"])]

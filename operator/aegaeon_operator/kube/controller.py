@@ -36,7 +36,12 @@ from aegaeon_operator.reconcile.cluster.facts import (
 from aegaeon_operator.reconcile.cluster.failover import Failover
 from aegaeon_operator.reconcile.cluster.figures import figures
 from aegaeon_operator.reconcile.cluster.names import SCHEDULERS, admin_target, child
-from aegaeon_operator.reconcile.cluster.readiness import lingering_schedulers, ready_schedulers, to_ask_about
+from aegaeon_operator.reconcile.cluster.readiness import (
+    ending_engines,
+    lingering_schedulers,
+    ready_schedulers,
+    to_ask_about,
+)
 from aegaeon_operator.reconcile.cluster.report import Reports
 from aegaeon_operator.reconcile.cluster.scaler import Scaler
 from aegaeon_operator.reconcile.cluster.standing import Standing
@@ -66,6 +71,8 @@ class _Memory:
     unreachable: str = ""
     silent: dict[str, str] = field(default_factory=dict)
     """why schedulers did not answer when they were last asked, by name"""
+    ending: list[str] = field(default_factory=list)
+    """engines whose pods are deleted"""
     leader: SchedulerLink | None = None
     scaler: Scaler = field(default_factory=Scaler)
     failover: Failover = field(default_factory=Failover)
@@ -200,7 +207,7 @@ class Controller:
             await self._disconnect(memory)  # its schedulers go with it, while ModelPools may stay
         if pool is None or pool.value is None:
             return None
-        spec = pool.value.spec
+        spec, memory.ending = pool.value.spec, ending_engines(observed)
         there = {name: admin_target(observed.key, name) for name in SCHEDULERS if ready_schedulers(observed, name)}
         said = await self._ask_all(observed.key, there, spec, wanted, memory)
         leaders, first = _leaders(said), SCHEDULERS[0]
@@ -232,6 +239,8 @@ class Controller:
     ) -> SchedulerFacts | None:
         try:
             facts = await memory.links[name].exchange(wanted, spec.memory.slab_size)
+            if memory.ending:
+                await memory.links[name].tell_ending(memory.ending)
         except KubeError as error:
             if name in SCHEDULERS:
                 memory.unreachable = str(error)

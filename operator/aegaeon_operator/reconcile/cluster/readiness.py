@@ -69,6 +69,12 @@ def lingering_schedulers(observed: Observed) -> dict[str, str]:
     return found
 
 
+def ending_engines(observed: Observed) -> list[str]:
+    """Engines whose pods are deleted. One on a node that is away does not know of it, and comes back with the node."""
+    pods = (pod for name in COMPONENTS.values() for pod in _pods(observed, name))
+    return sorted(one["metadata"]["name"] for one in pods if "deletionTimestamp" in one["metadata"])
+
+
 def ready_schedulers(observed: Observed, component: str) -> int:
     """Ready pods of one, as kubelets say; those of a lost node stay ready for a minute."""
     return _ready(observed, "Deployment", component)

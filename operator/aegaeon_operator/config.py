@@ -49,6 +49,7 @@ def from_environment(env: Mapping[str, str]) -> OperatorConfig:
         egress=_egress(env),
         picker_role=env.get("AEGAEON_PICKER_ROLE") or "ClusterRole/aegaeon-operator-picker",
         scheduler_role=env.get("AEGAEON_SCHEDULER_ROLE") or "ClusterRole/aegaeon-operator-scheduler",
+        ipv6=":" in env.get("KUBERNETES_SERVICE_HOST", ""),
         provider=_provider(env.get("AEGAEON_GATEWAY_PROVIDER") or "none"),
     )
     namespaces = _names(env.get("AEGAEON_NAMESPACES", ""))

@@ -45,6 +45,7 @@ from aegaeon_operator.reconcile.cluster.readiness import (
 from aegaeon_operator.reconcile.cluster.report import Reports
 from aegaeon_operator.reconcile.cluster.scaler import Scaler
 from aegaeon_operator.reconcile.cluster.standing import Standing
+from aegaeon_operator.reconcile.cluster.succession import superseded
 from aegaeon_operator.reconcile.cluster.windows import Windows
 from aegaeon_operator.spec.resources import GpuPoolSpec
 
@@ -154,13 +155,14 @@ class Controller:
             scaled = memory.scaler.step(pool.value.spec, replicas(observed), memory.facts, now)
         failover = memory.failover.wanted(standby(observed), now)
         redis = read_files(self._platform.redis)
+        observed = replace(observed, replicas=scaled)
         return replace(
             observed,
+            superseded=superseded(observed, memory.facts),
             secrets=secrets.content,
             unreadable=secrets.unreadable,
             scheduler=memory.facts,
             redis=redis,
-            replicas=scaled,
             failover=failover,
         )
 

@@ -69,10 +69,12 @@ def _read(body: Json, before: Live[Any] | None) -> Live[Any] | None:
     metadata = body["metadata"]
     if "deletionTimestamp" in metadata:
         return None
-    same = before and before.value and (before.uid, before.generation) == (metadata["uid"], metadata.get("generation"))
-    if before and same and before.value.metadata.labels == metadata.get("labels", {}):
-        return replace(before, status=body.get("status") or {})
-    return live(body)
+    if before is None or before.value is None:
+        return live(body)
+    version = metadata["uid"], metadata.get("generation", 1), metadata.get("labels", {})
+    if version != (before.uid, before.generation, before.value.metadata.labels):
+        return live(body)
+    return replace(before, status=body.get("status") or {})
 
 
 def with_children(observed: Observed, objects: Iterable[Json]) -> Observed:

@@ -27,7 +27,7 @@ from aegaeon_operator.kube.metrics import Metrics
 from aegaeon_operator.kube.queue import Queue
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.kube.watching import watch
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Platform
 from aegaeon_operator.reconcile.cluster.names import MANAGED
 from aegaeon_proto.pages import Pages
 
@@ -45,8 +45,8 @@ async def run(config: OperatorConfig) -> int:
     metrics.workers.set(config.workers)
     lease = LeaseSettings(config.platform.namespace, config.holder)
     async with (
-        _health(config.health_port),
-        _scraped(config.metrics_port, metrics),
+        _health(config.platform, config.health_port),
+        _scraped(config.platform, config.metrics_port, metrics),
         connect(metrics.called) as cluster,
         leading(lease, metrics.called) as lead,
     ):
@@ -158,7 +158,7 @@ async def _first(*works: Any) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _health(port: int) -> AsyncIterator[None]:
+async def _health(platform: Platform, port: int) -> AsyncIterator[None]:
     """200 while the loop runs: a standby is as healthy as the leader."""
     if not port:
         yield
@@ -172,19 +172,19 @@ async def _health(port: int) -> AsyncIterator[None]:
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "0.0.0.0", port).start()
+        await web.TCPSite(runner, platform.anywhere.strip("[]"), port).start()
         yield
     finally:
         await runner.cleanup()
 
 
 @contextlib.asynccontextmanager
-async def _scraped(port: int, metrics: Metrics) -> AsyncIterator[None]:
+async def _scraped(platform: Platform, port: int, metrics: Metrics) -> AsyncIterator[None]:
     """On a port of its own: any client may ask for health, but metrics name tenants' objects. Raises SettingsError."""
     if not port:
         yield
         return
-    pages = Pages(f"0.0.0.0:{port}", lambda: True, "", metrics.render)
+    pages = Pages(f"{platform.anywhere}:{port}", lambda: True, "", metrics.render)
     try:
         await pages.start()
     except OSError as error:

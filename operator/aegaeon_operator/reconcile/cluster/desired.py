@@ -133,7 +133,8 @@ def desired(observed: Observed) -> Desired:
     manifests = tuple(_marked(one) for one in said)
     wanted = {ChildKey.of(one) for one in manifests}
     kept = {ChildKey("Secret", observed.key.namespace, child(observed.key, part)) for part in _NOT_DECIDED}
-    leftovers = tuple(sorted(set(observed.children) - wanted - kept))
+    staying = {child(observed.key, COMPONENTS[role]) for role in observed.superseded}
+    leftovers = tuple(sorted(one for one in set(observed.children) - wanted - kept if one.name not in staying))
     told = fingerprint([catalog, attached.tenants])
     return Desired(attached, manifests, leftovers, catalog, attached.tenants, told)
 
@@ -160,11 +161,11 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
         "scheduler": {
             **scheduler_settings(key.name, spec, ()),
             **egress_entry(spec),
-            "listen": f"0.0.0.0:{SCHEDULER_PORT}",
+            "listen": f"{platform.anywhere}:{SCHEDULER_PORT}",
             "tls": TLS,
-            "admin_listen": f"0.0.0.0:{SCHEDULER_ADMIN}",
+            "admin_listen": f"{platform.anywhere}:{SCHEDULER_ADMIN}",
             "status_listen": f"127.0.0.1:{SCHEDULER_STATUS}",  # for `kubectl port-forward`
-            "metrics_listen": f"0.0.0.0:{SCHEDULER_METRICS}",
+            "metrics_listen": f"{platform.anywhere}:{SCHEDULER_METRICS}",
             "lease": {
                 "namespace": key.namespace,
                 "name": child(key, "scheduler"),
@@ -175,10 +176,10 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
         "gateway": {
             **gateway_settings(spec),
             "name": "gateway",
-            "listen": f"0.0.0.0:{GATEWAY_PORT}",
+            "listen": f"{platform.anywhere}:{GATEWAY_PORT}",
             **targets,
-            "sink": f"0.0.0.0:{SINK_PORT}",
-            "metrics_listen": f"0.0.0.0:{GATEWAY_METRICS}",
+            "sink": f"{platform.anywhere}:{SINK_PORT}",
+            "metrics_listen": f"{platform.anywhere}:{GATEWAY_METRICS}",
             "tls": TLS,
             "fetched": f"{CACHE}/tokenizers",
             "withdraw_s": WITHDRAW_S,
@@ -194,11 +195,11 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
             **egress_entry(spec),
         },
     }
-    engines = {component: _engine_config(role, component, spec, targets) for role, component in COMPONENTS.items()}
+    engines = {name: _engine_config(role, name, spec, platform, targets) for role, name in COMPONENTS.items()}
     return found | engines | dict.fromkeys(SCHEDULERS, found["scheduler"])
 
 
-def _engine_config(role: str, component: str, spec: GpuPoolSpec, targets: Json) -> Json:
+def _engine_config(role: str, component: str, spec: GpuPoolSpec, platform: Platform, targets: Json) -> Json:
     return {
         **sidecar_settings(role, spec),
         "sources": {"allowed": list(spec.allowed_sources), **egress_entry(spec)},
@@ -209,7 +210,7 @@ def _engine_config(role: str, component: str, spec: GpuPoolSpec, targets: Json) 
         "segments": SEGMENTS,
         **({} if spec.memory.disk else _HUB_DISK),
         "tls": TLS,
-        "metrics_listen": f"0.0.0.0:{ENGINE_METRICS}",
+        "metrics_listen": f"{platform.anywhere}:{ENGINE_METRICS}",
         "drain_s": ENGINE_DRAIN_S,
     }
 

@@ -163,6 +163,13 @@ class Platform:
     """and of the one for schedulers"""
     provider: Literal["none", "istio"] = "none"
     """of Gateways: what it wants beside the standard objects"""
+    ipv6: bool = False
+    """the first address of every pod, which kubelets probe, is of IPv6"""
+
+    @property
+    def anywhere(self) -> str:
+        """All addresses of a pod of the family of its first one, as its servers listen."""
+        return "[::]" if self.ipv6 else "0.0.0.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +246,8 @@ class Observed:
     """content of the files of Redis, by name"""
     replicas: Mapping[str, int] = field(default_factory=dict)
     """engines by role as the autoscaler wants them; a role without min and max is not in it"""
+    superseded: tuple[str, ...] = ()
+    """roles that the spec has no more, whose engines stay until others can serve"""
     failover: bool = False
     """the first scheduler is silent, so a second one runs whatever the spec says"""
     pods: tuple[Json, ...] = ()

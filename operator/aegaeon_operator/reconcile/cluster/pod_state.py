@@ -80,6 +80,11 @@ def is_ready(pod: Json) -> bool:
     return "deletionTimestamp" not in pod["metadata"] and _condition(pod, "Ready").get("status") == "True"
 
 
+def finds_no_node(pod: Json) -> bool:
+    """The scheduler of Kubernetes has said so."""
+    return not _is_scheduled(pod) and bool(_condition(pod, "PodScheduled").get("message"))
+
+
 def _rank(reason: str) -> int:
     return _GRAVEST.index(reason) if reason in _GRAVEST else len(_GRAVEST)
 

@@ -62,7 +62,7 @@ def engines(observed: Observed, spec: GpuPoolSpec) -> dict[str, Engines]:
 def lingering_schedulers(observed: Observed) -> dict[str, str]:
     """Addresses of those that are about to end and may lead until then, by pod: their Services have them no more."""
     found = {}
-    for one in (pod for name in SCHEDULERS for pod in _pods(observed, name)):
+    for one in (pod for name in SCHEDULERS for pod in pods_of(observed, name)):
         end, address = one["metadata"].get("deletionTimestamp"), one.get("status", {}).get("podIP")
         if end and address and observed.now <= datetime.fromisoformat(end):
             found[one["metadata"]["name"]] = admin_of(address)
@@ -71,7 +71,7 @@ def lingering_schedulers(observed: Observed) -> dict[str, str]:
 
 def ending_engines(observed: Observed) -> list[str]:
     """Engines whose pods are deleted. One on a node that is away does not know of it, and comes back with the node."""
-    pods = (pod for name in COMPONENTS.values() for pod in _pods(observed, name))
+    pods = (pod for name in COMPONENTS.values() for pod in pods_of(observed, name))
     return sorted(one["metadata"]["name"] for one in pods if "deletionTimestamp" in one["metadata"])
 
 
@@ -126,14 +126,20 @@ def engines_ready(observed: Observed, spec: GpuPoolSpec, found: Mapping[str, Eng
     text = f"{text}; {why.text}"
     if not _serves(found) and why.reason in (STARTING, RUNS, _NOT_ATTACHED) and comes_from_zero(observed, spec):
         return yes(kind, SOME_START, f"{text}; requests wait for the first engine")
-    return _short(kind, text, why, serves=_serves(found))
+    return _short(kind, text, why, serves=_serves(found) or _serves_still(observed))
+
+
+def _serves_still(observed: Observed) -> bool:
+    """By engines of roles that the spec has no more."""
+    there = observed.scheduler.engines if observed.scheduler else ()
+    return any(one.attached and one.role in observed.superseded for one in there)
 
 
 def comes_from_zero(observed: Observed, spec: GpuPoolSpec) -> bool:
     """Whether its first engines started so recently that requests wait for them."""
     if not spec.hold_start_s:
         return False
-    began = [one["metadata"]["creationTimestamp"] for name in COMPONENTS.values() for one in _pods(observed, name)]
+    began = [one["metadata"]["creationTimestamp"] for name in COMPONENTS.values() for one in pods_of(observed, name)]
     return all((observed.now - datetime.fromisoformat(one)).total_seconds() <= spec.hold_start_s for one in began)
 
 
@@ -187,12 +193,12 @@ def _short(kind: str, text: str, why: Trouble, serves: bool) -> Condition:
 
 def _trouble(observed: Observed, kind: str, component: str) -> Trouble:
     """Of the component's pods; of what should have made them where there are none to blame."""
-    return trouble(_pods(observed, component), observed.warnings) or _not_made(observed, kind, component)
+    return trouble(pods_of(observed, component), observed.warnings) or _not_made(observed, kind, component)
 
 
 def _engine_trouble(observed: Observed, role: str) -> Trouble | None:
     """Of the pods of a role, those among them that are ready and that the scheduler does not know."""
-    pods = list(_pods(observed, COMPONENTS[role]))
+    pods = list(pods_of(observed, COMPONENTS[role]))
     found = trouble(pods, observed.warnings)
     if found or observed.scheduler is None:
         return found
@@ -213,7 +219,8 @@ def _not_made(observed: Observed, kind: str, component: str) -> Trouble:
     return Trouble(STARTING, f"{kind} {key.name} has not made all pods yet")
 
 
-def _pods(observed: Observed, component: str) -> Iterator[Json]:
+def pods_of(observed: Observed, component: str) -> Iterator[Json]:
+    """Those of a component."""
     return (one for one in observed.pods if one["metadata"].get("labels", {}).get(_COMPONENT) == component)
 
 

@@ -354,7 +354,7 @@ def test_proxies_that_a_pool_trusts_reach_its_gateways(tmp_path: Path) -> None:
 
 
 def listeners(made: Iterable[Json]) -> Iterator[str]:
-    """What the pools' processes are told to listen on, but for the loopback interface, in their files and arguments."""
+    """Where the pools' processes listen, but for the loopback interface, in their files and arguments."""
     for one in made:
         if one["kind"] == "Secret" and one["metadata"]["name"] == "pool-config":
             for text in one["data"].values():
@@ -372,8 +372,8 @@ def listeners(made: Iterable[Json]) -> Iterator[str]:
 def test_servers_listen_in_the_family_of_the_cluster(host: str, anywhere: str, pod: str) -> None:
     platform = from_environment({"KUBERNETES_SERVICE_HOST": host}).platform
     pool = gpu_pool(gateway={"endpointPicker": {"replicas": 1}})
-    told = {one.rpartition(":")[0] for one in listeners(desired(observed(pool, platform=platform)).manifests)}
-    assert told - {"127.0.0.1"} == {anywhere, pod}
+    found = {one.rpartition(":")[0] for one in listeners(desired(observed(pool, platform=platform)).manifests)}
+    assert found - {"127.0.0.1"} == {anywhere, pod}
 
 
 @pytest.mark.parametrize(
@@ -391,3 +391,26 @@ def test_the_hand_over_has_the_engines_cpu_and_memory_for_a_quota(given: Json, e
     (engine,) = (one for one in wanted.manifests if one["kind"] == "StatefulSet")
     (hand_over,) = engine["spec"]["template"]["spec"]["initContainers"]
     assert hand_over.get("resources") == expected
+
+
+def test_on_a_platform_that_gives_users_no_pod_names_one() -> None:
+    """OpenShift's restricted-v2 refuses every other user and group than the namespace's own, and root."""
+    platform = from_environment({"AEGAEON_SECURITY_CONTEXT": "platform"}).platform
+    pool = gpu_pool(gateway={"endpointPicker": {"replicas": 1}})
+    made = desired(observed(pool, platform=platform)).manifests
+    pods = [one["spec"]["template"]["spec"] for one in made if one["kind"] in ("Deployment", "StatefulSet")]
+    assert len(pods) == 5
+    assert not any(word in json.dumps(pods) for word in ("runAsUser", "runAsGroup", "fsGroup", "initContainers"))
+    with pytest.raises(SettingsError, match="must be fixed or platform"):
+        from_environment({"AEGAEON_SECURITY_CONTEXT": "root"})
+
+
+def test_engines_and_gateways_run_as_the_accounts_that_a_cloud_knows() -> None:
+    accounts = {"engines": "reader", "gateway": "talker"}
+    found = made(serviceAccounts=accounts)
+    for name, account in (("pool-engine", "reader"), ("pool-gateway", "talker"), ("pool-scheduler", "pool-scheduler")):
+        spec = pod(found, name)["spec"]
+        assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == (
+            account,
+            account not in accounts.values(),
+        )

@@ -112,7 +112,7 @@ async def test_a_silent_scheduler_with_a_ready_pod_gets_a_standby_until_it_answe
     assert await look(1 + SILENT_S) == (1, "True"), "the second one leads"
     answers["scheduler"] = stands_by
     assert await look(60) == (1, "True")
-    assert await look(60 + 2 * BACK_S) == (1, "True"), "whoever leads stays"
+    assert await look(60 + 2 * BACK_S) == (1, "True"), "the leader stays"
     answers |= {"scheduler": replace(leads, term=8), "standby": stands_by}
     assert await look(100 + 2 * BACK_S) == (1, "True")
     assert await look(100 + 3 * BACK_S) == (0, "True")

@@ -61,7 +61,7 @@ def test_what_was_so_stands_for_seconds_while_leaders_change(
 
 @dataclass
 class World:
-    """A pool that serves, and a clock. `answers` by target: what a scheduler says there; none: nobody is there."""
+    """A pool that serves, and a clock. `answers` by target: what a scheduler says there; none: no process is there."""
 
     cluster: Kept = field(default_factory=Kept)
     store: Store = field(default_factory=Store)
@@ -198,8 +198,8 @@ async def test_the_first_engine_after_zero_is_no_outage(world: World) -> None:
     assert await world.look() == {"GpuPool": "True", "ModelPool": "False"}, "no request waits for so long"
 
 
-async def test_the_leader_is_told_of_engines_that_are_deleted(world: World) -> None:
-    """Those on a node that is away come back with it, before they hear of their end."""
+async def test_the_leader_learns_of_engines_that_are_deleted(world: World) -> None:
+    """Those on a disconnected node come back with it, before they know of their end."""
     deleted = pod("pool-engine-1", "engine")
     deleted["metadata"] |= {"labels": labels(KEY, "engine"), "deletionTimestamp": "2026-01-01T00:00:00Z"}
     world.put(deleted)

@@ -47,7 +47,14 @@ def attached(*roles: str) -> SchedulerFacts:
         (united_after_split(TIGHT), attached("prefill", "decode"), ()),
         (observed(UNITED, RED), attached("unified"), ()),
     ],
-    ids=("not started", "nobody knows", "not attached yet", "attached", "no room for both", "nothing was changed"),
+    ids=(
+        "not started",
+        "the scheduler does not answer",
+        "not attached yet",
+        "attached",
+        "no room for both",
+        "nothing was changed",
+    ),
 )
 def test_old_engines_stay_until_every_new_role_has_one(
     seen: Observed, facts: SchedulerFacts | None, staying: tuple[str, ...]

@@ -186,7 +186,7 @@ async def test_the_process_that_started_first_takes_over_from_one_that_drains(se
 
 
 async def test_an_engine_that_is_about_to_end_drains_now_and_when_it_comes_back(serve: Any, brain: Any) -> None:
-    """Its pod is deleted while its node is away: it attaches again before it hears of that."""
+    """Its pod is deleted while its node is disconnected: it attaches again before it knows of that."""
     async with serve(brain) as stack:
         admin = await stack.admin()
         sidecar = await stack.sidecar(incarnation="one")

@@ -49,10 +49,10 @@ class SchedulerLink:
         """Tell it what it should know, and learn how it stands. Raises KubeError when it does not answer."""
         try:
             status = await self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S)
-            if self._reported != (status.incarnation, wanted.told):
+            if self._reported != (status.incarnation, wanted.mark):
                 self._reported = ("", "")  # of what fails half-way it may have taken any part
                 await self._tell(wanted)
-                self._reported = (status.incarnation, wanted.told)
+                self._reported = (status.incarnation, wanted.mark)
                 status = await self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise KubeError(0, f"the scheduler does not answer: {error.details()}") from error

@@ -94,8 +94,8 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetEnding(self, request, context):
-        """Engines that who runs them is about to end, and that may not know of it yet: the node of a deleted pod is away. They get
-        no new sequences when they attach.
+        """Engines that who runs them is about to end, and that may not know of it yet: the node of a deleted pod is disconnected.
+        They get no new sequences when they attach.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -41,8 +41,8 @@ class AdminStub:
     AwaitDemand: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AwaitDemandRequest, _admin_pb2.AwaitDemandReply]
     """Answers as soon as a request is open: a controller that starts engines on demand waits here while there is none."""
     SetEnding: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetEndingRequest, _admin_pb2.SetEndingReply]
-    """Engines that who runs them is about to end, and that may not know of it yet: the node of a deleted pod is away. They get
-    no new sequences when they attach.
+    """Engines that who runs them is about to end, and that may not know of it yet: the node of a deleted pod is disconnected.
+    They get no new sequences when they attach.
     """
 
 @_typing.type_check_only
@@ -58,8 +58,8 @@ class AdminAsyncStub(AdminStub):
     AwaitDemand: _aio.UnaryUnaryMultiCallable[_admin_pb2.AwaitDemandRequest, _admin_pb2.AwaitDemandReply]  # type: ignore[assignment]
     """Answers as soon as a request is open: a controller that starts engines on demand waits here while there is none."""
     SetEnding: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetEndingRequest, _admin_pb2.SetEndingReply]  # type: ignore[assignment]
-    """Engines that who runs them is about to end, and that may not know of it yet: the node of a deleted pod is away. They get
-    no new sequences when they attach.
+    """Engines that who runs them is about to end, and that may not know of it yet: the node of a deleted pod is disconnected.
+    They get no new sequences when they attach.
     """
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
@@ -102,8 +102,8 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.SetEndingRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.SetEndingReply, _abc.Awaitable[_admin_pb2.SetEndingReply]]:
-        """Engines that who runs them is about to end, and that may not know of it yet: the node of a deleted pod is away. They get
-        no new sequences when they attach.
+        """Engines that who runs them is about to end, and that may not know of it yet: the node of a deleted pod is disconnected.
+        They get no new sequences when they attach.
         """
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -65,14 +65,14 @@ _HUB_DISK: Json = {"disk": {"folder": f"{CACHE}/hub"}}
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """`leftovers` are ours and wanted no more. `catalog` and `tenants` are for the scheduler; `told` marks both."""
+    """`leftovers` are ours and wanted no more. `catalog` and `tenants` are for the scheduler; `mark` is of both."""
 
     attached: Attached
     manifests: tuple[Json, ...] = ()
     leftovers: tuple[ChildKey, ...] = ()
     catalog: tuple[Json, ...] = ()
     tenants: Json | None = None
-    told: str = ""
+    mark: str = ""
 
 
 @dataclass(slots=True)
@@ -135,8 +135,8 @@ def desired(observed: Observed) -> Desired:
     kept = {ChildKey("Secret", observed.key.namespace, child(observed.key, part)) for part in _NOT_DECIDED}
     staying = {child(observed.key, COMPONENTS[role]) for role in observed.superseded}
     leftovers = tuple(sorted(one for one in set(observed.children) - wanted - kept if one.name not in staying))
-    told = fingerprint([catalog, attached.tenants])
-    return Desired(attached, manifests, leftovers, catalog, attached.tenants, told)
+    mark = fingerprint([catalog, attached.tenants])
+    return Desired(attached, manifests, leftovers, catalog, attached.tenants, mark)
 
 
 def _model(spec: GpuPoolSpec, model: ServedModel, prefix_share: str) -> Json:

@@ -163,6 +163,8 @@ class Platform:
     """and of the one for schedulers"""
     provider: Literal["none", "istio"] = "none"
     """of Gateways: what it wants beside the standard objects"""
+    fixed_user: bool = True
+    """pods run as our user; else as the platform says, as OpenShift gives each namespace users of its own"""
     ipv6: bool = False
     """the first address of every pod, which kubelets probe, is of IPv6"""
 

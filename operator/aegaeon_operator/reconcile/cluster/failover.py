@@ -4,7 +4,7 @@ Kubernetes gives a node up only after 50 s, and keeps its pods `Ready` until the
 scheduler does not answer. It need not know why: a second one takes over if the Lease of the first is not renewed, and
 else waits. A scheduler whose pod is not `Ready` any more is the kubelet's to restart.
 
-Whoever leads stays, since every change of leader is a stall of seconds for what is served: a first scheduler that comes
+The leader stays, since every change of leader is a stall of seconds for what is served: a first scheduler that comes
 back stands by, and the second goes once the first leads again.
 """
 

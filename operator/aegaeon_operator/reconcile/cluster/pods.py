@@ -48,6 +48,7 @@ from aegaeon_operator.reconcile.cluster.template import (
     secret_volume,
     spread,
     template,
+    user,
 )
 from aegaeon_operator.spec.kubernetes import PickerLimits
 from aegaeon_operator.spec.resources import GpuPoolSpec
@@ -82,6 +83,7 @@ def scheduler_pod(key: Key, component: str, spec: GpuPoolSpec, platform: Platfor
     other = {"scheduler": "standby", "standby": "scheduler"}[component]
     apart = {"weight": 100, "podAffinityTerm": _beside(key, other)}
     found["spec"]["affinity"] = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [apart]}}
+    found["spec"]["securityContext"] |= user(platform)
     return lay_over(found, spec.control_pod_template, selector(key, component))
 
 
@@ -105,6 +107,8 @@ def gateway_pod(key: Key, spec: GpuPoolSpec, platform: Platform, config: Json) -
     ]
     found = template(key, "gateway", spec, made, volumes, config, GATEWAY_DRAIN_S + WITHDRAW_S + 10)
     found["spec"]["topologySpreadConstraints"] = [spread(key, "gateway")]
+    found["spec"] |= _account(spec.service_accounts.gateway)
+    found["spec"]["securityContext"] |= user(platform)
     return lay_over(found, spec.control_pod_template, selector(key, "gateway"))
 
 
@@ -126,6 +130,7 @@ def picker_pod(key: Key, spec: GpuPoolSpec, limits: PickerLimits, platform: Plat
     found = template(key, "picker", spec, made, scratch(tmp="/tmp"), {}, grace_s)
     found["spec"] |= {"serviceAccountName": child(key, "picker"), "automountServiceAccountToken": True}
     found["spec"]["topologySpreadConstraints"] = [spread(key, "picker")]
+    found["spec"]["securityContext"] |= user(platform)
     return lay_over(found, spec.control_pod_template, selector(key, "picker"))
 
 
@@ -153,10 +158,16 @@ def engine_pod(key: Key, role: str, spec: GpuPoolSpec, platform: Platform, confi
     ]
     found = template(key, component, spec, made, volumes, config, ENGINE_DRAIN_S + 20)
     found["spec"]["topologySpreadConstraints"] = [spread(key, component)]
-    if owned := [volume for volume in shared if "hostPath" in volume.source]:
+    if platform.fixed_user and (owned := [volume for volume in shared if "hostPath" in volume.source]):
         found["spec"]["initContainers"] = [_hand_over(image, owned, spec)]
-    found["spec"] |= _together(key, role)
+    found["spec"] |= {**_together(key, role), **_account(spec.service_accounts.engines)}
+    found["spec"]["securityContext"] |= user(platform)
     return lay_over(found, spec.pod_template, selector(key, component))
+
+
+def _account(name: str | None) -> Json:
+    """Of the namespace, for a cloud's identity; its token of the API server stays out of the pod."""
+    return {"serviceAccountName": name} if name else {}
 
 
 def _image(spec: GpuPoolSpec, platform: Platform, which: Literal["control", "engine"]) -> Image:

@@ -70,7 +70,7 @@ def lingering_schedulers(observed: Observed) -> dict[str, str]:
 
 
 def ending_engines(observed: Observed) -> list[str]:
-    """Engines whose pods are deleted. One on a node that is away does not know of it, and comes back with the node."""
+    """Engines whose pods are deleted. One on a disconnected node does not know of it, and comes back with the node."""
     pods = (pod for name in COMPONENTS.values() for pod in pods_of(observed, name))
     return sorted(one["metadata"]["name"] for one in pods if "deletionTimestamp" in one["metadata"])
 

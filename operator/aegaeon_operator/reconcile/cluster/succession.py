@@ -11,7 +11,7 @@ from aegaeon_operator.reconcile.cluster.readiness import pods_of
 def superseded(observed: Observed, facts: SchedulerFacts | None) -> tuple[str, ...]:
     """Roles whose engines stay although the spec has them no more: its own roles do not all have an engine yet.
 
-    Where the new ones find no node beside the old ones, those give way at once.
+    Where the new ones find no node beside the old ones, those end at once.
     """
     spec = observed.spec
     if spec is None:

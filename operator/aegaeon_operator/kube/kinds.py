@@ -1,6 +1,6 @@
 """Kinds that are defined while the operator runs: it looks for those that it misses, and watches them from then on.
 
-kopf could look for them itself, with the right to read every definition of the cluster; discovery is open to every client.
+kopf could look for them itself, with the right to read every definition of the cluster; discovery needs no right.
 """
 
 from __future__ import annotations

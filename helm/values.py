@@ -211,6 +211,11 @@ class Chart(Values):
         default=DeletionProtection(), description=str(DeletionProtection.__doc__)
     )
     admission: Admission = Field(default=Admission(), description=str(Admission.__doc__))
+    security_context: Literal["fixed", "platform"] = Field(
+        default="fixed",
+        description="`fixed`: all pods, the operator's and pools', run as user 65532. `platform`: as their namespace "
+        "says, which gives each a user of its own (OpenShift); that user must be able to write hostPath folders.",
+    )
     redis: Redis = Field(default=Redis(), description=str(Redis.__doc__))
     gateway: Gateway = Field(default=Gateway(), description=str(Gateway.__doc__))
     metrics: Metrics = Field(default=Metrics(), description=str(Metrics.__doc__))

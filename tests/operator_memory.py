@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -23,7 +24,7 @@ from aegaeon_operator.kube.client import CHILDREN, EVENTS, GPU_POOLS, MODEL_POOL
 Json = dict[str, Any]
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
-KINDS = (*CHILDREN, GPU_POOLS, MODEL_POOLS, EVENTS, PODS, LEASES)
+KINDS = (*CHILDREN, GPU_POOLS, MODEL_POOLS, EVENTS, PODS, LEASES, NAMESPACES)
 _VERBS = ["get", "list", "watch", "create", "patch", "update", "delete"]
 _SELF_MADE = ("uid", "creationTimestamp", "generation", "resourceVersion")
 
@@ -94,11 +95,14 @@ class Memory:
     # ---- what is answered ------------------------------------------------------------------------------------------
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Of one request."""
+        """Of one request. Its body is read whatever comes of it: else the connection answers nothing for 10 s."""
+        body = await request.json() if request.can_read_body else {}
         parts = request.path.strip("/").split("/")
         if found := self._discovery(parts):
             return web.json_response(found)
         group, parts = ("", parts[2:]) if parts[0] == "api" else (parts[1], parts[3:])
+        if not parts:
+            return refusal(404, "the server could not find the requested resource")
         namespace = None
         if parts[0] == "namespaces" and len(parts) > 2:
             namespace, parts = parts[1], parts[2:]
@@ -112,7 +116,6 @@ class Memory:
             return refusal(status, f"{call.verb} of {resource.plural} {name} fails")
         if call.verb == "watch":
             return await self._watch(request, call.at)
-        body = await request.json() if request.can_read_body else {}
         return self._answered(call, resource, body, request)
 
     def _answered(self, call: Call, resource: Resource, body: Json, request: web.Request) -> web.Response:
@@ -228,7 +231,13 @@ class Memory:
             return None
         of_group = [one for one in self.kinds.values() if (one.group, one.version) == (group, version)]
         found = [
-            {"name": one.plural, "singularName": "", "kind": one.kind, "namespaced": True, "verbs": _VERBS}
+            {
+                "name": one.plural,
+                "singularName": "",
+                "kind": one.kind,
+                "namespaced": one is not NAMESPACES,
+                "verbs": _VERBS,
+            }
             for one in of_group
         ]
         return {"kind": "APIResourceList", "groupVersion": f"{group}/{version}".strip("/"), "resources": found}
@@ -246,6 +255,22 @@ async def served(memory: Memory) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+def kubeconfig(folder: Path, url: str) -> Path:
+    """A file for KUBECONFIG that leads to that server."""
+    context = {"cluster": "one", "user": "one", "namespace": "infra"}
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "one", "cluster": {"server": url}}],
+        "users": [{"name": "one", "user": {"token": "of-now"}}],
+        "contexts": [{"name": "one", "context": context}],
+        "current-context": "one",
+    }
+    file = folder / "kubeconfig"
+    file.write_text(json.dumps(content), "utf-8")
+    return file
 
 
 def _verb(request: web.Request, name: str, part: str) -> str:

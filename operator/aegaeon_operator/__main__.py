@@ -26,6 +26,7 @@ environment:
   AEGAEON_PICKER_ROLE        what endpoint pickers may, for example ClusterRole/NAME (the chart makes it)
   AEGAEON_SCHEDULER_ROLE     and what schedulers may
   AEGAEON_GATEWAY_PROVIDER   none, or istio: a DestinationRule is made for each endpoint picker
+  AEGAEON_SECURITY_CONTEXT   fixed: pools' pods run as user 65532; platform: as their namespace says (fixed)
   AEGAEON_METRICS_NAMESPACES whose pods may reach the ports of metrics, separated by commas; *: all (monitoring)
   AEGAEON_POOL_EGRESS        true: policies say where pools' pods may go, too (false)
   AEGAEON_API_SERVER_PORTS, AEGAEON_DNS_PORTS

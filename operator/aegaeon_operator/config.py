@@ -31,6 +31,8 @@ class OperatorConfig:
     """pools that are looked at side by side"""
     relist_s: float = 300.0
     """everything is listed again so often: what a watch has missed lasts no longer"""
+    discover_s: float = 10.0
+    """kinds that the API server did not know are looked for so often"""
 
 
 def from_environment(env: Mapping[str, str]) -> OperatorConfig:
@@ -47,6 +49,8 @@ def from_environment(env: Mapping[str, str]) -> OperatorConfig:
         egress=_egress(env),
         picker_role=env.get("AEGAEON_PICKER_ROLE") or "ClusterRole/aegaeon-operator-picker",
         scheduler_role=env.get("AEGAEON_SCHEDULER_ROLE") or "ClusterRole/aegaeon-operator-scheduler",
+        fixed_user=_fixed_user(env.get("AEGAEON_SECURITY_CONTEXT") or "fixed"),
+        ipv6=":" in env.get("KUBERNETES_SERVICE_HOST", ""),
         provider=_provider(env.get("AEGAEON_GATEWAY_PROVIDER") or "none"),
     )
     namespaces = _names(env.get("AEGAEON_NAMESPACES", ""))
@@ -95,6 +99,12 @@ def _provider(text: str) -> Literal["none", "istio"]:
     if text != "none":
         raise SettingsError(f"AEGAEON_GATEWAY_PROVIDER is {text!r}; it must be none or istio")
     return "none"
+
+
+def _fixed_user(text: str) -> bool:
+    if text not in ("fixed", "platform"):
+        raise SettingsError(f"AEGAEON_SECURITY_CONTEXT is {text!r}; it must be fixed or platform")
+    return text == "fixed"
 
 
 def _version() -> str:

@@ -104,7 +104,7 @@ async def _run(
     served = await serve(Picker(fleet, metrics, conformance), metrics, *ports, server_context(tls), limits)
     log.info("picking on port %d, health on port %d", served.main.port, served.probes.port)
     if metrics_port:
-        start_http_server(metrics_port, registry=metrics.registry)
+        start_http_server(metrics_port, addr=ports[1].ip, registry=metrics.registry)
     stop = _stop_signal()
     defect = asyncio.gather(served.main.failed(), served.probes.failed())
     defect.add_done_callback(lambda _: stop.set())

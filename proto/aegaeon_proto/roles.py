@@ -34,6 +34,7 @@ CALLERS: Mapping[str, frozenset[Role]] = {
     "/aegaeon.v1.Admin/SetTenants": _OPERATOR,
     "/aegaeon.v1.Admin/Status": _OPERATOR,
     "/aegaeon.v1.Admin/AwaitDemand": _OPERATOR,
+    "/aegaeon.v1.Admin/SetEnding": _OPERATOR,
     "/aegaeon.v1.Frontend/Status": _OPERATOR,
     "/aegaeon.v1.Frontend/Serve": _GATEWAY,
     "/aegaeon.v1.Engine/Attach": _ENGINE,

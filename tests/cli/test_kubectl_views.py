@@ -98,6 +98,15 @@ def test_certificates_that_expire_refusals_and_old_looks_are_wrong() -> None:
     assert not list(metric_findings(scraped, NOW, "other"))
 
 
+def test_kinds_that_the_cluster_does_not_define_are_a_note() -> None:
+    of_kind = {"httproutes": 0.0, "inferencepools": 0.0, "services": 1.0}
+    scraped = Scraped(tuple(Sample("aegaeon_operator_watched", {"resource": one}, on) for one, on in of_kind.items()))
+
+    (finding,) = metric_findings(scraped, NOW, None)
+
+    assert (finding.verdict, finding.found) == (Verdict.NOTE, "not defined here: httproutes, inferencepools")
+
+
 def test_certificates_that_last_are_well() -> None:
     later = (NOW + timedelta(days=80)).timestamp()
     scraped = Scraped((series("certificate_expiry_timestamp_seconds", later, role="gateway"),))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 from operator_objects import PLATFORM, Json, by_key, entry, gpu_pool, model_pool, observed
 
 from aegaeon_gateway.config import load_config as read_gateway_config
+from aegaeon_operator.config import from_environment
 from aegaeon_operator.errors import SettingsError
 from aegaeon_operator.kube.controller import read_files
 from aegaeon_operator.reconcile.cluster.desired import desired
@@ -347,3 +351,66 @@ def test_proxies_that_a_pool_trusts_reach_its_gateways(tmp_path: Path) -> None:
     file = tmp_path / "gateway.json"
     file.write_text(entry(found[ChildKey("Secret", "infra", "pool-config")], "gateway.json"), "utf-8")
     assert read_gateway_config(file).http.trusted_proxies == ("10.128.0.0/14", "fd00::/8")
+
+
+def listeners(made: Iterable[Json]) -> Iterator[str]:
+    """Where the pools' processes listen, but for the loopback interface, in their files and arguments."""
+    for one in made:
+        if one["kind"] == "Secret" and one["metadata"]["name"] == "pool-config":
+            for text in one["data"].values():
+                config = json.loads(base64.b64decode(text))
+                yield from (str(value) for name, value in config.items() if name == "sink" or name.endswith("listen"))
+        if one["kind"] in ("Deployment", "StatefulSet"):
+            for container in one["spec"]["template"]["spec"]["containers"]:
+                pairs = pairwise(container["command"])
+                yield from (value for name, value in pairs if name == "--sink" or name.endswith("listen"))
+
+
+@pytest.mark.parametrize(
+    ("host", "anywhere", "pod"), [("10.96.0.1", "0.0.0.0", "$(POD_IP)"), ("fd00::1", "[::]", "[$(POD_IP)]")]
+)
+def test_servers_listen_in_the_family_of_the_cluster(host: str, anywhere: str, pod: str) -> None:
+    platform = from_environment({"KUBERNETES_SERVICE_HOST": host}).platform
+    pool = gpu_pool(gateway={"endpointPicker": {"replicas": 1}})
+    found = {one.rpartition(":")[0] for one in listeners(desired(observed(pool, platform=platform)).manifests)}
+    assert found - {"127.0.0.1"} == {anywhere, pod}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, None),
+        (
+            {"limits": {"cpu": "2", "memory": "1Gi", "example.com/nic": "1"}, "requests": {"cpu": "1"}},
+            {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "1"}},
+        ),
+    ],
+)
+def test_the_hand_over_has_the_engines_cpu_and_memory_for_a_quota(given: Json, expected: Json | None) -> None:
+    wanted = desired(observed(gpu_pool(podTemplate={"resources": given})))
+    (engine,) = (one for one in wanted.manifests if one["kind"] == "StatefulSet")
+    (hand_over,) = engine["spec"]["template"]["spec"]["initContainers"]
+    assert hand_over.get("resources") == expected
+
+
+def test_on_a_platform_that_gives_users_no_pod_names_one() -> None:
+    """OpenShift's restricted-v2 refuses every other user and group than the namespace's own, and root."""
+    platform = from_environment({"AEGAEON_SECURITY_CONTEXT": "platform"}).platform
+    pool = gpu_pool(gateway={"endpointPicker": {"replicas": 1}})
+    made = desired(observed(pool, platform=platform)).manifests
+    pods = [one["spec"]["template"]["spec"] for one in made if one["kind"] in ("Deployment", "StatefulSet")]
+    assert len(pods) == 5
+    assert not any(word in json.dumps(pods) for word in ("runAsUser", "runAsGroup", "fsGroup", "initContainers"))
+    with pytest.raises(SettingsError, match="must be fixed or platform"):
+        from_environment({"AEGAEON_SECURITY_CONTEXT": "root"})
+
+
+def test_engines_and_gateways_run_as_the_accounts_that_a_cloud_knows() -> None:
+    accounts = {"engines": "reader", "gateway": "talker"}
+    found = made(serviceAccounts=accounts)
+    for name, account in (("pool-engine", "reader"), ("pool-gateway", "talker"), ("pool-scheduler", "pool-scheduler")):
+        spec = pod(found, name)["spec"]
+        assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == (
+            account,
+            account not in accounts.values(),
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from operator_objects import KEY, PLATFORM, gpu_pool
@@ -16,7 +17,8 @@ from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import SchedulerFacts
 from aegaeon_operator.reconcile.cluster.failover import BACK_S, SILENT_S, Failover
 
-Looks = list[tuple[float, bool | None]]
+LEADS = "leads"
+Looks = list[tuple[float, bool | str | None]]
 
 
 @pytest.mark.parametrize(
@@ -29,9 +31,10 @@ Looks = list[tuple[float, bool | None]]
         (False, [(0, False), (5, None), (100, None)], False),
         (True, [(0, False), (100, False)], True),
         (True, [(0, None), (100, None)], True),
-        (True, [(0, True), (BACK_S - 1, True)], True),
-        (True, [(0, True), (BACK_S, True)], False),
-        (True, [(0, True), (20, False), (21, True), (BACK_S + 20, True)], True),
+        (True, [(0, LEADS), (BACK_S - 1, LEADS)], True),
+        (True, [(0, LEADS), (BACK_S, LEADS)], False),
+        (True, [(0, LEADS), (20, False), (21, LEADS), (BACK_S + 20, LEADS)], True),
+        (True, [(0, True), (10 * BACK_S, True)], True),
         (True, [], True),
     ],
     ids=(
@@ -45,15 +48,16 @@ Looks = list[tuple[float, bool | None]]
         "back for a moment",
         "back",
         "silent again in between",
+        "it stands by: the second one leads",
         "an operator that has just begun to lead changes nothing",
     ),
 )
-def test_failover_takes_a_period_of_silence_and_failback_a_period_of_answers(
+def test_failover_takes_a_period_of_silence_and_its_end_a_period_of_the_first_ones_lead(
     there: bool, looks: Looks, wanted: bool
 ) -> None:
     failover, now = Failover(), 0.0
     for now, answers in looks:
-        failover.heard(answers, now)
+        failover.heard(True if isinstance(answers, str) else answers, answers == LEADS, now)
     assert failover.wanted(there, now) is wanted
 
 
@@ -104,12 +108,13 @@ async def test_a_silent_scheduler_with_a_ready_pod_gets_a_standby_until_it_answe
 
     assert await look(0) == (0, "True")
     answers["scheduler"] = silent
-    assert await look(1) == (0, "False")
+    assert await look(1) == (0, "True"), "what was so a moment ago stands"
     assert await look(1 + SILENT_S) == (1, "True"), "the second one leads"
     answers["scheduler"] = stands_by
     assert await look(60) == (1, "True")
-    assert await look(60 + BACK_S) == (0, "False"), "until the first one has taken over"
-    answers["scheduler"] = leads
-    assert await look(61 + BACK_S) == (0, "True")
+    assert await look(60 + 2 * BACK_S) == (1, "True"), "the leader stays"
+    answers |= {"scheduler": replace(leads, term=8), "standby": stands_by}
+    assert await look(100 + 2 * BACK_S) == (1, "True")
+    assert await look(100 + 3 * BACK_S) == (0, "True")
     assert caplog.text.count("Deadline Exceeded") == 1, "not at every look"
     await controller.close()

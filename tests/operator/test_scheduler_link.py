@@ -67,6 +67,7 @@ async def test_the_operator_is_authenticated_by_its_own_certificate_alone(tmp_pa
     async with scheduler(tmp_path, secrets["pool-scheduler-tls"]) as (listen, admin):
         link = SchedulerLink(admin, made.own)
         facts = await link.exchange(wanted, 1 << 20)
+        await link.tell_ending(["pool-engine-0"])
         await link.close()
         assert (set(facts.models), facts.refused) == ({"llama"}, {})
         for name in ("pool-gateway-tls", "pool-engine-tls", "pool-scheduler-tls"):

@@ -151,6 +151,8 @@ SETTINGS: dict[str, tuple[Any, set[str], Json]] = {
     "gateway.trustedProxies": (["10.0.0.0/8"], {"gateway"}, {}),
     "gateway.corsOrigins": (["https://chat.example.com"], {"gateway"}, {}),
     "gateway.accessLog": (True, {"gateway"}, {}),
+    "serviceAccounts.engines": ("cloud", {"manifests"}, {}),
+    "serviceAccounts.gateway": ("cloud", {"manifests"}, {}),
     "tracing.endpoint": ("http://collector:4317", {"gateway", "scheduler"}, {}),
     "batches.claim": ("night", {"gateway", "manifests"}, {}),
     "batches.s3.bucket": ("other", {"gateway"}, BUCKET),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Mapping
@@ -64,6 +65,24 @@ class Server:
 def as_live(manifest: Json) -> Json:
     """As the API server has it."""
     return {**manifest, "metadata": {**manifest["metadata"], "uid": "one", "resourceVersion": "1"}}
+
+
+async def test_statuses_are_written_side_by_side_and_never_too_many() -> None:
+    server, open_now, most = Server(), 0, 0
+    seen = observed(gpu_pool(), *(model_pool(f"red-{at}", f"model-{at}") for at in range(60)))
+
+    async def slowly(request: web.Request) -> web.StreamResponse:
+        nonlocal open_now, most
+        open_now += 1
+        most = max(most, open_now)
+        await asyncio.sleep(0.01)
+        open_now -= 1
+        return await server.answer(request)
+
+    async with api_server(slowly) as api:
+        await Statuses(Cluster(api), Store(), lambda: 0.0).write(reports(seen, desired(seen), {}), lambda keys: None)
+    assert len([path for _, path in server.heard if path.endswith("/status")]) == 61
+    assert 8 <= most <= 16
 
 
 async def test_refused_writes_are_retried_with_backoff_and_the_others_continue() -> None:

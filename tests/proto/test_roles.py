@@ -57,6 +57,9 @@ class Everything(
     async def AwaitDemand(self, request: Any, context: Any) -> admin_pb2.AwaitDemandReply:
         return admin_pb2.AwaitDemandReply()
 
+    async def SetEnding(self, request: Any, context: Any) -> admin_pb2.SetEndingReply:
+        return admin_pb2.SetEndingReply()
+
     async def Status(self, request: Any, context: Any) -> admin_pb2.AdminStatus:
         return admin_pb2.AdminStatus()
 

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from aegaeon_proto.v1 import engine_pb2, model_pb2
+from aegaeon_proto.v1 import admin_pb2, engine_pb2, model_pb2
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.domain import CommandId, InstanceId, Memory, ModelName, Phase, SeqId
 
@@ -183,6 +183,24 @@ async def test_the_process_that_started_first_takes_over_from_one_that_drains(se
         await brain.wait_for(events.InstanceDraining)
         await stack.sidecar(incarnation="one", started=100.0)
         assert brain.all_of(events.InstanceUp)[-1].incarnation == "one"
+
+
+async def test_an_engine_that_is_about_to_end_drains_now_and_when_it_comes_back(serve: Any, brain: Any) -> None:
+    """Its pod is deleted while its node is disconnected: it attaches again before it knows of that."""
+    async with serve(brain) as stack:
+        admin = await stack.admin()
+        sidecar = await stack.sidecar(incarnation="one")
+        await admin.SetEnding(admin_pb2.SetEndingRequest(instances=["decode-0", "decode-7"], for_s=60))
+        await brain.wait_for(events.InstanceDraining)
+        sidecar.call.cancel()
+        await brain.wait_for(events.InstanceDown)
+        back = await stack.sidecar(incarnation="one")
+        await brain.wait_for(events.InstanceDraining, 2)
+        back.call.cancel()
+        await brain.wait_for(events.InstanceDown, 2)
+        await admin.SetEnding(admin_pb2.SetEndingRequest(instances=["decode-0"], for_s=0))
+        await stack.sidecar(incarnation="two")
+    assert [one.instance for one in brain.all_of(events.InstanceDraining)] == [HERE, HERE]
 
 
 async def test_a_silent_sidecar_is_lost_and_must_reconnect(serve: Any, brain: Any) -> None:

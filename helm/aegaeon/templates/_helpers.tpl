@@ -50,8 +50,10 @@ capabilities: {drop: [ALL]}
 
 {{- define "aegaeon.podSecurity" -}}
 runAsNonRoot: true
+{{- if eq .Values.securityContext "fixed" }}
 runAsUser: 65532
 runAsGroup: 65532
+{{- end }}
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 

@@ -109,6 +109,9 @@ def metric_findings(scraped: Scraped, now: datetime, namespace: str | None) -> I
         if age_s > _LOOKED_WITHIN_S:
             found = f"{place}/{pool} was last reconciled {age_s / 60:.0f} min ago"
             yield Finding("reconciles", found, Verdict.MISSING, "kubectl logs of the operator that leads")
+    if scraped.undefined:
+        remedy = "pools without them need nothing; the operator watches a kind 10 s after it is defined"
+        yield Finding("kinds", f"not defined here: {', '.join(scraped.undefined)}", Verdict.NOTE, remedy)
     if expiries and not soon:
         first = datetime.fromtimestamp(min(expiries.values()), UTC).strftime("%Y-%m-%d")
         yield Finding("certificates", f"{len(expiries)}, the first expires {first}", Verdict.GOOD)

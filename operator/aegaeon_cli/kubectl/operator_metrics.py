@@ -14,6 +14,7 @@ from aegaeon_cli.kubectl.forward import connection
 
 _PORT = 9090
 _TIMEOUT_S = 10.0
+_WATCHED = "aegaeon_operator_watched"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,11 @@ class Scraped:
             for one in there
             if namespace in (None, one.labels["namespace"])
         }
+
+    @property
+    def undefined(self) -> list[str]:
+        """Kinds of objects that the operator would watch, if the cluster knew them."""
+        return sorted(one.labels["resource"] for one in self.samples if one.name == _WATCHED and not one.value)
 
     @property
     def leads(self) -> bool:

@@ -81,7 +81,7 @@ class Listed:
 
 _PAGE = "500"
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-_NEVER = Listed([], 2**63)  # of a kind that the API server does not know there is nothing, and was nothing
+UNKNOWN = Listed([], 2**63)  # of a kind that the API server does not know there is nothing, and was nothing
 
 
 class Cluster:
@@ -98,11 +98,22 @@ class Cluster:
             )
         except KubeError as error:
             if error.status == NOT_FOUND:
-                return _NEVER
+                return UNKNOWN
             raise
         api_version = f"{resource.group}/{resource.version}" if resource.group else resource.version
         items = [{"apiVersion": api_version, "kind": resource.kind, **item} for item in found["items"]]
         return Listed(items, int(found["metadata"]["resourceVersion"]))
+
+    async def knows(self, resource: Resource) -> bool:
+        """Whether the API server has that kind."""
+        base = resource.path(None).rpartition("/")[0]
+        try:
+            found = await self.api.call("GET", base)
+        except KubeError as error:
+            if error.status == NOT_FOUND:
+                return False
+            raise
+        return any(one["name"] == resource.plural for one in found["resources"])
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
         """One object, or None."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -14,7 +14,7 @@ from aegaeon_kube.errors import KubeError
 from aegaeon_operator.errors import SettingsError
 from aegaeon_operator.kube import certificates, prefix_secret
 from aegaeon_operator.kube.client import Cluster
-from aegaeon_operator.kube.gather import named_secrets, observe, with_children
+from aegaeon_operator.kube.gather import Lives, named_secrets, with_children
 from aegaeon_operator.kube.metrics import Metrics
 from aegaeon_operator.kube.scaling import replicas, standby
 from aegaeon_operator.kube.scheduler import SchedulerLink
@@ -22,7 +22,7 @@ from aegaeon_operator.kube.secrets import Secrets
 from aegaeon_operator.kube.statuses import Statuses
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.kube.writing import Writer
-from aegaeon_operator.reconcile.cluster.desired import Desired, desired
+from aegaeon_operator.reconcile.cluster.desired import Decisions, Desired
 from aegaeon_operator.reconcile.cluster.facts import (
     ChildKey,
     Key,
@@ -36,9 +36,16 @@ from aegaeon_operator.reconcile.cluster.facts import (
 from aegaeon_operator.reconcile.cluster.failover import Failover
 from aegaeon_operator.reconcile.cluster.figures import figures
 from aegaeon_operator.reconcile.cluster.names import SCHEDULERS, admin_target, child
-from aegaeon_operator.reconcile.cluster.readiness import ready_schedulers, to_ask_about
-from aegaeon_operator.reconcile.cluster.report import reports
+from aegaeon_operator.reconcile.cluster.readiness import (
+    ending_engines,
+    lingering_schedulers,
+    ready_schedulers,
+    to_ask_about,
+)
+from aegaeon_operator.reconcile.cluster.report import Reports
 from aegaeon_operator.reconcile.cluster.scaler import Scaler
+from aegaeon_operator.reconcile.cluster.standing import Standing
+from aegaeon_operator.reconcile.cluster.succession import superseded
 from aegaeon_operator.reconcile.cluster.windows import Windows
 from aegaeon_operator.spec.resources import GpuPoolSpec
 
@@ -55,6 +62,9 @@ class _Memory:
 
     writer: Writer
     statuses: Statuses
+    lives: Lives = field(default_factory=Lives)
+    decisions: Decisions = field(default_factory=Decisions)
+    reports: Reports = field(default_factory=Reports)
     links: dict[str, SchedulerLink] = field(default_factory=dict)
     certificates: certificates.Files = field(default_factory=dict)
     expiries: dict[str, datetime] = field(default_factory=dict)
@@ -62,9 +72,12 @@ class _Memory:
     unreachable: str = ""
     silent: dict[str, str] = field(default_factory=dict)
     """why schedulers did not answer when they were last asked, by name"""
+    ending: list[str] = field(default_factory=list)
+    """engines whose pods are deleted"""
     leader: SchedulerLink | None = None
     scaler: Scaler = field(default_factory=Scaler)
     failover: Failover = field(default_factory=Failover)
+    standing: Standing = field(default_factory=Standing)
     windows: Windows = field(default_factory=Windows)
     demand: asyncio.Task[None] | None = None
     awaited: SchedulerLink | None = None
@@ -111,13 +124,15 @@ class Controller:
             self._metrics.forget(key)
             return math.inf
         failures = await self._certify(observed, memory)
-        wanted = desired(observed)
+        wanted = memory.decisions.of(observed)
         failures |= await memory.writer.write(wanted, observed.children)
         observed = self._again(observed)
         memory.facts = await self._exchange(observed, wanted, memory)
         warnings = await self._warnings(observed, memory)
-        observed = replace(observed, scheduler=memory.facts, unreachable=memory.unreachable, warnings=warnings)
-        found = reports(observed, wanted, failures)
+        stands = memory.standing.of(memory.facts, self._clock())
+        unreachable = "" if stands else memory.unreachable
+        observed = replace(observed, scheduler=stands, unreachable=unreachable, warnings=warnings)
+        found = memory.reports.of(observed, wanted, failures)
         await memory.statuses.write(found, self.look_at)
         self._metrics.seen(key, figures(observed, found, failures), memory.expiries)
         return min(self._wake(observed, memory), self._again_in(observed, memory, found), memory.writer.again_in())
@@ -132,7 +147,7 @@ class Controller:
         return _Memory(Writer(*parts), Statuses(*parts))
 
     async def _gather(self, key: Key, memory: _Memory) -> Observed:
-        observed = observe(key, self._store.of_pool(key), datetime.now(UTC), self._platform)
+        observed = memory.lives.observe(key, self._store.texts_of(key), datetime.now(UTC), self._platform)
         secrets = await self.secrets.of(key, named_secrets(observed))
         pool = observed.gpu_pool
         now, scaled = self._clock(), {}
@@ -140,13 +155,14 @@ class Controller:
             scaled = memory.scaler.step(pool.value.spec, replicas(observed), memory.facts, now)
         failover = memory.failover.wanted(standby(observed), now)
         redis = read_files(self._platform.redis)
+        observed = replace(observed, replicas=scaled)
         return replace(
             observed,
+            superseded=superseded(observed, memory.facts),
             secrets=secrets.content,
             unreadable=secrets.unreadable,
             scheduler=memory.facts,
             redis=redis,
-            replicas=scaled,
             failover=failover,
         )
 
@@ -193,32 +209,46 @@ class Controller:
             await self._disconnect(memory)  # its schedulers go with it, while ModelPools may stay
         if pool is None or pool.value is None:
             return None
-        spec = pool.value.spec
-        there = [name for name in SCHEDULERS if ready_schedulers(observed, name)]
-        asked = await asyncio.gather(*(self._ask(observed.key, name, spec, wanted, memory) for name in there))
-        said = dict(zip(there, asked, strict=True))
-        first = SCHEDULERS[0]
-        memory.failover.heard(said[first] is not None if first in said else None, self._clock())
-        leaders = [(one.term, name, one) for name, one in said.items() if one and not one.standby]
+        spec, memory.ending = pool.value.spec, ending_engines(observed)
+        there = {name: admin_target(observed.key, name) for name in SCHEDULERS if ready_schedulers(observed, name)}
+        said = await self._ask_all(observed.key, there, spec, wanted, memory)
+        leaders, first = _leaders(said), SCHEDULERS[0]
+        leads = bool(leaders) and max(leaders, key=lambda leader: leader[0])[1] == first
+        memory.failover.heard(said[first] is not None if first in said else None, leads, self._clock())
         if not leaders:
             memory.unreachable = memory.unreachable or ("none of them leads" if there else "")
+        ending = {} if leaders else lingering_schedulers(observed)
+        for name in memory.links.keys() - {*SCHEDULERS, *ending}:
+            await memory.links.pop(name).close()
+        leaders = leaders or _leaders(await self._ask_all(observed.key, ending, spec, wanted, memory))
+        if not leaders:
             return None
         _, name, facts = max(leaders, key=lambda leader: leader[0])
         memory.unreachable, memory.leader = "", memory.links[name]
         return memory.windows.of(facts, self._clock())
 
+    async def _ask_all(
+        self, key: Key, targets: Mapping[str, str], spec: GpuPoolSpec, wanted: Desired, memory: _Memory
+    ) -> dict[str, SchedulerFacts | None]:
+        """By name of a Service, or of a pod."""
+        for name in targets.keys() - memory.links.keys():
+            memory.links[name] = SchedulerLink(targets[name], memory.certificates)
+        answers = await asyncio.gather(*(self._ask(key, name, spec, wanted, memory) for name in targets))
+        return dict(zip(targets, answers, strict=True))
+
     async def _ask(
         self, key: Key, name: str, spec: GpuPoolSpec, wanted: Desired, memory: _Memory
     ) -> SchedulerFacts | None:
-        if name not in memory.links:
-            memory.links[name] = SchedulerLink(admin_target(key, name), memory.certificates)
         try:
             facts = await memory.links[name].exchange(wanted, spec.memory.slab_size)
+            if memory.ending:
+                await memory.links[name].tell_ending(memory.ending)
         except KubeError as error:
-            memory.unreachable = str(error)
-            if memory.silent.get(name) != memory.unreachable:  # it is asked again every second
+            if name in SCHEDULERS:
+                memory.unreachable = str(error)
+            if memory.silent.get(name) != str(error):  # it is asked again every second
                 _log.info("%s/%s: %s: %s", key.namespace, key.name, name, error)
-            memory.silent[name] = memory.unreachable
+            memory.silent[name] = str(error)
             return None
         memory.silent.pop(name, None)
         return facts
@@ -255,7 +285,7 @@ class Controller:
             self.look_at([key])
 
     def _again_in(self, observed: Observed, memory: _Memory, found: list[Report]) -> float:
-        if memory.facts is None and memory.unreachable:
+        if memory.facts is None and (memory.unreachable or memory.standing.lasts):
             return _SOON_S
         unwatched_s = _SERVING_S if to_ask_about(observed) else _REST_S  # Events are not watched
         if memory.facts is None:
@@ -278,6 +308,10 @@ class Controller:
         links, memory.links, memory.leader = memory.links, {}, None
         for link in links.values():
             await link.close()
+
+
+def _leaders(said: Mapping[str, SchedulerFacts | None]) -> list[tuple[int, str, SchedulerFacts]]:
+    return [(one.term, name, one) for name, one in said.items() if one and not one.standby]
 
 
 def read_files(redis: RedisAt | None) -> dict[str, str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -28,11 +28,53 @@ def observe(key: Key, objects: Iterable[Json], now: datetime, platform: Platform
     """
     known = list(objects)
     there = [live(one) for one in known if one["kind"] in _KINDS and "deletionTimestamp" not in one["metadata"]]
+    return _observed(key, there, [one for one in known if one["kind"] not in _KINDS], now, platform)
+
+
+def _observed(
+    key: Key, there: Sequence[Live[Any]], rest: Iterable[Json], now: datetime, platform: Platform
+) -> Observed:
     pool = next((one for one in there if one.kind == "GpuPool"), None)
     model_pools = tuple(one for one in there if one.kind == "ModelPool")
-    children = [one for one in known if one["kind"] not in (*_KINDS, "Pod")]
-    pods = tuple(one for one in known if one["kind"] == "Pod" and one["metadata"]["namespace"] == key.namespace)
+    others = list(rest)
+    children = [one for one in others if one["kind"] != "Pod"]
+    pods = tuple(one for one in others if one["kind"] == "Pod" and one["metadata"]["namespace"] == key.namespace)
     return with_children(Observed(key, now, platform, pool, model_pools, pods=pods), children)
+
+
+@dataclass(slots=True)
+class Lives:
+    """GpuPools and ModelPools of one pool as they were last read: a look parses and validates what has changed."""
+
+    _known: dict[ChildKey, tuple[int, Live[Any] | None]] = field(default_factory=dict)
+
+    def observe(
+        self, key: Key, texts: Iterable[tuple[ChildKey, int, str]], now: datetime, platform: Platform
+    ) -> Observed:
+        """As `observe` of the same objects, which are given with their versions."""
+        before, self._known = self._known, {}
+        children: list[Json] = []
+        for one, version, text in texts:
+            if one.kind not in _KINDS:
+                children.append(json.loads(text))
+                continue
+            known = before.get(one)
+            same = known is not None and known[0] == version
+            self._known[one] = known if known and same else (version, _read(json.loads(text), known and known[1]))
+        return _observed(key, [one for _, one in self._known.values() if one], children, now, platform)
+
+
+def _read(body: Json, before: Live[Any] | None) -> Live[Any] | None:
+    """None for one that is on its way out. A status alone is not validated."""
+    metadata = body["metadata"]
+    if "deletionTimestamp" in metadata:
+        return None
+    if before is None or before.value is None:
+        return live(body)
+    version = metadata["uid"], metadata.get("generation", 1), metadata.get("labels", {})
+    if version != (before.uid, before.generation, before.value.metadata.labels):
+        return live(body)
+    return replace(before, status=body.get("status") or {})
 
 
 def with_children(observed: Observed, objects: Iterable[Json]) -> Observed:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -21,6 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from aegaeon_operator.kube.client import Resource
 from aegaeon_operator.reconcile.cluster.facts import Key
 from aegaeon_operator.reconcile.cluster.figures import PoolFigures
 
@@ -55,6 +56,8 @@ class Metrics:
         self.workers = gauge("workers", "Pools that can be looked at side by side")
         listed = "When everything was last listed without an error, seconds since 1970"
         self.listed = gauge("last_list_timestamp_seconds", listed)
+        watched = "1 for a kind whose objects are watched, 0 for one that the API server does not know"
+        self._watched = gauge("watched", watched, ["resource"])
         self._looks = histogram("reconcile_seconds", "One look at one pool", buckets=_LOOK_BUCKETS)
         self._events = counter("watch_events", "Changes that the watch has brought, by kind of object", ["kind"])
         made = "Calls of the API server, by verb, resource and status; code is none where there was no answer"
@@ -89,6 +92,11 @@ class Metrics:
     def all_listed(self) -> None:
         """Everything was listed."""
         self.listed.set(self._now())
+
+    def watching(self, resources: Iterable[Resource], known: Collection[Resource]) -> None:
+        """Objects of the known ones among these resources are watched."""
+        for one in resources:
+            self._watched.labels(one.plural).set(one in known)
 
     def event(self, kind: str) -> None:
         """The watch has brought a change."""
@@ -183,9 +191,12 @@ def _pods(pools: Pools) -> Iterator[Metric]:
 
 
 def asked(method: str, path: str) -> tuple[str, str]:
-    """The verb and the resource (with its subresource) of a call, as RBAC names them."""
+    """The verb and the resource (with its subresource) of a call, as RBAC names them; of a question for kinds,
+    discovery."""
     parts = path.strip("/").split("/")
     rest = parts[2:] if parts[0] == "api" else parts[3:]
+    if not rest:
+        return "get", "discovery"
     if rest[0] == "namespaces" and len(rest) > 2:
         rest = rest[2:]
     verb = _VERBS.get(method) or ("get" if len(rest) > 1 else "list")

@@ -10,30 +10,30 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import kopf
 from aiohttp import web
 
 from aegaeon_kube.errors import KubeError
-from aegaeon_kube.lease import Leadership, LeaseSettings
-from aegaeon_kube.server import address_in_pod
+from aegaeon_kube.lease import LeaseSettings
 from aegaeon_operator.config import OperatorConfig
 from aegaeon_operator.errors import SettingsError
-from aegaeon_operator.kube.client import GPU_POOLS, MODEL_POOLS, Cluster, connect, labelled
+from aegaeon_operator.kube.client import GPU_POOLS, MODEL_POOLS, UNKNOWN, Cluster, Resource, connect, labelled
 from aegaeon_operator.kube.controller import Controller
+from aegaeon_operator.kube.kinds import Kinds
+from aegaeon_operator.kube.leading import leading
 from aegaeon_operator.kube.metrics import Metrics
 from aegaeon_operator.kube.queue import Queue
 from aegaeon_operator.kube.store import Store
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Key
+from aegaeon_operator.kube.watching import watch
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Platform
 from aegaeon_operator.reconcile.cluster.names import MANAGED
 from aegaeon_proto.pages import Pages
 
 _log = logging.getLogger(__name__)
 _OURS = ",".join(f"{name}={value}" for name, value in MANAGED.items())
-_RETRY_S = 2.0
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 2.0, 30.0
 
 
 async def run(config: OperatorConfig) -> int:
@@ -43,16 +43,17 @@ async def run(config: OperatorConfig) -> int:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     metrics = Metrics()
     metrics.workers.set(config.workers)
-    async with _health(config.health_port), _scraped(config.metrics_port, metrics), connect(metrics.called) as cluster:
-        leadership = Leadership(cluster.api, LeaseSettings(config.platform.namespace, config.holder))
-        if await _first(stop.wait(), leadership.acquire()) == 0:
-            return 0
+    lease = LeaseSettings(config.platform.namespace, config.holder)
+    async with (
+        _health(config.platform, config.health_port),
+        _scraped(config.platform, config.metrics_port, metrics),
+        connect(metrics.called) as cluster,
+        leading(lease, metrics.called) as lead,
+    ):
+        if (ended := await _first(stop.wait(), lead.over.wait(), lead.won.wait())) < 2:
+            return ended
         metrics.leads.set(1)
-        try:
-            ended = await _first(stop.wait(), leadership.keep(), _work(config, cluster, metrics))
-            return 1 if ended == 1 else 0  # work ends by itself when kopf, which takes signals over, hears one
-        finally:
-            await leadership.release()
+        return await _first(stop.wait(), lead.over.wait(), _work(config, cluster, metrics))
 
 
 async def _work(config: OperatorConfig, cluster: Cluster, metrics: Metrics) -> None:
@@ -67,95 +68,79 @@ async def _work(config: OperatorConfig, cluster: Cluster, metrics: Metrics) -> N
     metrics.queue_length.set_function(lambda: queue.length)
     metrics.running.set_function(lambda: queue.running)
     controller.look_at = lambda keys: queue.add(keys, 0.0)
-    while True:  # nothing is decided before the first list is complete
-        try:
-            await list_all(config, cluster, store, queue)
-            metrics.all_listed()
-            break
-        except KubeError as error:
-            _log.warning("listing: %s; again in %g s", error, _RETRY_S)
-            await asyncio.sleep(_RETRY_S)
+    kinds = Kinds(cluster, [resource for resource, _ in _selected(config)], config.discover_s)
+
+    async def list_anew() -> None:
+        delay_s = _FIRST_RETRY_S
+        while True:
+            try:
+                await kinds.listed(await list_all(config, cluster, store, queue))
+                metrics.all_listed()
+                return
+            except KubeError as error:
+                _log.warning("listing: %s; again in %g s", error, delay_s)
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, _LONGEST_RETRY_S)
+
+    await list_anew()  # nothing is decided before the first list is complete
+    watched = _watch_known(config, store, queue, metrics, kinds)
     try:
-        again = _list_again(config, cluster, store, queue, metrics)
-        await _first(_watch(config, store, queue, metrics), queue.run(), again, controller.secrets.run())
+        await _first(watched, queue.run(), _list_again(config, kinds, list_anew), controller.secrets.run())
     finally:
         await controller.close()
 
 
-async def list_all(config: OperatorConfig, cluster: Cluster, store: Store, queue: Queue) -> None:
-    """Everything anew. What was learned before an error counts: the next list would find it no news."""
-    changed = set()
-    ours = labelled(config.platform)
+async def list_all(config: OperatorConfig, cluster: Cluster, store: Store, queue: Queue) -> frozenset[Resource]:
+    """Everything anew; the kinds that the API server knows. One kind that cannot be listed holds up no other: what was
+    learned counts before KubeError is raised, since the next list would find it no news."""
+    changed, known, failed = set[Key](), set[Resource](), list[KubeError]()
     try:
-        for resource in (GPU_POOLS, MODEL_POOLS, *ours):
-            labels = _OURS if resource in ours else ""
+        for resource, labels in _selected(config):
             for namespace in config.namespaces or (None,):
-                found = await cluster.list(resource, namespace, labels)
+                try:
+                    found = await cluster.list(resource, namespace, labels)
+                except KubeError as error:
+                    if not error.status:  # there is no answer, and the next kind would wait for one as long
+                        raise
+                    failed.append(error)
+                    continue
+                known |= {resource} if found is not UNKNOWN else set()
                 changed |= {key for one in found.items for key in store.put(one)}
                 there = (ChildKey.of(one) for one in found.items)
                 changed |= store.keep_only(resource.kind, namespace, there, found.version)
     finally:
         queue.add(changed)
+    if failed:
+        raise failed[0]
+    return frozenset(known)
 
 
-async def _list_again(config: OperatorConfig, cluster: Cluster, store: Store, queue: Queue, metrics: Metrics) -> None:
+def _selected(config: OperatorConfig) -> list[tuple[Resource, str]]:
+    """What is listed and watched, and by which labels."""
+    return [(GPU_POOLS, ""), (MODEL_POOLS, ""), *((one, _OURS) for one in labelled(config.platform))]
+
+
+async def _list_again(config: OperatorConfig, kinds: Kinds, list_anew: Callable[[], Awaitable[None]]) -> None:
+    """Now and then, and as soon as the API server knows another kind."""
     while True:
-        await asyncio.sleep(config.relist_s)
-        try:
-            await list_all(config, cluster, store, queue)
-            metrics.all_listed()
-        except KubeError as error:
-            _log.warning("listing again: %s", error)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(config.relist_s):
+                await kinds.defined()
+        await list_anew()
 
 
-async def _watch(config: OperatorConfig, store: Store, queue: Queue, metrics: Metrics) -> None:
-    registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
-    settings.posting.enabled = False
-    settings.persistence.diffbase_storage = _NoComparison()
-    settings.scanning.disabled = True  # kinds that come later are seen by the next list; no right to read CRDs needed
+async def _watch_known(config: OperatorConfig, store: Store, queue: Queue, metrics: Metrics, kinds: Kinds) -> None:
+    """Until kopf fails; it begins anew when lists have found other kinds than it watches."""
 
-    async def changed(event: Any, body: Any, **_: Any) -> None:
+    def heard(what: str, body: Json) -> None:
         metrics.event(body["kind"])
-        queue.add(store.remove(body) if event["type"] == "DELETED" else store.put(dict(body)))
+        queue.add(store.remove(body) if what == "DELETED" else store.put(body))
 
-    ours = labelled(config.platform)
-    for resource in (GPU_POOLS, MODEL_POOLS, *ours):
-        at = (resource.group, resource.version, resource.plural)
-        kopf.on.event(*at, registry=registry, id=resource.plural)(changed)
-        if resource in ours:
-            settings.watching.label_selectors[at] = _OURS
-    _login(registry)
-    await kopf.operator(
-        registry=registry,
-        settings=settings,
-        standalone=True,
-        clusterwide=not config.namespaces,
-        namespaces=config.namespaces,
-    )
-
-
-class _NoComparison(kopf.DiffBaseStorage):
-    """Who only listens needs no difference to what was there before; finding it takes a third of kopf's time."""
-
-    def build(self, **_: Any) -> kopf.BodyEssence:
-        return kopf.BodyEssence()
-
-    def fetch(self, **_: Any) -> None:
-        return None
-
-    def store(self, **_: Any) -> None:
-        pass
-
-
-def _login(registry: kopf.OperatorRegistry) -> None:
-    """As our own client does: by address, so that we need no DNS; kopf's own way goes by name."""
-
-    def in_pod(**known: Any) -> kopf.ConnectionInfo | None:
-        found = kopf.login_with_service_account(**known)
-        return found and replace(found, server=address_in_pod())
-
-    kopf.on.login(registry=registry)(in_pod)
-    kopf.on.login(registry=registry)(kopf.login_with_kubeconfig)
+    while True:
+        known = kinds.known
+        metrics.watching(kinds.all, known)
+        selected = [(resource, labels) for resource, labels in _selected(config) if resource in known]
+        await _first(watch(selected, config.namespaces, heard), kinds.other_than(known))
 
 
 async def _first(*works: Any) -> int:
@@ -173,7 +158,7 @@ async def _first(*works: Any) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _health(port: int) -> AsyncIterator[None]:
+async def _health(platform: Platform, port: int) -> AsyncIterator[None]:
     """200 while the loop runs: a standby is as healthy as the leader."""
     if not port:
         yield
@@ -187,19 +172,19 @@ async def _health(port: int) -> AsyncIterator[None]:
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "0.0.0.0", port).start()
+        await web.TCPSite(runner, platform.anywhere.strip("[]"), port).start()
         yield
     finally:
         await runner.cleanup()
 
 
 @contextlib.asynccontextmanager
-async def _scraped(port: int, metrics: Metrics) -> AsyncIterator[None]:
+async def _scraped(platform: Platform, port: int, metrics: Metrics) -> AsyncIterator[None]:
     """On a port of its own: any client may ask for health, but metrics name tenants' objects. Raises SettingsError."""
     if not port:
         yield
         return
-    pages = Pages(f"0.0.0.0:{port}", lambda: True, "", metrics.render)
+    pages = Pages(f"{platform.anywhere}:{port}", lambda: True, "", metrics.render)
     try:
         await pages.start()
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 import grpc
@@ -11,7 +12,6 @@ from google.protobuf.json_format import ParseDict
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import EngineFacts, Json, ModelFacts, SchedulerFacts
-from aegaeon_operator.reconcile.cluster.names import fingerprint
 from aegaeon_proto.channels import Options, open_channel
 from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, engine_pb2, gateway_pb2, model_pb2
@@ -23,6 +23,9 @@ DEMAND_S = 60.0
 RECONNECT: Options = (("grpc.min_reconnect_backoff_ms", 2000), ("grpc.max_reconnect_backoff_ms", 2000))
 # Requests of a model that was taken away, or changes, have so long to end.
 _WITHDRAW_S = 60.0
+# What is said of engines that end counts for so long: it is said again at every look.
+_ENDING_S = 20.0
+_NOT_KNOWN = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.PERMISSION_DENIED)
 _PHASES = {
     model_pb2.MODEL_PHASE_FETCHING: "fetching",
     model_pb2.MODEL_PHASE_CACHED: "cached",
@@ -46,15 +49,23 @@ class SchedulerLink:
         """Tell it what it should know, and learn how it stands. Raises KubeError when it does not answer."""
         try:
             status = await self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S)
-            said = fingerprint([wanted.catalog, wanted.tenants])
-            if self._reported != (status.incarnation, said):
+            if self._reported != (status.incarnation, wanted.mark):
                 self._reported = ("", "")  # of what fails half-way it may have taken any part
                 await self._tell(wanted)
-                self._reported = (status.incarnation, said)
+                self._reported = (status.incarnation, wanted.mark)
                 status = await self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise KubeError(0, f"the scheduler does not answer: {error.details()}") from error
         return facts(status, slab_bytes)
+
+    async def tell_ending(self, engines: Collection[str]) -> None:
+        """These are about to end. Raises KubeError; a scheduler of an older release takes no notice."""
+        request = admin_pb2.SetEndingRequest(instances=engines, for_s=_ENDING_S)
+        try:
+            await self._admin.SetEnding(request, timeout=_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() not in _NOT_KNOWN:
+                raise KubeError(0, f"the scheduler does not answer: {error.details()}") from error
 
     async def demand(self) -> bool:
         """Wait until a request is open; False when the connection to the scheduler is lost."""

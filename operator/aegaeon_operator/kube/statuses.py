@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import asyncio
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
 
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.kube.client import CONFLICT, NOT_FOUND, Cluster
@@ -11,6 +13,18 @@ from aegaeon_operator.kube.store import Store
 from aegaeon_operator.reconcile.cluster.conditions import is_due, notes
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Key, Report, Subject
 from aegaeon_operator.spec.resources import API_VERSION
+
+_AT_ONCE = 16  # statuses that are written side by side
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What is written now: reports that are due, taken by several writers, and what came of them."""
+
+    due: Iterator[Report]
+    changed: Callable[[Collection[Key]], None]
+    refused: list[str] = field(default_factory=list)
+    away: KubeError | None = None
 
 
 class Statuses:
@@ -23,28 +37,36 @@ class Statuses:
         self._written: dict[str, float] = {}
 
     async def write(self, found: list[Report], changed: Callable[[Collection[Key]], None]) -> None:
-        """Each for itself: a status that is refused holds up no other. Raises KubeError for all that are.
+        """Each for itself, some side by side: one that is refused holds up no other. Raises KubeError for all that are.
 
         `changed` is called with the pools of an object that others changed after it was read: the watch, which brings
         that change as well, brings nothing newer than the answer to the write.
         """
         there = {report.about.uid for report in found}
         self._written = {uid: at for uid, at in self._written.items() if uid in there}
-        refused: list[str] = []
-        for report in found:
+        batch = _Batch(iter([report for report in found if self._is_due(report)]), changed)
+        await asyncio.gather(*(self._write_due(batch) for _ in range(_AT_ONCE)))
+        if batch.away:
+            raise batch.away
+        if batch.refused:
+            raise KubeError(0, "; ".join(batch.refused))
+
+    def _is_due(self, report: Report) -> bool:
+        return is_due(report, self._written.get(report.about.uid), self._clock())
+
+    async def _write_due(self, batch: _Batch) -> None:
+        for report in batch.due:
             try:
-                changed(await self._write(report))
+                batch.changed(await self._write(report))
             except KubeError as error:
-                if error.is_unavailable:
-                    raise
-                refused.append(f"status of {report.about.kind} {report.about.name}: {error}")
-        if refused:
-            raise KubeError(0, "; ".join(refused))
+                if error.is_unavailable:  # what is left would wait as long
+                    batch.away = error
+                batch.refused.append(f"status of {report.about.kind} {report.about.name}: {error}")
+            if batch.away:
+                return
 
     async def _write(self, report: Report) -> set[Key]:
         now = self._clock()
-        if not is_due(report, self._written.get(report.about.uid), now):
-            return set()
         about = report.about
         head = {"apiVersion": API_VERSION, "kind": about.kind}
         metadata = {"namespace": about.namespace, "name": about.name, "uid": about.uid}

@@ -81,6 +81,10 @@ class Store:
         """Everything that belongs to a pool: itself, its ModelPools, its children."""
         return [json.loads(self._texts[key][1]) for key in sorted(self._of_pool.get(pool, ()))]
 
+    def texts_of(self, pool: Key) -> list[tuple[ChildKey, int, str]]:
+        """The same with its version, not parsed yet."""
+        return [(key, *self._texts[key][:2]) for key in sorted(self._of_pool.get(pool, ()))]
+
     def children_of(self, pool: Key) -> list[Json]:
         """What the operator made for a pool."""
         there = self._of_pool.get(pool, ())

@@ -174,6 +174,13 @@ class PoolImages(Strict):
     )
 
 
+class ServiceAccounts(Strict):
+    """ServiceAccounts of the GpuPool's namespace that pods run as; no pod gets its token of the API server."""
+
+    engines: DottedName | None = Field(default=None, description="Of the engines; left out: that of the namespace.")
+    gateway: DottedName | None = Field(default=None, description="Of the gateways; left out: that of the namespace.")
+
+
 class GatewayPods(Strict):
     """The pods that speak the OpenAI API."""
 

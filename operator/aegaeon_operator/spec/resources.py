@@ -30,6 +30,7 @@ from aegaeon_operator.spec.kubernetes import (
     GatewayPods,
     NamespaceOrAll,
     PoolImages,
+    ServiceAccounts,
 )
 from aegaeon_operator.spec.model_pool import ModelPool, Quota, ServedModel, Tenant
 from aegaeon_operator.spec.pods import PodTemplate
@@ -109,6 +110,11 @@ class GpuPoolSpec(Strict):
     control_pod_template: PodTemplate = Field(
         default=PodTemplate(),
         description="On Kubernetes: laid over the pods of scheduler, gateways and endpoint picker.",
+    )
+    service_accounts: ServiceAccounts = Field(
+        default=ServiceAccounts(),
+        description="On Kubernetes: who pods are to a cloud (IRSA, workload identity), by role. Scheduler and endpoint "
+        "picker have accounts of the operator's.",
     )
     volumes: Volumes = Field(default=Volumes(), description="On Kubernetes: files of the nodes that pods use.")
     autoscaling: Autoscaling = Field(default=Autoscaling(), description="When engines are added and taken away.")

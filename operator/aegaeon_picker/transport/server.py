@@ -48,7 +48,8 @@ class Server:
         self._rejections = Rejections(self._count, monotonic)
         self._turns = Turns(self._loop.call_soon, monotonic)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        both = host == "::" and socket.has_dualstack_ipv6()
+        self._listening = socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
         self._listening.setblocking(False)
         self.port = self._listening.getsockname()[1]
         self._tasks: list[asyncio.Task[Any]] = [

@@ -11,6 +11,7 @@ from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, gateway_pb2, leadership_
 from aegaeon_scheduler.errors import RequestError
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.changes import CatalogChanges
+from aegaeon_scheduler.service.engine import EngineService
 from aegaeon_scheduler.service.frontend import FrontendService
 from aegaeon_scheduler.service.tenants import checked
 
@@ -26,6 +27,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         catalog: Catalog,
         changes: CatalogChanges,
         frontend: FrontendService,
+        engines: EngineService,
         status: Callable[[], Awaitable[gateway_pb2.PoolStatus]],
         leadership: Callable[[], leadership_pb2.LeaderReply],
     ) -> None:
@@ -33,6 +35,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self._catalog = catalog
         self._changes = changes
         self._frontend = frontend
+        self._engines = engines
         self._status = status
         self._leadership = leadership
 
@@ -51,6 +54,11 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         """As soon as a request is open; the caller says how long it waits."""
         await self._frontend.demand()
         return admin_pb2.AwaitDemandReply()
+
+    async def SetEnding(self, request: admin_pb2.SetEndingRequest, context: Context) -> admin_pb2.SetEndingReply:
+        """Engines to which nothing new is to go."""
+        self._engines.set_ending(request.instances, request.for_s)
+        return admin_pb2.SetEndingReply()
 
     async def Status(self, request: admin_pb2.AdminStatusRequest, context: Context) -> admin_pb2.AdminStatus:
         """The pool as it stands."""

@@ -89,6 +89,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         self._reattach_s = reattach_s
         self._bases = bases
         self._attached: dict[InstanceId, Attachment] = {}
+        self._ending: dict[InstanceId, float] = {}  # until when that counts
         self._stopped = False
 
     # The stub speaks of a generator; a coroutine that writes sees its own cancellation, so its end is never late.
@@ -125,6 +126,12 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         for attachment in self._attached.values():
             attachment.send(self._catalog.command(retry))
 
+    def set_ending(self, instances: Iterable[str], for_s: float) -> None:
+        """These are about to be ended: nothing new goes there, now or when they attach within that time."""
+        self._ending = dict.fromkeys(map(InstanceId, instances), self._driver.clock() + for_s)
+        for attachment in self._attached.values():
+            self._drain_if_ending(attachment)
+
     def stop(self) -> None:
         """Close every stream once what waits for it is written; heartbeats are not checked any more."""
         self._stopped = True
@@ -154,7 +161,13 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             if state.model not in others:  # what it has of those it is about to forget
                 self._report(attachment, engine_pb2.Report(model=state))
         self._reports(attachment, more)
+        self._drain_if_ending(attachment)
         return attachment
+
+    def _drain_if_ending(self, attachment: Attachment) -> None:
+        if not attachment.draining and self._ending.get(attachment.instance, 0.0) > self._driver.clock():
+            attachment.draining = True
+            self._driver.handle(events.InstanceDraining(attachment.instance))
 
     def _beside(self, hello: engine_pb2.Hello) -> bool:
         """Does another process of that name live, in whose place this one comes?

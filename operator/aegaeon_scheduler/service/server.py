@@ -119,7 +119,13 @@ class Service:
         if self._config.admin_listen is not None:
             server, incarnation = make_server(_OPTIONS), uuid.uuid4().hex[:12]
             admin = AdminService(
-                incarnation, self.catalog, self._changes, self.frontend, view.status, self.leadership.reply
+                incarnation,
+                self.catalog,
+                self._changes,
+                self.frontend,
+                self.engine,
+                view.status,
+                self.leadership.reply,
             )
             admin_pb2_grpc.add_AdminServicer_to_server(admin, server)
             yield Listening("admin_listen", self._config.admin_listen, server, self._config.tls)

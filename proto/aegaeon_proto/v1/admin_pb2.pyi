@@ -199,6 +199,46 @@ class AwaitDemandReply(_message.Message):
 Global___AwaitDemandReply: _TypeAlias = AwaitDemandReply  # noqa: Y015
 
 @_typing.final
+class SetEndingRequest(_message.Message):
+    """All of them; counts for `for_s` seconds, so it is said again while it is so: the next engine of that name is another one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCES_FIELD_NUMBER: _builtins.int
+    FOR_S_FIELD_NUMBER: _builtins.int
+    for_s: _builtins.float
+    @_builtins.property
+    def instances(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        instances: _abc.Iterable[_builtins.str] | None = ...,
+        for_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["for_s", b"for_s", "instances", b"instances"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetEndingRequest: _TypeAlias = SetEndingRequest  # noqa: Y015
+
+@_typing.final
+class SetEndingReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetEndingReply: _TypeAlias = SetEndingReply  # noqa: Y015
+
+@_typing.final
 class GatewayStatus(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

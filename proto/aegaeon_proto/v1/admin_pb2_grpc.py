@@ -56,6 +56,11 @@ class AdminStub:
                 request_serializer=aegaeon__proto_dot_v1_dot_admin__pb2.AwaitDemandRequest.SerializeToString,
                 response_deserializer=aegaeon__proto_dot_v1_dot_admin__pb2.AwaitDemandReply.FromString,
                 _registered_method=True)
+        self.SetEnding = channel.unary_unary(
+                '/aegaeon.v1.Admin/SetEnding',
+                request_serializer=aegaeon__proto_dot_v1_dot_admin__pb2.SetEndingRequest.SerializeToString,
+                response_deserializer=aegaeon__proto_dot_v1_dot_admin__pb2.SetEndingReply.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -88,6 +93,14 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetEnding(self, request, context):
+        """Engines that who runs them is about to end, and that may not know of it yet: the node of a deleted pod is disconnected.
+        They get no new sequences when they attach.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -110,6 +123,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.AwaitDemand,
                     request_deserializer=aegaeon__proto_dot_v1_dot_admin__pb2.AwaitDemandRequest.FromString,
                     response_serializer=aegaeon__proto_dot_v1_dot_admin__pb2.AwaitDemandReply.SerializeToString,
+            ),
+            'SetEnding': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetEnding,
+                    request_deserializer=aegaeon__proto_dot_v1_dot_admin__pb2.SetEndingRequest.FromString,
+                    response_serializer=aegaeon__proto_dot_v1_dot_admin__pb2.SetEndingReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -222,6 +240,33 @@ class Admin:
             '/aegaeon.v1.Admin/AwaitDemand',
             aegaeon__proto_dot_v1_dot_admin__pb2.AwaitDemandRequest.SerializeToString,
             aegaeon__proto_dot_v1_dot_admin__pb2.AwaitDemandReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetEnding(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/aegaeon.v1.Admin/SetEnding',
+            aegaeon__proto_dot_v1_dot_admin__pb2.SetEndingRequest.SerializeToString,
+            aegaeon__proto_dot_v1_dot_admin__pb2.SetEndingReply.FromString,
             options,
             channel_credentials,
             insecure,

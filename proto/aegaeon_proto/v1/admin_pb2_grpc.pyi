@@ -40,6 +40,10 @@ class AdminStub:
     Status: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AdminStatusRequest, _admin_pb2.AdminStatus]
     AwaitDemand: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AwaitDemandRequest, _admin_pb2.AwaitDemandReply]
     """Answers as soon as a request is open: a controller that starts engines on demand waits here while there is none."""
+    SetEnding: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetEndingRequest, _admin_pb2.SetEndingReply]
+    """Engines that who runs them is about to end, and that may not know of it yet: the node of a deleted pod is disconnected.
+    They get no new sequences when they attach.
+    """
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -53,6 +57,10 @@ class AdminAsyncStub(AdminStub):
     Status: _aio.UnaryUnaryMultiCallable[_admin_pb2.AdminStatusRequest, _admin_pb2.AdminStatus]  # type: ignore[assignment]
     AwaitDemand: _aio.UnaryUnaryMultiCallable[_admin_pb2.AwaitDemandRequest, _admin_pb2.AwaitDemandReply]  # type: ignore[assignment]
     """Answers as soon as a request is open: a controller that starts engines on demand waits here while there is none."""
+    SetEnding: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetEndingRequest, _admin_pb2.SetEndingReply]  # type: ignore[assignment]
+    """Engines that who runs them is about to end, and that may not know of it yet: the node of a deleted pod is disconnected.
+    They get no new sequences when they attach.
+    """
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     """Operator or `aegaeon apply` -> scheduler, on a port or socket of its own. Nothing of it is kept over
@@ -87,5 +95,15 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.AwaitDemandReply, _abc.Awaitable[_admin_pb2.AwaitDemandReply]]:
         """Answers as soon as a request is open: a controller that starts engines on demand waits here while there is none."""
+
+    @_abc_1.abstractmethod
+    def SetEnding(
+        self,
+        request: _admin_pb2.SetEndingRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SetEndingReply, _abc.Awaitable[_admin_pb2.SetEndingReply]]:
+        """Engines that who runs them is about to end, and that may not know of it yet: the node of a deleted pod is disconnected.
+        They get no new sequences when they attach.
+        """
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

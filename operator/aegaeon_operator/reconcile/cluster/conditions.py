@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
 from aegaeon_operator.reconcile.cluster.facts import Json, Live, Note, Report
@@ -142,5 +143,6 @@ def _lasting(status: Json) -> Json:
     return {name: value for name, value in said.items() if name != "outsideSlabs"}
 
 
+@lru_cache(1024)  # thousands of ModelPools say the same
 def _worded(message: str) -> str:
     return _NUMBER.sub("", message)

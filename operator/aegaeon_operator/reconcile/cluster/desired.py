@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from aegaeon_operator.reconcile.cluster.attach import Attached, attach
 from aegaeon_operator.reconcile.cluster.egress import egress_entry
@@ -57,18 +58,54 @@ from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ServedModel, S
 # Made where decisions are carried out, since they are random: decided things never name them as leftovers.
 _NOT_DECIDED = ("ca", PREFIX, *sorted({certificates(role) for role in CERTIFICATES.values()}))
 # Where a pool has no disk tier, an engine keeps models of the hub in its pod, below the tier's default budget.
+_NO_TIME = datetime.min.replace(tzinfo=UTC)
+_NO_CONTENT: Json = {}
 _HUB_DISK: Json = {"disk": {"folder": f"{CACHE}/hub"}}
 
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """`leftovers` are ours and wanted no more. `catalog` and `tenants` are for the scheduler."""
+    """`leftovers` are ours and wanted no more. `catalog` and `tenants` are for the scheduler; `mark` is of both."""
 
     attached: Attached
     manifests: tuple[Json, ...] = ()
     leftovers: tuple[ChildKey, ...] = ()
     catalog: tuple[Json, ...] = ()
     tenants: Json | None = None
+    mark: str = ""
+
+
+@dataclass(slots=True)
+class Decisions:
+    """Of one pool: what was decided last stands for as long as nothing changes that it depends on."""
+
+    _about: Observed | None = None
+    _decided: Desired = field(default_factory=lambda: Desired(Attached()))
+
+    def of(self, observed: Observed) -> Desired:
+        """As `desired` of the same."""
+        about = _decisive(observed)
+        if about != self._about:
+            self._about, self._decided = about, desired(about)
+        return self._decided
+
+
+def _decisive(observed: Observed) -> Observed:
+    """Without what nothing is decided of: how things stand, and how far they are.
+
+    Of children it matters which there are; while a Secret cannot be read, also what they have (written.py).
+    """
+    children = observed.children if observed.unreadable else dict.fromkeys(observed.children, _NO_CONTENT)
+    return replace(
+        observed,
+        children=children,
+        now=_NO_TIME,
+        scheduler=None,
+        workloads={},
+        pods=(),
+        warnings={},
+        unreachable="",
+    )
 
 
 def desired(observed: Observed) -> Desired:
@@ -96,8 +133,10 @@ def desired(observed: Observed) -> Desired:
     manifests = tuple(_marked(one) for one in said)
     wanted = {ChildKey.of(one) for one in manifests}
     kept = {ChildKey("Secret", observed.key.namespace, child(observed.key, part)) for part in _NOT_DECIDED}
-    leftovers = tuple(sorted(set(observed.children) - wanted - kept))
-    return Desired(attached, manifests, leftovers, catalog, attached.tenants)
+    staying = {child(observed.key, COMPONENTS[role]) for role in observed.superseded}
+    leftovers = tuple(sorted(one for one in set(observed.children) - wanted - kept if one.name not in staying))
+    mark = fingerprint([catalog, attached.tenants])
+    return Desired(attached, manifests, leftovers, catalog, attached.tenants, mark)
 
 
 def _model(spec: GpuPoolSpec, model: ServedModel, prefix_share: str) -> Json:
@@ -122,11 +161,11 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
         "scheduler": {
             **scheduler_settings(key.name, spec, ()),
             **egress_entry(spec),
-            "listen": f"0.0.0.0:{SCHEDULER_PORT}",
+            "listen": f"{platform.anywhere}:{SCHEDULER_PORT}",
             "tls": TLS,
-            "admin_listen": f"0.0.0.0:{SCHEDULER_ADMIN}",
+            "admin_listen": f"{platform.anywhere}:{SCHEDULER_ADMIN}",
             "status_listen": f"127.0.0.1:{SCHEDULER_STATUS}",  # for `kubectl port-forward`
-            "metrics_listen": f"0.0.0.0:{SCHEDULER_METRICS}",
+            "metrics_listen": f"{platform.anywhere}:{SCHEDULER_METRICS}",
             "lease": {
                 "namespace": key.namespace,
                 "name": child(key, "scheduler"),
@@ -137,10 +176,10 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
         "gateway": {
             **gateway_settings(spec),
             "name": "gateway",
-            "listen": f"0.0.0.0:{GATEWAY_PORT}",
+            "listen": f"{platform.anywhere}:{GATEWAY_PORT}",
             **targets,
-            "sink": f"0.0.0.0:{SINK_PORT}",
-            "metrics_listen": f"0.0.0.0:{GATEWAY_METRICS}",
+            "sink": f"{platform.anywhere}:{SINK_PORT}",
+            "metrics_listen": f"{platform.anywhere}:{GATEWAY_METRICS}",
             "tls": TLS,
             "fetched": f"{CACHE}/tokenizers",
             "withdraw_s": WITHDRAW_S,
@@ -156,11 +195,11 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
             **egress_entry(spec),
         },
     }
-    engines = {component: _engine_config(role, component, spec, targets) for role, component in COMPONENTS.items()}
+    engines = {name: _engine_config(role, name, spec, platform, targets) for role, name in COMPONENTS.items()}
     return found | engines | dict.fromkeys(SCHEDULERS, found["scheduler"])
 
 
-def _engine_config(role: str, component: str, spec: GpuPoolSpec, targets: Json) -> Json:
+def _engine_config(role: str, component: str, spec: GpuPoolSpec, platform: Platform, targets: Json) -> Json:
     return {
         **sidecar_settings(role, spec),
         "sources": {"allowed": list(spec.allowed_sources), **egress_entry(spec)},
@@ -171,7 +210,7 @@ def _engine_config(role: str, component: str, spec: GpuPoolSpec, targets: Json) 
         "segments": SEGMENTS,
         **({} if spec.memory.disk else _HUB_DISK),
         "tls": TLS,
-        "metrics_listen": f"0.0.0.0:{ENGINE_METRICS}",
+        "metrics_listen": f"{platform.anywhere}:{ENGINE_METRICS}",
         "drain_s": ENGINE_DRAIN_S,
     }
 

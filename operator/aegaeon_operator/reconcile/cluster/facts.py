@@ -63,7 +63,10 @@ class Subject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Live(Generic[Kind]):
-    """A GpuPool or ModelPool as the API server has it; `problems` say why its spec cannot be used (`value` None)."""
+    """A GpuPool or ModelPool as the API server has it; `problems` say why its spec cannot be used (`value` None).
+
+    Two that differ in their status alone are equal: nothing is decided of that.
+    """
 
     kind: str
     namespace: str
@@ -72,7 +75,7 @@ class Live(Generic[Kind]):
     generation: int
     created: str
     value: Kind | None
-    status: Json
+    status: Json = field(compare=False)
     problems: tuple[str, ...] = ()
 
     @property
@@ -160,6 +163,15 @@ class Platform:
     """and of the one for schedulers"""
     provider: Literal["none", "istio"] = "none"
     """of Gateways: what it wants beside the standard objects"""
+    fixed_user: bool = True
+    """pods run as our user; else as the platform says, as OpenShift gives each namespace users of its own"""
+    ipv6: bool = False
+    """the first address of every pod, which kubelets probe, is of IPv6"""
+
+    @property
+    def anywhere(self) -> str:
+        """All addresses of a pod of the family of its first one, as its servers listen."""
+        return "[::]" if self.ipv6 else "0.0.0.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +248,8 @@ class Observed:
     """content of the files of Redis, by name"""
     replicas: Mapping[str, int] = field(default_factory=dict)
     """engines by role as the autoscaler wants them; a role without min and max is not in it"""
+    superseded: tuple[str, ...] = ()
+    """roles that the spec has no more, whose engines stay until others can serve"""
     failover: bool = False
     """the first scheduler is silent, so a second one runs whatever the spec says"""
     pods: tuple[Json, ...] = ()

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from aegaeon_operator.reconcile.cluster.desired import Desired
-from aegaeon_operator.reconcile.cluster.facts import Json, Live, ModelFacts, Observed
+from aegaeon_operator.reconcile.cluster.facts import Json, ModelFacts
+from aegaeon_operator.reconcile.cluster.served import Served
 from aegaeon_operator.reconcile.cluster.windows import ENOUGH_TOKENS
-from aegaeon_operator.spec.resources import ModelPool
 
 
-def model_states(observed: Observed, wanted: Desired, pool: Live[ModelPool]) -> list[Json]:
+def model_states(served: Served) -> list[Json]:
     """As the status has them, by name."""
-    facts = observed.scheduler.models if observed.scheduler else {}
+    pool = served.pool.value
     found: list[Json] = []
-    for model in pool.value.spec.models if pool.value else ():
+    for model in pool.spec.models if pool else ():
         for name in model.names:
-            one = _refused(wanted, pool, name) or _state(name, facts.get(name, ModelFacts()))
+            why = served.unserved.get(name)
+            one = _state(name, served.facts[name]) if why is None else _refused(name, why)
             found.append(one if name == model.name else one | {"parent": model.name})
     return sorted(found, key=lambda one: str(one["name"]))
 
 
-def _refused(wanted: Desired, pool: Live[ModelPool], name: str) -> Json | None:
-    why, owner = wanted.attached.failed.get((pool.uid, name), ""), wanted.attached.names.get(name)
-    if not why and owner is not None and owner.uid == pool.uid:
-        return None
-    refusal = wanted.attached.refused.get(pool.uid)
-    reason = why or (refusal.message if refusal else "")
-    return {"name": name, "state": "Failed", "reason": reason[:1024], "queued": 0, "running": 0}
+def _refused(name: str, why: str) -> Json:
+    return {"name": name, "state": "Failed", "reason": why[:1024], "queued": 0, "running": 0}
 
 
 def _state(name: str, facts: ModelFacts) -> Json:

@@ -77,6 +77,11 @@ def admin_target(key: Key, component: str = "scheduler") -> str:
     return f"{child(key, component)}.{key.namespace}.svc:{SCHEDULER_ADMIN}"
 
 
+def admin_of(address: str) -> str:
+    """The same of the pod at an address."""
+    return f"[{address}]:{SCHEDULER_ADMIN}" if ":" in address else f"{address}:{SCHEDULER_ADMIN}"
+
+
 def certificates(role: Role) -> str:
     """The part of the pool (see `child`) that is the Secret of a role's certificate."""
     return f"{role}-tls"

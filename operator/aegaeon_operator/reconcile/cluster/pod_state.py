@@ -21,10 +21,13 @@ _PULLS = (
 )
 # Nothing is wrong with what starts.
 STARTING = "PodsStarting"
+ENDING = "PodsEnding"
+RUNS = "PodsNotReady"
 # Nothing is wrong, either: a queue or another controller holds it until there is quota.
 SUSPENDED = "Suspended"
 _STARTS = ("ContainerCreating", "PodInitializing")
 _OUT_OF_MEMORY = "OOMKilled"
+_KILLED = 137
 # What needs a person first. What is not in it is on its way.
 _GRAVEST = (
     "OutOfMemory",
@@ -77,6 +80,11 @@ def is_ready(pod: Json) -> bool:
     return "deletionTimestamp" not in pod["metadata"] and _condition(pod, "Ready").get("status") == "True"
 
 
+def finds_no_node(pod: Json) -> bool:
+    """The scheduler of Kubernetes has said so."""
+    return not _is_scheduled(pod) and bool(_condition(pod, "PodScheduled").get("message"))
+
+
 def _rank(reason: str) -> int:
     return _GRAVEST.index(reason) if reason in _GRAVEST else len(_GRAVEST)
 
@@ -86,7 +94,7 @@ def _of_pod(pod: Json, warnings: Warnings) -> Trouble | None:
     if is_ready(pod):
         return None
     if "deletionTimestamp" in pod["metadata"]:
-        return Trouble("PodsEnding", f"is ending{_on_node(pod)}")
+        return Trouble(ENDING, f"is ending{_on_node(pod)}")
     if status.get("phase") == "Failed":
         evicted = status.get("reason") == "Evicted"
         said = status.get("message") or status.get("reason") or "its containers ended"
@@ -139,9 +147,12 @@ def _ended(container: Json) -> Json | None:
 
 
 def _crash(container: Json, ended: Json) -> Trouble:
-    times = f"container {container['name']} has restarted {container.get('restartCount', 0)} times"
+    count = container.get("restartCount", 0)
+    times = f"container {container['name']} " + (f"has restarted {count} times" if count else "is started again")
     if ended.get("reason") == _OUT_OF_MEMORY:
         return Trouble("OutOfMemory", f"needs more memory than its limit: {times}; raise the pod template's limits")
+    if ended.get("exitCode") == _KILLED:
+        return Trouble("Crashing", f"was killed (exit code {_KILLED}: SIGKILL, not for its memory limit): {times}")
     return Trouble(
         "Crashing", f"crashes with exit code {ended.get('exitCode')}: {times}; see `kubectl logs --previous`"
     )
@@ -153,7 +164,7 @@ def _of_node(pod: Json, warning: str) -> Trouble:
     if containers and all(one.get("ready") for one in containers):
         return Trouble("NodeLost", f"is cut off: its node {pod['spec'].get('nodeName', '')} does not answer")
     if containers and all(one.get("started") for one in containers):
-        return Trouble("PodsNotReady", f"runs{_on_node(pod)}, but is not ready")
+        return Trouble(RUNS, f"runs{_on_node(pod)}, but is not ready")
     if warning:
         return Trouble("CannotStart", f"cannot start{_on_node(pod)}: {_line(warning)}")
     return Trouble(STARTING, f"starts{_on_node(pod)}")

@@ -48,6 +48,7 @@ from aegaeon_operator.reconcile.cluster.template import (
     secret_volume,
     spread,
     template,
+    user,
 )
 from aegaeon_operator.spec.kubernetes import PickerLimits
 from aegaeon_operator.spec.resources import GpuPoolSpec
@@ -61,6 +62,7 @@ WITHDRAW_S = 8
 _SCHEDULER_LINGER_S = 15
 _SMALL: Json = {"cpu": "100m", "memory": "256Mi"}
 _GATEWAY: Json = {"cpu": "100m", "memory": "512Mi"}  # with its workers and the tokenizers of two or three models
+_PLAIN = ("cpu", "memory", "ephemeral-storage")
 # hostPath folders belong to root at first: they are handed to the group of the pod. Root without capabilities may.
 _HAND_OVER = "import os, sys\nfor path in sys.argv[1:]:\n    os.chown(path, -1, {uid})\n    os.chmod(path, 0o2770)\n"
 
@@ -81,13 +83,15 @@ def scheduler_pod(key: Key, component: str, spec: GpuPoolSpec, platform: Platfor
     other = {"scheduler": "standby", "standby": "scheduler"}[component]
     apart = {"weight": 100, "podAffinityTerm": _beside(key, other)}
     found["spec"]["affinity"] = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [apart]}}
+    found["spec"]["securityContext"] |= user(platform)
     return lay_over(found, spec.control_pod_template, selector(key, component))
 
 
 def gateway_pod(key: Key, spec: GpuPoolSpec, platform: Platform, config: Json) -> Json:
     """The OpenAI API."""
     made = configured("gateway", _image(spec, platform, "control"), http_probes("/readyz", "/healthz", GATEWAY_METRICS))
-    made["command"] += ["--name", "$(POD_NAME)", "--sink", f"$(POD_IP):{SINK_PORT}"]
+    address = "[$(POD_IP)]" if platform.ipv6 else "$(POD_IP)"
+    made["command"] += ["--name", "$(POD_NAME)", "--sink", f"{address}:{SINK_PORT}"]
     made["env"] = [from_field("POD_NAME", "metadata.name"), from_field("POD_IP", "status.podIP")]
     made["ports"] = ports(http=GATEWAY_PORT, sink=SINK_PORT, metrics=GATEWAY_METRICS)
     made["resources"] = amounts(spec.control_pod_template, _GATEWAY, {})
@@ -103,6 +107,8 @@ def gateway_pod(key: Key, spec: GpuPoolSpec, platform: Platform, config: Json) -
     ]
     found = template(key, "gateway", spec, made, volumes, config, GATEWAY_DRAIN_S + WITHDRAW_S + 10)
     found["spec"]["topologySpreadConstraints"] = [spread(key, "gateway")]
+    found["spec"] |= _account(spec.service_accounts.gateway)
+    found["spec"]["securityContext"] |= user(platform)
     return lay_over(found, spec.control_pod_template, selector(key, "gateway"))
 
 
@@ -110,6 +116,9 @@ def picker_pod(key: Key, spec: GpuPoolSpec, limits: PickerLimits, platform: Plat
     """The endpoint picker. It alone asks the API server: for the pool's gateway pods."""
     command = ["python3", "-m", "aegaeon_picker", "--pool", key.name, "--namespace", key.namespace]
     command += ["--grace", str(_PICKER_DRAIN_S)]
+    if platform.ipv6:  # its defaults are of IPv4
+        command += ["--listen", f"{platform.anywhere}:{PICKER_PORT}"]
+        command += ["--health-listen", f"{platform.anywhere}:{PICKER_HEALTH}"]
     for name, value in limits.model_dump(exclude_defaults=True).items():
         command += [f"--max-{name.replace('_', '-')}", str(value)]
     probes = grpc_probes("readiness", "liveness", PICKER_HEALTH)
@@ -121,6 +130,7 @@ def picker_pod(key: Key, spec: GpuPoolSpec, limits: PickerLimits, platform: Plat
     found = template(key, "picker", spec, made, scratch(tmp="/tmp"), {}, grace_s)
     found["spec"] |= {"serviceAccountName": child(key, "picker"), "automountServiceAccountToken": True}
     found["spec"]["topologySpreadConstraints"] = [spread(key, "picker")]
+    found["spec"]["securityContext"] |= user(platform)
     return lay_over(found, spec.control_pod_template, selector(key, "picker"))
 
 
@@ -148,10 +158,16 @@ def engine_pod(key: Key, role: str, spec: GpuPoolSpec, platform: Platform, confi
     ]
     found = template(key, component, spec, made, volumes, config, ENGINE_DRAIN_S + 20)
     found["spec"]["topologySpreadConstraints"] = [spread(key, component)]
-    if owned := [volume for volume in shared if "hostPath" in volume.source]:
-        found["spec"]["initContainers"] = [_hand_over(image, owned)]
-    found["spec"] |= _together(key, role)
+    if platform.fixed_user and (owned := [volume for volume in shared if "hostPath" in volume.source]):
+        found["spec"]["initContainers"] = [_hand_over(image, owned, spec)]
+    found["spec"] |= {**_together(key, role), **_account(spec.service_accounts.engines)}
+    found["spec"]["securityContext"] |= user(platform)
     return lay_over(found, spec.pod_template, selector(key, component))
+
+
+def _account(name: str | None) -> Json:
+    """Of the namespace, for a cloud's identity; its token of the API server stays out of the pod."""
+    return {"serviceAccountName": name} if name else {}
 
 
 def _image(spec: GpuPoolSpec, platform: Platform, which: Literal["control", "engine"]) -> Image:
@@ -207,8 +223,14 @@ def _disk(spec: GpuPoolSpec) -> list[Volume]:
     return [Volume("disk", disk.path, {"hostPath": {"path": disk.path, "type": "DirectoryOrCreate"}})] if disk else []
 
 
-def _hand_over(image: Image, volumes: list[Volume]) -> Json:
+def _hand_over(image: Image, volumes: list[Volume], spec: GpuPoolSpec) -> Json:
+    """With the engine's CPU and memory, which a quota asks of every container; it ends before the engine takes them."""
+    given = spec.pod_template.resources
+    parts = {"requests": given.requests, "limits": given.limits}
+    plain = {part: {name: one for name, one in of.items() if name in _PLAIN} for part, of in parts.items()}
+    resources = {part: of for part, of in plain.items() if of}
     return {
+        **({"resources": resources} if resources else {}),
         "name": "hand-over",
         "image": image.name,
         "imagePullPolicy": image.pull_policy,

@@ -7,11 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from aegaeon_operator.reconcile.cluster.conditions import Condition, no, yes
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Observed, Subject, Workload
-from aegaeon_operator.reconcile.cluster.names import COMPONENTS, child
-from aegaeon_operator.reconcile.cluster.pod_state import STARTING, SUSPENDED, Trouble, is_ready, trouble, unexplained
+from aegaeon_operator.reconcile.cluster.names import COMPONENTS, SCHEDULERS, admin_of, child
+from aegaeon_operator.reconcile.cluster.pod_state import (
+    ENDING,
+    RUNS,
+    STARTING,
+    SUSPENDED,
+    Trouble,
+    is_ready,
+    trouble,
+    unexplained,
+)
 from aegaeon_operator.reconcile.cluster.workloads import running_schedulers
 from aegaeon_operator.spec.resources import GpuPoolSpec
 
@@ -19,7 +29,8 @@ from aegaeon_operator.spec.resources import GpuPoolSpec
 SOME = "SomeReady"
 SOME_START = "SomeStarting"
 SOME_HELD = "SomeSuspended"
-_ON_THEIR_WAY = {STARTING: SOME_START, SUSPENDED: SOME_HELD}
+_ON_THEIR_WAY = {STARTING: SOME_START, ENDING: SOME_START, SUSPENDED: SOME_HELD}
+_NOT_ATTACHED = "EngineNotAttached"
 _COMPONENT = "app.kubernetes.io/component"
 
 
@@ -48,6 +59,22 @@ def engines(observed: Observed, spec: GpuPoolSpec) -> dict[str, Engines]:
     return found
 
 
+def lingering_schedulers(observed: Observed) -> dict[str, str]:
+    """Addresses of those that are about to end and may lead until then, by pod: their Services have them no more."""
+    found = {}
+    for one in (pod for name in SCHEDULERS for pod in pods_of(observed, name)):
+        end, address = one["metadata"].get("deletionTimestamp"), one.get("status", {}).get("podIP")
+        if end and address and observed.now <= datetime.fromisoformat(end):
+            found[one["metadata"]["name"]] = admin_of(address)
+    return found
+
+
+def ending_engines(observed: Observed) -> list[str]:
+    """Engines whose pods are deleted. One on a disconnected node does not know of it, and comes back with the node."""
+    pods = (pod for name in COMPONENTS.values() for pod in pods_of(observed, name))
+    return sorted(one["metadata"]["name"] for one in pods if "deletionTimestamp" in one["metadata"])
+
+
 def ready_schedulers(observed: Observed, component: str) -> int:
     """Ready pods of one, as kubelets say; those of a lost node stay ready for a minute."""
     return _ready(observed, "Deployment", component)
@@ -58,7 +85,7 @@ def scheduler_ready(observed: Observed, spec: GpuPoolSpec) -> Condition:
     kind = "SchedulerReady"
     found = [deployment_ready(observed, kind, name, 1) for name in running_schedulers(observed, spec)]
     short = [one for one in found if one.status != "True"]
-    if len(short) == len(found):
+    if len(short) == len(found) and observed.scheduler is None:  # one that is ending may lead still
         return found[0]
     if observed.unreachable:
         text = f"{len(found) - len(short)} of {len(found)} scheduler pods are ready, but {observed.unreachable}"
@@ -96,7 +123,24 @@ def engines_ready(observed: Observed, spec: GpuPoolSpec, found: Mapping[str, Eng
         return yes(kind, "AllReady", text) if _serves(found) else no(kind, "NoEngines", f"{text}; {_raise(found)}")
     why = next((one for role in lacking if (one := _engine_trouble(observed, role))), None)
     why = why or _trouble(observed, "StatefulSet", COMPONENTS[lacking[0]])
-    return _short(kind, f"{text}; {why.text}", why, serves=_serves(found))
+    text = f"{text}; {why.text}"
+    if not _serves(found) and why.reason in (STARTING, RUNS, _NOT_ATTACHED) and comes_from_zero(observed, spec):
+        return yes(kind, SOME_START, f"{text}; requests wait for the first engine")
+    return _short(kind, text, why, serves=_serves(found) or _serves_still(observed))
+
+
+def _serves_still(observed: Observed) -> bool:
+    """By engines of roles that the spec has no more."""
+    there = observed.scheduler.engines if observed.scheduler else ()
+    return any(one.attached and one.role in observed.superseded for one in there)
+
+
+def comes_from_zero(observed: Observed, spec: GpuPoolSpec) -> bool:
+    """Whether its first engines started so recently that requests wait for them."""
+    if not spec.hold_start_s:
+        return False
+    began = [one["metadata"]["creationTimestamp"] for name in COMPONENTS.values() for one in pods_of(observed, name)]
+    return all((observed.now - datetime.fromisoformat(one)).total_seconds() <= spec.hold_start_s for one in began)
 
 
 def degraded(conditions: list[Condition]) -> Condition:
@@ -149,19 +193,19 @@ def _short(kind: str, text: str, why: Trouble, serves: bool) -> Condition:
 
 def _trouble(observed: Observed, kind: str, component: str) -> Trouble:
     """Of the component's pods; of what should have made them where there are none to blame."""
-    return trouble(_pods(observed, component), observed.warnings) or _not_made(observed, kind, component)
+    return trouble(pods_of(observed, component), observed.warnings) or _not_made(observed, kind, component)
 
 
 def _engine_trouble(observed: Observed, role: str) -> Trouble | None:
     """Of the pods of a role, those among them that are ready and that the scheduler does not know."""
-    pods = list(_pods(observed, COMPONENTS[role]))
+    pods = list(pods_of(observed, COMPONENTS[role]))
     found = trouble(pods, observed.warnings)
     if found or observed.scheduler is None:
         return found
     attached = {one.name for one in observed.scheduler.engines if one.attached}
     names = sorted(one["metadata"]["name"] for one in pods if is_ready(one))
     stray = next((name for name in names if name not in attached), None)
-    return Trouble("EngineNotAttached", f"{stray} is ready, but not attached to the scheduler") if stray else None
+    return Trouble(_NOT_ATTACHED, f"{stray} is ready, but not attached to the scheduler") if stray else None
 
 
 def _not_made(observed: Observed, kind: str, component: str) -> Trouble:
@@ -175,7 +219,8 @@ def _not_made(observed: Observed, kind: str, component: str) -> Trouble:
     return Trouble(STARTING, f"{kind} {key.name} has not made all pods yet")
 
 
-def _pods(observed: Observed, component: str) -> Iterator[Json]:
+def pods_of(observed: Observed, component: str) -> Iterator[Json]:
+    """Those of a component."""
     return (one for one in observed.pods if one["metadata"].get("labels", {}).get(_COMPONENT) == component)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from aegaeon_operator.reconcile.cluster import model_checks
 from aegaeon_operator.reconcile.cluster.conditions import Condition, message_of, no, summary, written
 from aegaeon_operator.reconcile.cluster.desired import Desired
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Live, ModelFacts, Observed, Report
-from aegaeon_operator.reconcile.cluster.model_checks import Served
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Live, ModelFacts, Observed, Report
 from aegaeon_operator.reconcile.cluster.model_states import able, model_states
 from aegaeon_operator.reconcile.cluster.names import COMPONENTS, selector
 from aegaeon_operator.reconcile.cluster.outside import memory_reserved, outside_slabs
@@ -23,6 +23,7 @@ from aegaeon_operator.reconcile.cluster.readiness import (
     scheduler_ready,
     workload_of,
 )
+from aegaeon_operator.reconcile.cluster.served import Served
 from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec
 from aegaeon_operator.spec.status import MOST_NAMES
 
@@ -31,16 +32,35 @@ Failures = Mapping[ChildKey, str]
 
 def reports(observed: Observed, wanted: Desired, failures: Failures) -> list[Report]:
     """One for each object that is there."""
-    found = [_model_pool(one) for one in Served.each(observed, wanted, failures)]
-    if observed.gpu_pool:
-        found.append(_gpu_pool(observed, wanted, observed.gpu_pool, failures))
-    return found
+    return Reports().of(observed, wanted, failures)
+
+
+@dataclass(slots=True)
+class Reports:
+    """Of one pool. What was reported of a ModelPool stands for as long as nothing that it is made from changes."""
+
+    _known: dict[str, tuple[Served, Report]] = field(default_factory=dict)
+
+    def of(self, observed: Observed, wanted: Desired, failures: Failures) -> list[Report]:
+        """One for each object that is there."""
+        before, self._known = self._known, {}
+        for served in Served.each(observed, wanted, failures):
+            known = before.get(served.pool.uid)
+            same = known is not None and known[0] == served
+            self._known[served.pool.uid] = known if known and same else (served, _model_pool(served))
+        found = [report for _, report in self._known.values()]
+        if observed.gpu_pool:
+            states = [one for report in found for one in report.status["models"]]
+            found.append(_gpu_pool(observed, wanted, observed.gpu_pool, failures, states))
+        return found
 
 
 # ---- GpuPool -------------------------------------------------------------------------------------------------------
 
 
-def _gpu_pool(observed: Observed, wanted: Desired, pool: Live[GpuPool], failures: Failures) -> Report:
+def _gpu_pool(
+    observed: Observed, wanted: Desired, pool: Live[GpuPool], failures: Failures, states: list[Json]
+) -> Report:
     if pool.value is None:
         return _refused(observed, pool)
     spec = pool.value.spec
@@ -49,7 +69,6 @@ def _gpu_pool(observed: Observed, wanted: Desired, pool: Live[GpuPool], failures
     unified = workload_of(observed, "StatefulSet", COMPONENTS["unified"])
     component = COMPONENTS["unified"] if spec.engines else COMPONENTS["decode"]
     outside = outside_slabs(observed)
-    states = [one for model_pool in observed.model_pools for one in model_states(observed, wanted, model_pool)]
     return Report(
         pool,
         {
@@ -132,14 +151,14 @@ def _rolling(observed: Observed) -> str:
 
 
 def _model_pool(served: Served) -> Report:
-    observed, pool = served.observed, served.pool
-    states = model_states(observed, served.wanted, pool)
+    pool = served.pool
+    states = model_states(served)
     conditions = _model_pool_conditions(served)
     return Report(
         pool,
         {
             "observedGeneration": pool.generation,
-            "conditions": written(pool, conditions, observed.now),
+            "conditions": written(pool, conditions, served.now),
             "message": message_of(conditions),
             "models": states,
             "summary": able(states),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from aegaeon_operator.reconcile.cluster.facts import Json, Key
+from aegaeon_operator.reconcile.cluster.facts import Json, Key, Platform
 from aegaeon_operator.reconcile.cluster.names import (
     CERTIFICATES,
     COMPONENTS,
@@ -92,6 +92,11 @@ def configured(component: str, image: Image, probes: Probes, module: str = "") -
     return container(component, image, command, probes)
 
 
+def user(platform: Platform) -> Json:
+    """Who processes are and whose the pod's volumes are, for the pod's securityContext."""
+    return {"runAsUser": UID, "runAsGroup": UID, "fsGroup": UID} if platform.fixed_user else {}
+
+
 def template(
     key: Key, component: str, spec: GpuPoolSpec, made: Json, volumes: list[Volume], config: Json, grace_s: int
 ) -> Json:
@@ -105,9 +110,6 @@ def template(
         "enableServiceLinks": False,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": UID,
-            "runAsGroup": UID,
-            "fsGroup": UID,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "terminationGracePeriodSeconds": grace_s,

@@ -30,7 +30,7 @@ TILE_TOKENS = 64
 LEAST_ROWS = 16  # the matrix units' smallest tile
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
 def _pointer(address, dtype: tl.constexpr):  # type: ignore[no-untyped-def]  # triton reads annotations
     """To items of `dtype`. Triton's interpreter takes addresses below 2 GiB for 32 bits wide, whatever is annotated;
     heaps of executables that are linked to a fixed address, as Debian's Python is, lie there."""

@@ -136,7 +136,7 @@ def test_copies_with_our_labels_are_left_alone(namespaced: Path) -> None:
         copied = {"name": "my-own", "labels": service["metadata"]["labels"]}
         ports = {"ports": service["spec"]["ports"], "selector": service["spec"]["selector"]}
         apply(namespaced, {"apiVersion": "v1", "kind": "Service", "metadata": copied, "spec": ports})
-        split = pool("demo", prefill={"replicas": 1}, decode={"replicas": 1})
+        split = pool("demo", prefill={"replicas": 0}, decode={"replicas": 0})
         del split["spec"]["engines"]
         apply(namespaced, split)
 

@@ -92,6 +92,16 @@ class Memory:
             if owners and not any((at.namespace, owner["uid"]) in there for owner in owners):
                 self.remove(at)
 
+    def undefine(self, kinds: Iterable[Resource]) -> None:
+        """Their definitions are deleted, and so are their objects; watches end."""
+        for kind in kinds:
+            del self.kinds[kind.group, kind.plural]
+            for at in [one for one in self.objects if one.kind == kind.kind]:
+                self.remove(at)
+            for watch in self._watches:
+                if watch.at.kind == kind.kind:
+                    watch.events.put_nowait({})
+
     # ---- what is answered ------------------------------------------------------------------------------------------
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -212,8 +222,9 @@ class Memory:
             if _within(key, at) and watch.chosen(body) and int(body["metadata"]["resourceVersion"]) > since:
                 watch.events.put_nowait({"type": "ADDED", "object": _without_content(body) if watch.bare else body})
         try:
-            while True:
-                await answer.write(json.dumps(await watch.events.get()).encode() + b"\n")
+            while event := await watch.events.get():
+                await answer.write(json.dumps(event).encode() + b"\n")
+            return answer
         finally:
             self._watches.discard(watch)
 

@@ -148,6 +148,7 @@ TABLE: dict[str, Rule] = {
     "gpupools.images.control": Rule.WORD,
     "gpupools.images.engine": Rule.WORD,
     "gpupools.images.pullSecrets[]": Rule.SECRET,
+    **{f"gpupools.serviceAccounts.{role}": Rule.OBJECT for role in ("engines", "gateway")},
     **{f"gpupools.{of}.{name}": rule for of in ("podTemplate", "controlPodTemplate") for name, rule in _POD.items()},
     "gpupools.volumes.models.path": Rule.PLATFORM,
     "gpupools.volumes.models.claim": Rule.OBJECT,

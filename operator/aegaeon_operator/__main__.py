@@ -48,6 +48,7 @@ def main() -> int:
     level = os.environ.get("AEGAEON_LOG_LEVEL", "info").upper()
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)  # it tells of every event
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # and that it leaves signals to us
     from aegaeon_operator.kube.operator import run  # --help needs no Kubernetes client
 
     try:

@@ -18,6 +18,7 @@ from aegaeon_operator.kube.operator import _work
 
 LATER = {"routes": ("HTTPRoute", "ReferenceGrant", "InferencePool"), "our own": (GPU_POOLS.kind, MODEL_POOLS.kind)}
 SOON_S = 60.0
+WATCHED = "aegaeon_operator_watched"
 ROUTE = At("HTTPRoute", KEY.namespace, "red")
 
 
@@ -55,10 +56,35 @@ async def test_a_kind_that_is_defined_later_is_listed_within_seconds_and_then_wa
                 memory.put({**memory.objects[ROUTE], "spec": {**wanted, "rules": []}})
                 await until(lambda: memory.objects[ROUTE]["spec"] == wanted, 10)
                 watched = {
-                    one.plural: metrics.registry.get_sample_value("aegaeon_operator_watched", {"resource": one.plural})
+                    one.plural: metrics.registry.get_sample_value(WATCHED, {"resource": one.plural})
                     for one in (GPU_POOLS, MODEL_POOLS)
                 }
                 assert watched == {"gpupools": 1, "modelpools": 1}
+            finally:
+                work.cancel()
+                await asyncio.wait([work])
+
+
+async def test_definitions_that_are_deleted_and_made_again_are_watched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, metrics = Memory(), Metrics()
+    config = replace(OperatorConfig(PLATFORM, (), "test"), discover_s=0.5)
+    async with served(memory) as url:
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, url)))
+        async with connect(metrics.called) as cluster:
+            work = asyncio.create_task(_work(config, cluster, metrics))
+            try:
+                watched = Call("watch", At("GpuPool", None))
+                await until(lambda: watched in memory.calls)
+                memory.undefine([GPU_POOLS])
+                await until(lambda: metrics.registry.get_sample_value(WATCHED, {"resource": "gpupools"}) == 0)
+                memory.calls.clear()
+                memory.kinds = {(one.group, one.plural): one for one in KINDS}
+                await until(lambda: watched in memory.calls)
+                memory.put(gpu_pool())
+                await until(lambda: "status" in memory.objects[At("GpuPool", *KEY)])
+                assert not work.done()
             finally:
                 work.cancel()
                 await asyncio.wait([work])

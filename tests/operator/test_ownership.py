@@ -94,7 +94,7 @@ async def test_what_is_wanted_no_more_is_deleted_as_it_was_seen_and_that_is_said
 ) -> None:
     async with a_world() as world:
         with caplog.at_level(logging.INFO):
-            world.memory.put(gpu_pool(engines=None, prefill={"replicas": 1}, decode={"replicas": 1}))
+            world.memory.put(gpu_pool(engines=None, prefill={"replicas": 0}, decode={"replicas": 0}))
             gone = At("Service", "infra", "pool-engine")
             before = world.memory.objects[gone]
             await world.look(2)
@@ -112,7 +112,7 @@ async def test_what_is_wanted_no_more_is_deleted_as_it_was_seen_and_that_is_said
 
 async def test_an_object_that_changes_before_its_deletion_is_looked_at_again() -> None:
     async with a_world() as world:
-        world.memory.put(gpu_pool(engines=None, prefill={"replicas": 1}, decode={"replicas": 1}))
+        world.memory.put(gpu_pool(engines=None, prefill={"replicas": 0}, decode={"replicas": 0}))
         gone, once = At("Service", "infra", "pool-engine"), [True]
 
         def disowned(call: Call) -> int:

@@ -83,7 +83,7 @@ async def _work(config: OperatorConfig, cluster: Cluster, metrics: Metrics) -> N
                 delay_s = min(2 * delay_s, _LONGEST_RETRY_S)
 
     await list_anew()  # nothing is decided before the first list is complete
-    watched = _watch_known(config, store, queue, metrics, kinds)
+    watched = _watch_known(config, store, queue, metrics, kinds, list_anew)
     try:
         await _first(watched, queue.run(), _list_again(config, kinds, list_anew), controller.secrets.run())
     finally:
@@ -129,8 +129,15 @@ async def _list_again(config: OperatorConfig, kinds: Kinds, list_anew: Callable[
         await list_anew()
 
 
-async def _watch_known(config: OperatorConfig, store: Store, queue: Queue, metrics: Metrics, kinds: Kinds) -> None:
-    """Until kopf fails; it begins anew when lists have found other kinds than it watches."""
+async def _watch_known(
+    config: OperatorConfig,
+    store: Store,
+    queue: Queue,
+    metrics: Metrics,
+    kinds: Kinds,
+    list_anew: Callable[[], Awaitable[None]],
+) -> None:
+    """Begins anew when lists have found other kinds than it watches, and with a list when a watch has ended."""
 
     def heard(what: str, body: Json) -> None:
         metrics.event(body["kind"])
@@ -140,7 +147,12 @@ async def _watch_known(config: OperatorConfig, store: Store, queue: Queue, metri
         known = kinds.known
         metrics.watching(kinds.all, known)
         selected = [(resource, labels) for resource, labels in _selected(config) if resource in known]
-        await _first(watch(selected, config.namespaces, heard), kinds.other_than(known))
+        try:
+            await _first(watch(selected, config.namespaces, heard), kinds.other_than(known))
+        except KubeError as error:
+            _log.warning("%s: everything is listed again", error)
+            await asyncio.sleep(_FIRST_RETRY_S)
+            await list_anew()
 
 
 async def _first(*works: Any) -> int:

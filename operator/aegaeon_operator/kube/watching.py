@@ -6,6 +6,7 @@ It runs in a thread with a loop of its own: at its end it cancels every task of 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -13,19 +14,22 @@ from typing import Any
 
 import kopf
 
+from aegaeon_kube.errors import KubeError
 from aegaeon_kube.server import address_in_pod
 from aegaeon_operator.kube.client import Resource
 from aegaeon_operator.reconcile.cluster.facts import Json
 
+_KOPF = logging.getLogger("kopf")
 Heard = Callable[[str, Json], None]
 
 
 async def watch(resources: Iterable[tuple[Resource, str]], namespaces: tuple[str, ...], heard: Heard) -> None:
-    """Until cancelled, or until kopf fails. `resources` with a selector of labels each; no `namespaces`: all.
+    """Until cancelled. `resources` with a selector of labels each; no `namespaces`: all.
 
-    `heard` is called in this loop, with what happened (DELETED, or another word) and the object.
+    `heard` is called in this loop, with what happened (DELETED, or another word) and the object. Raises KubeError when
+    a watch has ended for good, as after the deletion of a definition.
     """
-    loop, stop = asyncio.get_running_loop(), threading.Event()
+    loop, stop, failed = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
 
     async def changed(event: Any, body: Any, **_: Any) -> None:
         loop.call_soon_threadsafe(heard, event["type"], dict(body))
@@ -43,12 +47,30 @@ async def watch(resources: Iterable[tuple[Resource, str]], namespaces: tuple[str
         )
         asyncio.run(watching)
 
-    thread = asyncio.ensure_future(asyncio.to_thread(work))
+    failures = _Failures(lambda: loop.call_soon_threadsafe(failed.set))
+    _KOPF.addHandler(failures)
+    thread, broken = asyncio.ensure_future(asyncio.to_thread(work)), asyncio.ensure_future(failed.wait())
     try:
-        await asyncio.shield(thread)
+        await asyncio.wait([thread, broken], return_when=asyncio.FIRST_COMPLETED)
     finally:
+        broken.cancel()
         stop.set()
         await asyncio.wait([thread])
+        _KOPF.removeHandler(failures)
+        why = thread.exception()  # it ends with that of the watcher
+    raise KubeError(0, f"a watch has ended: {why or 'kopf has'}")
+
+
+class _Failures(logging.Handler):
+    """kopf goes on without a watcher that has failed, and says so in its log alone."""
+
+    def __init__(self, failed: Callable[[], object]) -> None:
+        super().__init__(logging.ERROR)
+        self._failed = failed
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self._failed()
 
 
 def _settings(

@@ -382,20 +382,14 @@ def limits(request: pytest.FixtureRequest) -> HttpLimits:
     return HttpLimits(**getattr(request, "param", {}))
 
 
-@pytest.fixture
-def strict(request: pytest.FixtureRequest) -> bool:
-    """Whether what has no effect is refused; the mark `STRICT` sets it."""
-    return bool(getattr(request, "param", False))
-
-
-STRICT = pytest.mark.parametrize("strict", [True], indirect=True, ids=["strict"])
+STRICT = pytest.mark.strict  # of a test whose gateway refuses what has no effect
 
 
 @pytest.fixture
 async def pool(
-    peer: Peer, tokenizer: Tokenizer, model_directory: Path, limits: HttpLimits, strict: bool, start_workers: Starter
+    request: Any, peer: Peer, tokenizer: Tokenizer, model_directory: Path, limits: HttpLimits, start_workers: Starter
 ) -> AsyncIterator[Pool]:
-    pages = f"unix:{peer.sockets}/metrics.sock"
+    strict, pages = request.node.get_closest_marker("strict") is not None, f"unix:{peer.sockets}/metrics.sock"
     config = GatewayConfig(**gateway_config(peer, http=limits, metrics_listen=pages, strict=strict))
     async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
         yield Pool(peer, served, http, tokenizer, model_directory)

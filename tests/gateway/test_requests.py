@@ -217,31 +217,6 @@ async def test_models_show_their_phase_and_failed_ones_their_reason(pool: Any) -
     assert "no config.json" in body["error"]["message"]
 
 
-@pytest.mark.parametrize("name", ["qwen3:8b", "org/Model@v2:instruct"])
-async def test_names_of_other_servers_name_a_model(pool: Any, model_directory: Path, name: str) -> None:
-    pool.peer.publish([*pool.peer.models, model_status(name, model_directory)])
-    await pool.until_models(lambda models: name in models)
-    status, body = await get(pool, f"/v1/models/{name}")
-    assert (status, body["id"]) == (200, name)
-    status, body, _ = await pool.chat(model=name)
-    assert (status, body["model"]) == (200, name)
-
-
-async def test_a_model_that_no_engine_can_run_is_an_error_that_clients_do_not_repeat(pool: Any) -> None:
-    unsupported = pb.ModelStatus(
-        spec=model_pb2.ModelSpec(name="odd"), phase=model_pb2.MODEL_PHASE_FAILED, reason="heads of 24", unsupported=True
-    )
-    pool.peer.publish([*pool.peer.models, unsupported])
-    await pool.until_models(lambda models: "odd" in models)
-    status, body, headers = await pool.chat(model="odd")
-    assert (status, body["error"]["code"], body["error"]["param"]) == (404, "model_unsupported", "model")
-    assert "heads of 24" in body["error"]["message"]
-    assert "Retry-After" not in headers
-    message = {"model": "odd", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
-    status, body, _ = await pool.post("/v1/messages", message)
-    assert (status, body["error"]["type"]) == (404, "not_found_error")
-
-
 async def test_requests_for_a_model_that_engines_fetch_wait_until_it_is_available(pool: Any) -> None:
     [ready] = pool.peer.models
     fetching = pb.ModelStatus()

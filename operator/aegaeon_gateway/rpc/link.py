@@ -75,6 +75,8 @@ class SchedulerLink:
         self._tenants = tenants
         self._metrics = metrics
         self._unusable = unusable
+        self.gateways = 1
+        """of the pool that are attached, as the scheduler says"""
         self._outbox: Outbox | None = None
         self._unsent_cancels: list[pb.CancelRequest] = []
 
@@ -99,6 +101,21 @@ class SchedulerLink:
         if any(choice.submitted for choice in left):
             everything = len(left) == len(generation.choices)
             self.cancel(generation, [] if everything else left)
+
+    def hold(self, generation: Generation) -> None:
+        """Its quota is used up: no engine gives it another turn. What the last one brings is received all the same."""
+        if running := generation.open_choices:
+            now = time.monotonic()
+            for choice in running:
+                choice.hold(now)
+            self.cancel(generation, [])
+
+    def resume(self, generation: Generation, choices: Sequence[Choice]) -> None:
+        """There is quota for these: they go on from what they have received. Their KV cache was kept as a prefix."""
+        now = time.monotonic()
+        for choice in choices:
+            choice.resume(now)
+        self._submit(generation, choices)
 
     def cancel(self, generation: Generation, choices: Sequence[Choice]) -> None:
         """End these choices (none given: all) at the engines."""
@@ -186,6 +203,7 @@ class SchedulerLink:
             self._tenants.take(reply.tenants)
         elif kind == "load":
             self._metrics.kv_used = reply.load.kv_used
+            self.gateways = reply.load.gateways or 1
         elif kind == "places":
             self._on_places(reply.places.places)
         elif kind == "accepted" and (generation := self._open.get(reply.accepted.request)):

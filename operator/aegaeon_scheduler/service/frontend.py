@@ -71,7 +71,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         self._grace_s = grace_s
         self._status = status
         self._kv_used = kv_used
-        self._sent_load = 0.0
+        self._sent_load, self._sent_gateways = 0.0, 0
         self._places = Places(driver.places, driver.tell)
         self._load_timer: asyncio.TimerHandle | None = None
         self._lines: dict[GatewayId, Line] = {}
@@ -169,11 +169,15 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         """While there are gateways, again and again."""
         kv_used = self._kv_used()
         self._load_timer = self._later(_LOAD_EVERY_S, self._send_load) if self._lines else None
-        if abs(kv_used - self._sent_load) < _LOAD_STEP:
+        gateways = self._attached()
+        if abs(kv_used - self._sent_load) < _LOAD_STEP and gateways == self._sent_gateways:
             return
-        self._sent_load = kv_used
+        self._sent_load, self._sent_gateways = kv_used, gateways
         for line in self._lines.values():
-            line.outbox.put(_load(kv_used))
+            line.outbox.put(_load(kv_used, gateways))
+
+    def _attached(self) -> int:
+        return sum(not line.outbox.closed for line in self._lines.values())
 
     def _send_catalog(self) -> None:
         self._announcement = None
@@ -200,8 +204,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         line.outbox.put(gateway_pb2.GatewayReply(catalog=self._catalog.status()))
         if self._tenants is not None:
             line.outbox.put(gateway_pb2.GatewayReply(tenants=self._tenants))
-        if self._sent_load:
-            line.outbox.put(_load(self._sent_load))
+        line.outbox.put(_load(self._sent_load, self._attached()))
         if self._load_timer is None:
             self._send_load()
         return line
@@ -252,8 +255,8 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         return asyncio.get_running_loop().call_later(seconds, call, *arguments)
 
 
-def _load(kv_used: float) -> gateway_pb2.GatewayReply:
-    return gateway_pb2.GatewayReply(load=gateway_pb2.PoolLoad(kv_used=kv_used))
+def _load(kv_used: float, gateways: int) -> gateway_pb2.GatewayReply:
+    return gateway_pb2.GatewayReply(load=gateway_pb2.PoolLoad(kv_used=kv_used, gateways=gateways))
 
 
 def status_alone(frontend: FrontendService) -> grpc.GenericRpcHandler:

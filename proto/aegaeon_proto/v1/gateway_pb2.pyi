@@ -504,16 +504,20 @@ class PoolLoad(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KV_USED_FIELD_NUMBER: _builtins.int
+    GATEWAYS_FIELD_NUMBER: _builtins.int
     kv_used: _builtins.float
     """share of the device memory that sequences may have which they do have, 0 to 1"""
+    gateways: _builtins.int
+    """that are attached: their shares of quotas while nothing counts for all; 0: of a version without"""
     def __init__(
         self,
         *,
         kv_used: _builtins.float = ...,
+        gateways: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_used", b"kv_used"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateways", b"gateways", "kv_used", b"kv_used"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -201,6 +201,8 @@ def of_control() -> Iterator[State]:
     yield State("One of two gateways is not ready", BOTH, {GATEWAYS[1]: asleep[GATEWAYS[1]]})
     yield State("No gateway is asked for", (gpu_pool(gateway={"replicas": 0}), RED), components=without("gateway"))
     yield State("The endpoint picker is not there yet", (gpu_pool(gateway={"endpointPicker": {}}), RED))
+    timeout = "Timeout connecting to server"
+    yield State("Gateways cannot use the Redis that counts quotas", BOTH, redis_away=dict.fromkeys(GATEWAYS, timeout))
 
 
 def of_changes() -> Iterator[State]:

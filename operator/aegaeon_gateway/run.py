@@ -129,6 +129,8 @@ def _gateway(config: GatewayConfig, open_: OpenRequests, counting: Counting, sta
         unusable=texts.failures,
     )
     texts.report = link.text_status
+    if counting.link is not None:
+        counting.link.changed = link.redis_status
     salts = PrefixSalts(config.prefix_scope, Path(config.prefix_secret_file) if config.prefix_secret_file else None)
     limits = Limits(counting, config.hold_s)
     intake = Intake(config.max_open_requests, config.request_memory_bytes)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from gateway.conftest import HI, model_status
-from gateway.test_buckets import SLOWLY, buckets, redis_url
+from gateway.test_buckets import SLOWLY, buckets, needs_redis, redis_url
 from gateway.test_tenants import RED, gateways, key, write
 
 from aegaeon_gateway.errors import PromptExceedsQuotaError, RateLimitedError
@@ -134,3 +134,31 @@ async def test_a_model_that_changes_at_this_moment_counts_a_request_once(
         peer.publish([new])
         status, _, headers = await asked
         assert (status, headers["x-ratelimit-remaining-requests"]) == (200, "1")
+
+
+async def until_metrics(pool: Any, line: str) -> None:
+    async with asyncio.timeout(60):
+        while line not in await pool.metrics():  # noqa: ASYNC110  # made once a second
+            await asyncio.sleep(0.1)
+
+
+@needs_redis
+async def test_the_scheduler_and_the_metrics_learn_that_redis_is_away_and_that_it_is_back(
+    gateways: Callable[..., Any], tmp_path: Path, sockets: Path, redis_url: str
+) -> None:
+    """And a scheduler that comes later is told again."""
+    real, path = Path(redis_url.removeprefix("unix://")), sockets / "late.sock"
+    red = {**RED, "quota": {"requests_per_minute": 100}}
+    async with gateways(write(tmp_path, [red]), redis=f"unix://{path}") as pool:
+        await pool.until_loaded("tiny")
+        assert (await pool.post("/v1/chat/completions", {"model": "tiny", "messages": [HI]}, **key("sk-red")))[0] == 200
+        await pool.peer.until(lambda: bool(pool.peer.redis))
+        assert "late.sock" in pool.peer.redis[0]
+        await until_metrics(pool, "aegaeon_gateway_redis_up 0.0")
+        await pool.peer.crash()
+        await pool.peer.start()
+        await pool.peer.until(lambda: len(pool.peer.redis) == 2)
+        assert pool.peer.redis[0] == pool.peer.redis[1]
+        path.symlink_to(real)
+        await pool.peer.until(lambda: pool.peer.redis[-1] == "")
+        await until_metrics(pool, "aegaeon_gateway_redis_up 1.0")

@@ -77,6 +77,7 @@ class SchedulerLink:
         self._unusable = unusable
         self.gateways = 1
         """of the pool that are attached, as the scheduler says"""
+        self._redis_away = ""
         self._outbox: Outbox | None = None
         self._unsent_cancels: list[pb.CancelRequest] = []
 
@@ -132,6 +133,12 @@ class SchedulerLink:
         if self._outbox is not None:
             self._outbox.put(pb.GatewayMessage(text=pb.TextStatus(model=model, reason=reason)))
 
+    def redis_status(self, away: str) -> None:
+        """Tell the scheduler, now or when it is there, why Redis cannot be used here; empty: it can."""
+        self._redis_away = away
+        if self._outbox is not None:
+            self._outbox.put(pb.GatewayMessage(redis=pb.RedisStatus(away=away)))
+
     async def run(self) -> None:
         """Connect, serve, and connect again until cancelled."""
         pause = _BACKOFF_S[0]
@@ -178,13 +185,15 @@ class SchedulerLink:
         """The first reply has come: the scheduler is there. Tell it everything that is open."""
         self._outbox = outbox
         self._metrics.scheduler_up.set(1)
-        self._metrics.kv_used = 0.0  # until it says otherwise
+        self._metrics.kv_used, self.gateways = 0.0, 1  # until it says otherwise
         log.info("attached to the scheduler at %s with %d open requests", leader.target, len(self._open))
         cancels, self._unsent_cancels = self._unsent_cancels, []
         for cancel in cancels:
             outbox.put(pb.GatewayMessage(cancel=cancel))
         for model, reason in self._unusable().items():
             self.text_status(model, reason)
+        if self._redis_away:
+            self.redis_status(self._redis_away)
         for generation in self._open:
             self._submit(generation, generation.open_choices)
 

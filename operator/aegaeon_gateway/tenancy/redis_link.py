@@ -29,7 +29,7 @@ class AwayError(GatewayError):
 
 
 class RedisLink:
-    """Scripts of one Redis. `away`: why it cannot be used; "" while it can."""
+    """Scripts of one Redis. `away`: why it cannot be used; "" while it can; `changed` is called with each change."""
 
     def __init__(
         self, url: str, timeout_s: float, password: Path | None = None, authorities: Path | None = None
@@ -39,6 +39,7 @@ class RedisLink:
         self._probing: asyncio.Task[None] | None = None
         self._settles: list[Settle] = []
         self.away = ""
+        self.changed: Callable[[str], None] = lambda away: None
 
     def script(self, text: str) -> Script:
         """To be given to `call`."""
@@ -76,7 +77,9 @@ class RedisLink:
     def _is_away(self, error: Exception) -> None:
         if not self.away:
             log.warning("Redis is unavailable (%s): this gateway counts its share of quotas alone meanwhile", error)
-        self.away = str(error) or type(error).__name__
+        before, self.away = self.away, str(error) or type(error).__name__
+        if not before:
+            self.changed(self.away)
         if self._probing is None or self._probing.done():
             self._probing = asyncio.create_task(self._probe())
 
@@ -90,5 +93,6 @@ class RedisLink:
             except (RedisError, OSError, AwayError):
                 continue
             self.away = ""
+            self.changed("")
             log.info("Redis is back: quotas count for all gateways together")
             return

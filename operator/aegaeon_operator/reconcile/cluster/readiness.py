@@ -99,13 +99,17 @@ def engines_ready(observed: Observed, spec: GpuPoolSpec, found: Mapping[str, Eng
     return _short(kind, f"{text}; {why.text}", why, serves=_serves(found))
 
 
-def degraded(conditions: list[Condition]) -> Condition:
-    """A pool that serves with fewer parts than it should have, none of them on its way."""
+def degraded(observed: Observed, conditions: list[Condition]) -> Condition:
+    """A pool that serves with fewer parts than it should have, none of them on its way; or without its Redis."""
     if any(one.status != "True" for one in conditions):
         return no("Degraded", "NotServing", "it does not serve at all; see Ready")
     short = [one for one in conditions if one.reason == SOME]
     if short:
         return yes("Degraded", "PartsMissing", "; ".join(one.message for one in short))
+    if observed.scheduler and (away := observed.scheduler.redis_away):
+        who, why = min(away.items())
+        text = f"{len(away)} gateways cannot use Redis, each grants its share of quotas alone; {who}: {why}"
+        return yes("Degraded", "RedisAway", text)
     return no("Degraded", "NothingMissing", "everything that serves is as the spec says, or on its way")
 
 

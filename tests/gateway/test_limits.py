@@ -16,7 +16,7 @@ from aegaeon_gateway.errors import PromptExceedsQuotaError, RateLimitedError
 from aegaeon_gateway.tenancy import Limits
 from aegaeon_gateway.tenancy.buckets import Buckets, Counting, MemoryBuckets
 from aegaeon_gateway.tenancy.model import Quota, Tenant
-from aegaeon_gateway.tenancy.windows import MemoryWindows
+from aegaeon_gateway.tenancy.windows import MemoryWindows, Room
 from aegaeon_proto.v1 import gateway_pb2 as pb
 
 __all__ = ["buckets", "gateways", "redis_url"]  # fixtures
@@ -104,6 +104,52 @@ async def test_an_answer_longer_than_its_estimate_gets_no_more_than_the_quota() 
     assert isinstance(window, MemoryWindows)
     assert window.of("tenant red:tokens").used <= 1000
     assert window.of("tenant red:tokens").reserved == 0
+
+
+async def test_a_prompt_that_waits_for_an_engine_counts_from_its_first_token_on() -> None:
+    """Else what was admitted a minute ago and is computed now would be served beside a whole other minute's worth."""
+    now = [0.0]
+    windows = MemoryWindows(lambda: now[0])
+    limits, red = Limits(Counting(MemoryBuckets(lambda: now[0]), windows), 0.0), tenant(tokens=1000)
+    charge = await limits.admit(red, "tiny", Quota(None, None), 900, 50, {})
+    now[0] = 65.0
+    with pytest.raises(RateLimitedError):
+        await limits.admit(red, "tiny", Quota(None, None), 900, 50, {})
+    assert charge.spend(1) == 1
+    charge.close()
+    now[0] = 100.0
+    with pytest.raises(RateLimitedError):
+        await limits.admit(red, "tiny", Quota(None, None), 900, 50, {})
+    assert windows.of("tenant red:tokens").used == 901
+
+
+class Stuck(MemoryWindows):
+    """Answers for no model's quota."""
+
+    async def reserve(self, key: str, size: float, amount: float) -> Room:
+        if key.startswith("model"):
+            await asyncio.Event().wait()
+        return await super().reserve(key, size, amount)
+
+
+async def test_a_client_that_leaves_while_its_second_quota_is_asked_keeps_nothing_of_the_first() -> None:
+    windows = Stuck(lambda: 0.0)
+    limits = Limits(Counting(MemoryBuckets(lambda: 0.0), windows), 100.0)
+    asked = asyncio.create_task(limits.admit(tenant(tokens=100), "tiny", Quota(None, 50.0), 10, 10, {}))
+    await asyncio.sleep(0.01)
+    assert windows.of("tenant red:tokens").reserved == 20
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    assert windows.of("tenant red:tokens").reserved == 0
+
+
+async def test_a_prompt_of_a_model_that_changed_counts_nothing() -> None:
+    limits, red = limits_of(0.0), tenant(tokens=1000)
+    charge = await limits.admit(red, "tiny", Quota(None, None), 900, 50, {})
+    await charge.unmake()
+    charge.close()
+    (await limits.admit(red, "tiny", Quota(None, None), 900, 50, {})).close()
 
 
 def test_the_estimate_follows_the_answers_of_a_model_and_is_no_more_than_what_may_come() -> None:

@@ -34,13 +34,6 @@ async def test_what_is_reserved_or_spent_is_not_there_for_others_and_what_is_giv
     assert not (await windows.reserve("other", 100, 100)).wait_s
 
 
-async def test_what_was_not_served_after_all_counts_no_more(windows: Windows) -> None:
-    await windows.reserve("k", 100, 80)
-    windows.spend("k", 80)
-    windows.refund("k", 80)
-    assert not (await windows.reserve("k", 100, 100)).wait_s
-
-
 @needs_redis
 async def test_two_gateways_have_one_window_and_a_killed_one_is_counted_once(redis_url: str) -> None:
     one, other = counting(redis_url), counting(redis_url)

@@ -37,13 +37,18 @@ class Quotas:
     async def reserve(self, amount: float) -> tuple[TokenQuota | None, float, list[Room]]:
         """Of each, or of none: that which lacks it, seconds until it may have it, and what was found of those asked."""
         rooms: list[Room] = []
-        for number, one in enumerate(self.all):
-            rooms.append(await self._windows.reserve(one.key, one.per_minute, amount))
-            if rooms[-1].wait_s:
-                for other in self.all[:number]:
-                    self._windows.give_back(other.key, amount)
-                return one, rooms[-1].wait_s, rooms
-        return None, 0.0, rooms
+        reserved = 0
+        try:
+            for one in self.all:
+                rooms.append(await self._windows.reserve(one.key, one.per_minute, amount))
+                if rooms[-1].wait_s:
+                    return one, rooms[-1].wait_s, rooms
+                reserved += 1
+            return None, 0.0, rooms
+        finally:  # also where its client leaves meanwhile
+            if reserved < len(self.all):
+                for one in self.all[:reserved]:
+                    self._windows.give_back(one.key, amount)
 
     def spend(self, amount: float) -> None:
         for one in self.all:
@@ -52,10 +57,6 @@ class Quotas:
     def give_back(self, amount: float) -> None:
         for one in self.all:
             self._windows.give_back(one.key, amount)
-
-    def refund(self, amount: float) -> None:
-        for one in self.all:
-            self._windows.refund(one.key, amount)
 
 
 class Charge:
@@ -91,16 +92,16 @@ class Charge:
             self.credit += amount
         return found
 
-    def spend_prompt(self, tokens: int) -> None:
-        """It is computed from now on."""
+    def hold_prompt(self, tokens: int) -> None:
+        """It is served with the first output token, or with the end: until then it stays reserved."""
         self._prompt = tokens
         self.credit -= tokens
-        self._quotas.spend(tokens)
 
     def spend(self, tokens: int) -> int:
         """How many of these output tokens may be served now; they are charged."""
         if not self.counts:
             return tokens
+        self._spend_prompt()
         granted = min(tokens, int(self.credit))
         self.credit -= granted
         self._quotas.spend(granted)
@@ -110,17 +111,23 @@ class Charge:
 
     async def unmake(self) -> None:
         """It was not computed after all."""
-        if self.counts:
-            self._quotas.refund(self._prompt)
+        self.credit += self._prompt
+        self._prompt = 0
         await self._uncount()
 
     def close(self) -> None:
         """Give back what was not needed."""
         if self._asking is not None:
             self._asking.cancel()
+        self._spend_prompt()
         if self.counts and self.credit:
             self._quotas.give_back(self.credit)
             self.credit = 0.0
+
+    def _spend_prompt(self) -> None:
+        prompt, self._prompt = self._prompt, 0
+        if prompt:
+            self._quotas.spend(prompt)
 
     @property
     def _part(self) -> float:

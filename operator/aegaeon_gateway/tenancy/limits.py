@@ -142,7 +142,7 @@ class Limits:
             if time.monotonic() + wait_s > until:
                 raise RateLimitedError(lacking.who, "tokens", lacking.per_minute, min(wait_s, SPAN_S))
             await asyncio.sleep(min(wait_s, _POLL_S))
-        charge.spend_prompt(prompt_tokens)
+        charge.hold_prompt(prompt_tokens)
 
     def _giver(self, taken: list[Portion]) -> Callable[[], Awaitable[None]]:
         async def give_back() -> None:

@@ -101,10 +101,10 @@ class RedisWindows:
             return await self._local.reserve(key, size / max(self._gateways(), 1), amount)
         finally:
             self._asked[key] -= amount
+            self._look_after(key)  # a call that is cancelled may have reserved it all the same
         wait_s, left, full_s = map(float, said)
         if not wait_s:
             self._local.of(key).reserved += amount
-            self._look_after(key)
         return Room(wait_s if wait_s >= 0 else 1.0, left, full_s)
 
     def spend(self, key: str, amount: float) -> None:
@@ -116,11 +116,6 @@ class RedisWindows:
         """See Windows."""
         self._local.give_back(key, amount)
         self._look_after(key)
-
-    def refund(self, key: str, amount: float) -> None:
-        """See Windows."""
-        self._local.refund(key, amount)
-        self._serve(key, -amount)
 
     async def close(self) -> None:
         """See Windows. What was served is told first."""

@@ -41,10 +41,6 @@ class Windows(Protocol):
         """So much of what was reserved is not needed."""
         ...
 
-    def refund(self, key: str, amount: float) -> None:
-        """So much of what was spent was not served after all."""
-        ...
-
     async def close(self) -> None:
         """Give up connections."""
         ...
@@ -115,10 +111,6 @@ class MemoryWindows:
     def give_back(self, key: str, amount: float) -> None:
         """See Windows."""
         self.of(key).reserved -= amount
-
-    def refund(self, key: str, amount: float) -> None:
-        """See Windows."""
-        self.of(key).serve(-amount, self._clock())
 
     async def close(self) -> None:
         """See Windows."""

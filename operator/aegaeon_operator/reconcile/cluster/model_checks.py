@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from aegaeon_operator.reconcile.cluster.access import routable, without_engines, without_scheduler
 from aegaeon_operator.reconcile.cluster.admission import Demand, admitted, demand
-from aegaeon_operator.reconcile.cluster.attach import unreadable
+from aegaeon_operator.reconcile.cluster.attach import guessable, unreadable
 from aegaeon_operator.reconcile.cluster.conditions import FETCHING, Condition, first_of, no, unknown, yes
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Live, ModelFacts, Observed
 from aegaeon_operator.reconcile.cluster.readiness import engines
 from aegaeon_operator.reconcile.cluster.windows import ENOUGH_TOKENS
 from aegaeon_operator.spec.resources import ModelPool, ServedModel
+from aegaeon_operator.spec.tenancy import SHORTEST_KEY
 
 _ACCEPTED, _ARTIFACTS, _ADMITTED, _DEGRADED = "Accepted", "ArtifactsAvailable", "Admitted", "Degraded"
 _NOTHING = "none of its models is served; see Accepted"
@@ -56,7 +57,7 @@ class Served:
 
 def accepted(served: Served) -> Condition:
     """Whether the GpuPool takes it."""
-    return first_of((_pool_refused, _model_refused, _secret_unreadable, _taken), served)
+    return first_of((_pool_refused, _model_refused, _secret_unreadable, _keys_short, _taken), served)
 
 
 def artifacts(served: Served) -> Condition:
@@ -101,6 +102,12 @@ def _model_refused(served: Served) -> Condition | None:
 def _secret_unreadable(served: Served) -> Condition | None:
     text = unreadable(served.observed, served.pool)
     return yes(_ACCEPTED, "SecretUnreadable", text) if text else None
+
+
+def _keys_short(served: Served) -> Condition | None:
+    names = guessable(served.observed, served.pool)
+    text = f"keys of fewer than {SHORTEST_KEY} characters can be guessed, and a later release will refuse them: {names}"
+    return yes(_ACCEPTED, "KeysTooShort", text) if names else None
 
 
 def _taken(served: Served) -> Condition:

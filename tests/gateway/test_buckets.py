@@ -205,6 +205,7 @@ class SlowRedis:
             yield
         finally:
             server.close()
+            await asyncio.sleep(0.01)  # what was accepted has begun
             for task in self._open:
                 task.cancel()
             await asyncio.gather(*self._open, return_exceptions=True)

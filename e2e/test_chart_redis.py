@@ -81,10 +81,10 @@ async def test_gateways_share_its_buckets_with_the_password_and_the_authority_of
     # Its certificate is of the Service's name, which does not resolve here; the next test compares it with that.
     url = f"rediss://127.0.0.1:{bundled.port}/0?ssl_check_hostname=false"
     one, two = (connect(url, str(bundled.secret / "password"), str(bundled.secret / "ca.crt")) for _ in range(2))
-    assert (await one.take("k", 10, 1, 10, 0)).wait_s == 0
-    assert (await two.take("k", 10, 1, 10, 0)).wait_s > 0
-    for buckets in (one, two):
-        await buckets.close()
+    assert (await one.buckets.take("k", 10, 1, 10, 0)).wait_s == 0
+    assert (await two.buckets.take("k", 10, 1, 10, 0)).wait_s > 0
+    for each in (one, two):
+        await each.close()
     assert "Redis is unavailable" not in caplog.text
 
 

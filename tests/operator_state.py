@@ -40,6 +40,7 @@ class State:
     changing: Mapping[str, str] = field(default_factory=dict)
     failures: Mapping[ChildKey, str] = field(default_factory=dict)
     seen: Mapping[str, Any] = field(default_factory=dict)
+    redis_away: Mapping[str, str] = field(default_factory=dict)
     routes: tuple[Json, ...] = ()
     rolling: bool = False
     outside: tuple[int, ...] = (1 << 30, 600 << 20)  # bytes that each engine has reserved, and took, beside its slabs
@@ -68,7 +69,9 @@ class State:
             for name, component in self.components.items()
             if component in roles and name not in self.detached and self.pods.get(name, {}) is not None
         )
-        return SchedulerFacts("one", self.models, engines, refused=self.refused, changing=self.changing)
+        return SchedulerFacts(
+            "one", self.models, engines, refused=self.refused, changing=self.changing, redis_away=self.redis_away
+        )
 
     def bodies(self) -> list[Json]:
         """The objects with their statuses."""

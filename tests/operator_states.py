@@ -201,6 +201,8 @@ def of_control() -> Iterator[State]:
     yield State("One of two gateways is not ready", BOTH, {GATEWAYS[1]: asleep[GATEWAYS[1]]})
     yield State("No gateway is asked for", (gpu_pool(gateway={"replicas": 0}), RED), components=without("gateway"))
     yield State("The endpoint picker is not there yet", (gpu_pool(gateway={"endpointPicker": {}}), RED))
+    timeout = "Timeout connecting to server"
+    yield State("Gateways cannot use the Redis that counts quotas", BOTH, redis_away=dict.fromkeys(GATEWAYS, timeout))
 
 
 def of_changes() -> Iterator[State]:
@@ -294,7 +296,12 @@ def of_references() -> Iterator[State]:
 
 def of_tenants() -> Iterator[State]:
     """What is wrong with tenants."""
-    keys = {("infra", "acme"): {"keys": "sk-1"}, ("infra", "umbrella"): {"keys": "sk-2"}}
+    keys = {
+        ("infra", "acme"): {"keys": "sk-1-0123456789abcdef"},
+        ("infra", "umbrella"): {"keys": "sk-2-0123456789abcdef"},
+    }
+    acme = (POOL, model_pool("red", "llama", tenants=[tenant("acme")]))
+    yield State("A tenant has a key that can be guessed", acme, seen={"secrets": {("infra", "acme"): {"keys": "sk-1"}}})
     yield State("The Secret of a tenant is missing", (POOL, model_pool("red", "llama", tenants=[tenant("acme")])))
     refusing = {("infra", "acme"): "Internal error occurred: unable to transform key"}
     yield State(
@@ -305,7 +312,7 @@ def of_tenants() -> Iterator[State]:
     yield State(
         "The Secret of a tenant cannot be read any more",
         (POOL, model_pool("red", "llama", tenants=[tenant("acme")])),
-        seen={"secrets": {("infra", "acme"): {"keys": "sk-acme"}}, "unreadable": refusing},
+        seen={"secrets": {("infra", "acme"): {"keys": "sk-acme-0123456789abcdef"}}, "unreadable": refusing},
     )
     yield State(
         "The Secret of a tenant has no key",
@@ -319,7 +326,7 @@ def of_tenants() -> Iterator[State]:
     yield State(
         "Two tenants have one key",
         (POOL, model_pool("red", "llama", tenants=[tenant("acme"), tenant("umbrella")])),
-        seen={"secrets": {key: {"keys": "sk-1"} for key in keys}},
+        seen={"secrets": {key: {"keys": "sk-1-0123456789abcdef"} for key in keys}},
     )
     yield State(
         "A grant names a model that is not there",

@@ -137,6 +137,17 @@ class RateLimitedError(ApiError):
         return {"Retry-After": str(max(1, math.ceil(self.retry_after_s)))}
 
 
+class PromptExceedsQuotaError(InvalidRequestError):
+    """A prompt that no waiting makes room for: it alone is more than a minute's quota."""
+
+    def __init__(self, who: str, per_minute: float, tokens: int) -> None:
+        message = (
+            f"The prompt has {tokens} tokens, more than the quota of {who} allows in a minute: {per_minute:g}. Send a "
+            "shorter one, or ask for a larger quota."
+        )
+        super().__init__(message, code="prompt_exceeds_quota")
+
+
 class ModelNotFoundError(ApiError):
     """No such model; the message names those that are served."""
 

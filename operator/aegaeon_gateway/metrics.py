@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import astuple, dataclass
 from functools import partial
 
@@ -178,6 +178,11 @@ class Metrics:
     def picker_page(self, waiting: int, running: int) -> bytes:
         """What stock endpoint pickers read, as of now: it names no model and no tenant."""
         return _PICKER.format(waiting=waiting, running=running, kv_used=self.kv_used).encode()
+
+    def watch_redis(self, answers: Callable[[], bool]) -> None:
+        """Of a gateway that has one: whether it can be used."""
+        up = Gauge("aegaeon_gateway_redis_up", "Whether Redis answers, which counts quotas", registry=self.registry)
+        up.set_function(lambda: float(answers()))
 
     async def render(self) -> bytes:
         """Everything, in the text format."""

@@ -33,7 +33,7 @@ from aegaeon_gateway.redis_client import RedisServer
 from aegaeon_gateway.rpc.link import SchedulerLink
 from aegaeon_gateway.rpc.open_requests import OpenRequests
 from aegaeon_gateway.rpc.sink import start_sink
-from aegaeon_gateway.tenancy import Buckets, Limits, PrefixSalts, Tenants, TenantsFile, connect
+from aegaeon_gateway.tenancy import Counting, Limits, PrefixSalts, Tenants, TenantsFile, connect
 from aegaeon_gateway.vllm_metrics import VllmNames
 from aegaeon_gateway.workers.pool import PoolConfig, WorkerPool
 from aegaeon_gateway.workers.supervisor import Starter, start_process
@@ -81,10 +81,10 @@ async def serve(config: GatewayConfig, start_workers: Starter = start_process) -
     Raises OSError or RuntimeError when an address cannot be used.
     """
     open_ = OpenRequests()
-    buckets = connect(config.redis, config.redis_password_file, config.redis_ca_file)
-    gateway = _gateway(config, open_, buckets, start_workers)
+    counting = connect(config.redis, config.redis_password_file, config.redis_ca_file, lambda: gateway.link.gateways)
+    gateway = _gateway(config, open_, counting, start_workers)
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(buckets.close)
+        stack.push_async_callback(counting.close)
         stack.push_async_callback(gateway.tracing.close)
         stack.push_async_callback(gateway.conversations.close)
         stack.push_async_callback(gateway.workers.stop)
@@ -103,10 +103,13 @@ async def serve(config: GatewayConfig, start_workers: Starter = start_process) -
         yield Served(port, open_, gateway, tasks)
 
 
-def _gateway(config: GatewayConfig, open_: OpenRequests, buckets: Buckets, start_workers: Starter) -> Gateway:
+def _gateway(config: GatewayConfig, open_: OpenRequests, counting: Counting, start_workers: Starter) -> Gateway:
     """The parts, connected to each other; none of them has begun."""
     metrics = Metrics()
     metrics.registry.register(VllmNames(metrics, open_.load_by_model))
+    if counting.link is not None:
+        redis = counting.link
+        metrics.watch_redis(lambda: not redis.away)
     workers = WorkerPool(_pool_config(config), start_workers)
     texts = Texts(workers, config.hub_cache, config.fetched, config.outbound)
     tenants = Tenants(
@@ -126,8 +129,10 @@ def _gateway(config: GatewayConfig, open_: OpenRequests, buckets: Buckets, start
         unusable=texts.failures,
     )
     texts.report = link.text_status
+    if counting.link is not None:
+        counting.link.changed = link.redis_status
     salts = PrefixSalts(config.prefix_scope, Path(config.prefix_secret_file) if config.prefix_secret_file else None)
-    limits = Limits(buckets, config.hold_s)
+    limits = Limits(counting, config.hold_s)
     intake = Intake(config.max_open_requests, config.request_memory_bytes)
     kept, now = _conversations(config), int(time.time())
     tracing = Tracing(config.tracing, "aegaeon-gateway", config.name)

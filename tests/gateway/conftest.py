@@ -73,6 +73,7 @@ class Peer(FrontendServicer):
     submits: list[pb.Submit] = field(default_factory=list)
     cancels: list[pb.CancelRequest] = field(default_factory=list)
     texts: list[pb.TextStatus] = field(default_factory=list)
+    redis: list[str] = field(default_factory=list)
     acks: list[int] = field(default_factory=list)
     hello: pb.GatewayHello | None = None
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -135,6 +136,8 @@ class Peer(FrontendServicer):
                     await self._answer(message.submit)
                 case "text":
                     self.texts.append(message.text)
+                case "redis":
+                    self.redis.append(message.redis.away)
                 case "cancel":
                     self.cancels.append(message.cancel)
             self.changed.notify_all()

@@ -73,27 +73,6 @@ async def test_one_that_is_cancelled_or_deleted_ends_at_its_engine(pool: Any, mo
     assert {cancel.request for cancel in pool.peer.cancels} == {one.id, other.id}
 
 
-async def test_a_sign_of_life_that_meets_the_end_cancels_no_accounting(
-    pool: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The response is complete and kept; what it generated has yet to be charged, at a store that may be slow."""
-    monkeypatch.setattr(background, "_LOOK_S", 0.01)
-    charged = asyncio.Queue[int]()
-
-    async def charge(*asked: Any) -> None:
-        await asyncio.sleep(0.2)  # for many signs of life
-        charged.put_nowait(asked[-1])
-
-    monkeypatch.setattr(pool.served.limits, "charge", charge)
-    async with client_of(pool) as client:
-        response = await over(client, (await begun(client)).id)
-        assert response.status == "completed"
-        assert await asyncio.wait_for(charged.get(), 60) == response.usage.output_tokens
-    async with asyncio.timeout(60):
-        while 'outcome="ok"} 1.0' not in await pool.metrics():
-            pass
-
-
 async def test_one_that_cannot_go_on_has_failed_and_says_why(pool: Any) -> None:
     pool.peer.lose_after = [3, *[0] * 9]
     async with client_of(pool) as client:

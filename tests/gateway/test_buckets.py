@@ -7,7 +7,8 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aegaeon_gateway.errors import ConfigError
-from aegaeon_gateway.tenancy.buckets import Buckets, MemoryBuckets, RedisBuckets, connect
+from aegaeon_gateway.tenancy.buckets import Buckets, Counting, MemoryBuckets, connect
 from aegaeon_operator.pki import issue, make_authority
 from aegaeon_proto.roles import Role
 
@@ -52,14 +53,15 @@ def redis_url(tmp_path: Path, sockets: Path) -> Iterator[str]:
 SLOWLY = 1e-3  # a second: what fills while a test runs does not count
 
 
+def counting(url: str | None, password: Path | None = None, ca: Path | None = None, timeout_s: float = 30) -> Counting:
+    files = (None if file is None else str(file) for file in (password, ca))
+    return connect(url, *files, lambda: 2, timeout_s)
+
+
 @pytest.fixture(params=["memory", pytest.param("redis", marks=needs_redis)])
 async def buckets(request: pytest.FixtureRequest) -> AsyncIterator[Buckets]:
-    made: Buckets = (
-        MemoryBuckets()
-        if request.param == "memory"
-        else RedisBuckets(request.getfixturevalue("redis_url"), timeout_s=30)
-    )
-    yield made
+    made = counting(request.getfixturevalue("redis_url") if request.param == "redis" else None)
+    yield made.buckets
     await made.close()
 
 
@@ -99,8 +101,10 @@ async def test_keys_have_separate_buckets(buckets: Buckets) -> None:
 
 @needs_redis
 async def test_two_gateways_share_one_bucket_in_redis(redis_url: str) -> None:
-    one, two = RedisBuckets(redis_url, 30), RedisBuckets(redis_url, 30)
-    taken = await asyncio.gather(*(b.take("k", 5, 1, 10, 60) for b in (one, two, one, two)))
+    one, two = counting(redis_url), counting(redis_url)
+    taken = await asyncio.gather(
+        *(b.take("k", 5, 1, 10, 60) for b in (one.buckets, two.buckets, one.buckets, two.buckets))
+    )
     waits = [each.wait_s for each in taken]
     assert sorted(round(wait) for wait in waits) == [0, 0, 5, 10]
     await asyncio.gather(one.close(), two.close())
@@ -147,7 +151,8 @@ async def test_a_redis_with_password_and_tls_is_used_and_its_new_password_too(
         return await resolve("127.0.0.1" if host == "scheduler.aegaeon.internal" else host, *arguments, **options)
 
     monkeypatch.setattr(loop, "getaddrinfo", here)  # the name in its certificate
-    one, two = RedisBuckets(url, 30, password, ca), RedisBuckets(url, 30, password, ca)
+    first, second = counting(url, password, ca), counting(url, password, ca)
+    one, two = first.buckets, second.buckets
     assert (await one.take("k", 10, 1, 10, 60)).wait_s == 0
     assert (await two.take("k", 5, 1, 10, 60)).wait_s == pytest.approx(5, abs=0.5)
     password.write_text("a newer one")
@@ -162,10 +167,10 @@ async def test_a_redis_with_password_and_tls_is_used_and_its_new_password_too(
     client.close()
     assert (await two.take("k", 5, 1, 10, 60)).wait_s == pytest.approx(10, abs=0.7)
     assert not caplog.records, "it was never unavailable"
-    untrusting = RedisBuckets(url, 30, password)  # the system's authorities do not know it
-    assert (await untrusting.take("k", 5, 1, 10, 60)).wait_s == 0
+    untrusting = counting(url, password)  # the system's authorities do not know it
+    assert (await untrusting.buckets.take("k", 5, 1, 10, 60)).wait_s == 0
     assert "Redis is unavailable" in caplog.text
-    await asyncio.gather(one.close(), two.close(), untrusting.close())
+    await asyncio.gather(first.close(), second.close(), untrusting.close())
 
 
 def test_certificate_authorities_without_tls_are_refused() -> None:
@@ -173,12 +178,90 @@ def test_certificate_authorities_without_tls_are_refused() -> None:
         connect("redis://somewhere:6379", None, "/etc/ca.crt")
 
 
-async def test_without_redis_a_gateway_limits_locally(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    alone = RedisBuckets(f"unix://{tmp_path}/none.sock")
-    assert (await alone.take("k", 10, 1, 10, 0)).wait_s == 0
-    assert (await alone.take("k", 5, 1, 10, 60)).wait_s == pytest.approx(5, abs=0.5)
+async def test_without_redis_a_gateway_grants_its_share(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of two gateways, half."""
+    alone = counting(f"unix://{tmp_path}/none.sock")
+    assert (await alone.buckets.take("k", 5, 1, 10, 0)).wait_s == 0
+    assert (await alone.buckets.take("k", 5, 1, 10, 60)).wait_s == pytest.approx(10, abs=0.5)
+    assert not (await alone.windows.reserve("k", 100, 50)).wait_s
+    assert (await alone.windows.reserve("k", 100, 1)).wait_s
     assert [record.message.partition(" (")[0] for record in caplog.records] == ["Redis is unavailable"]
     await alone.close()
+
+
+class SlowRedis:
+    """A proxy before a Redis that answers each call so many seconds later."""
+
+    def __init__(self, url: str, path: Path) -> None:
+        self._real = url.removeprefix("unix://")
+        self.path = path
+        self.delay_s = 0.0
+        self._open = set[asyncio.Task[None]]()
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        server = await asyncio.start_unix_server(self._pipe, str(self.path))
+        try:
+            yield
+        finally:
+            server.close()
+            await asyncio.sleep(0.01)  # what was accepted has begun
+            for task in self._open:
+                task.cancel()
+            await asyncio.gather(*self._open, return_exceptions=True)
+
+    async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+        near, far = await asyncio.open_unix_connection(self._real)
+        with closing(writer), closing(far), suppress(asyncio.CancelledError):
+            await asyncio.gather(self._copy(reader, far, lambda: 0.0), self._copy(near, writer, lambda: self.delay_s))
+
+    async def _copy(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, delay_s: Callable[[], float]
+    ) -> None:
+        while data := await source.read(1 << 16):
+            await asyncio.sleep(delay_s())
+            target.write(data)
+        target.close()
+
+
+@needs_redis
+async def test_a_slow_redis_still_counts_for_all_gateways(redis_url: str, sockets: Path) -> None:
+    """40 at once, answers of Redis half a second late: what passes is what passes with a quick one."""
+    slow = SlowRedis(redis_url, sockets / "slow.sock")
+    slow.delay_s = 0.5
+    async with slow.serving():
+        both = [counting(f"unix://{slow.path}", timeout_s=2.0) for _ in range(2)]
+        taken = await asyncio.gather(*(both[n % 2].buckets.take("k", 1, 0.2, 12, 30) for n in range(40)))
+        assert sum(each.wait_s <= 30 for each in taken) in (18, 19), "12 at once, and one each 5 s"
+        assert not any(each.link and each.link.away for each in both)
+        for each in both:
+            await each.close()
+
+
+@needs_redis
+async def test_what_was_granted_without_redis_counts_when_it_is_back(redis_url: str, sockets: Path) -> None:
+    slow = SlowRedis(redis_url, sockets / "slow.sock")
+    async with slow.serving():
+        through, direct = counting(f"unix://{slow.path}", timeout_s=0.3), counting(redis_url)
+        slow.delay_s = 2.0
+        assert (await through.buckets.take("k", 4, SLOWLY, 10, 0)).wait_s == 0, "of its share"
+        assert not (await through.windows.reserve("w", 100, 40)).wait_s
+        through.windows.spend("w", 40)
+        assert through.link is not None
+        assert through.link.away
+        slow.delay_s = 0.0
+        async with asyncio.timeout(60):
+            while through.link.away:  # noqa: ASYNC110  # the link tells nobody
+                await asyncio.sleep(0.05)
+        assert (await direct.buckets.take("k", 7, SLOWLY, 10, 0)).wait_s > 0, "6 are left"
+        assert (await direct.windows.reserve("w", 100, 61)).wait_s > 0, "60 are left"
+        assert not (await direct.windows.reserve("w", 100, 60)).wait_s
+        await through.close()
+        await direct.close()
 
 
 @given(

@@ -60,6 +60,20 @@ def test_pods_of_another_namespace_are_not_the_pools_whatever_their_labels_say()
     assert observed(gpu_pool(), crashing).pods == ()
 
 
+def test_a_pool_whose_gateways_cannot_use_redis_serves_and_is_degraded() -> None:
+    objects = (gpu_pool(), model_pool("red", "llama"))
+    away = State(
+        "", objects, redis_away={"gw-b": "Timeout connecting to server", "gw-a": "Timeout connecting to server"}
+    )
+    (status,) = (one.status for one in away.reports() if one.about.kind == "GpuPool")
+    conditions = {one["type"]: one for one in status["conditions"]}
+    assert conditions["Ready"]["status"] == "True"
+    assert (conditions["Degraded"]["status"], conditions["Degraded"]["reason"]) == ("True", "RedisAway")
+    assert status["message"].startswith(
+        "2 gateways cannot use Redis, each grants its share of quotas alone; gw-a: Time"
+    )
+
+
 def test_a_suspended_engine_is_neither_ready_nor_replaced_nor_a_degradation() -> None:
     """Of two engines Kueue has admitted one: the other is as wanted as before, and the pool serves."""
     objects = (gpu_pool(engines={"replicas": 2, "min": 1, "max": 4}), model_pool("red", "llama"))

@@ -39,6 +39,14 @@ def test_requests_waiting_for_a_fetch_are_open_and_do_not_wait_for_an_engine() -
     assert facts(answer(engine("a"), waits_s=60.0), slab_bytes=1).oldest_wait_s == 60.0
 
 
+def test_a_gateway_that_is_gone_says_nothing_of_redis() -> None:
+    gateways = [
+        admin_pb2.GatewayStatus(gateway=name, attached=name != "c", redis_away=away)
+        for name, away in (("a", "Timeout"), ("b", ""), ("c", "Timeout"))
+    ]
+    assert facts(admin_pb2.AdminStatus(gateways=gateways), slab_bytes=1).redis_away == {"a": "Timeout"}
+
+
 def test_no_engine_is_added_while_one_that_drains_is_being_replaced() -> None:
     seen = observed(gpu_pool(engines={"replicas": 2, "min": 1, "max": 4}))
     for others, wanted in (({"draining": True}, 2), ({}, 3)):

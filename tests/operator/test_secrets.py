@@ -83,7 +83,7 @@ async def a_world() -> AsyncIterator[World]:
     memory = Memory()
     memory.put(gpu_pool())
     for tenant in TENANTS:
-        memory.put(keys_of(tenant, f"key-of-{tenant}"))
+        memory.put(keys_of(tenant, f"the-key-of-tenant-{tenant}"))
         memory.put(models_of(tenant))
     async with api_server(memory.answer) as api:
         world = World(memory, Cluster(api))
@@ -104,7 +104,7 @@ def unreadable(*names: str, status: int = 500) -> Any:
 async def test_a_secret_that_cannot_be_read_harms_no_other_and_what_it_had_counts(status: int) -> None:
     async with a_world() as world:
         world.memory.failing = unreadable("of-blue", status=status)
-        world.memory.put(keys_of("blue", "rotated"))
+        world.memory.put(keys_of("blue", "rotated-key-of-tenant-blue"))
         world.memory.put(models_of("red", "two"))
         await world.later(EVERY_S + 1)
         assert world.accepted("red") == ("True", "Accepted", "the GpuPool serves its models")
@@ -114,10 +114,10 @@ async def test_a_secret_that_cannot_be_read_harms_no_other_and_what_it_had_count
         state, reason, message = world.accepted("blue")
         assert (state, reason) == ("True", "SecretUnreadable")
         assert "Secret of-blue cannot be read, so what it had before counts" in message
-        assert world.hashes("blue") == hashes_of("key-of-blue")
+        assert world.hashes("blue") == hashes_of("the-key-of-tenant-blue")
         world.memory.failing = lambda call: 0
         await world.later(EVERY_S + 1)
-        assert world.hashes("blue") == hashes_of("rotated")
+        assert world.hashes("blue") == hashes_of("rotated-key-of-tenant-blue")
         assert world.accepted("blue")[1] == "Accepted"
 
 
@@ -127,7 +127,7 @@ async def test_keys_that_a_restarted_operator_cannot_read_go_on_counting() -> No
         world.restart()
         await world.look()
         assert {tenant: world.hashes(tenant) for tenant in TENANTS} == {
-            tenant: hashes_of(f"key-of-{tenant}") for tenant in TENANTS
+            tenant: hashes_of(f"the-key-of-tenant-{tenant}") for tenant in TENANTS
         }
         assert world.accepted("blue")[:2] == ("True", "SecretUnreadable")
 
@@ -135,7 +135,7 @@ async def test_keys_that_a_restarted_operator_cannot_read_go_on_counting() -> No
 async def test_a_secret_that_was_never_read_and_cannot_be_is_its_model_pools_matter() -> None:
     async with a_world() as world:
         world.memory.failing = unreadable("of-green")
-        world.memory.put(keys_of("green", "key-of-green"))
+        world.memory.put(keys_of("green", "the-key-of-tenant-green"))
         world.memory.put(models_of("green"))
         await world.look()
         state, reason, message = world.accepted("green")
@@ -148,10 +148,10 @@ async def test_keys_of_a_secret_that_vanished_for_a_moment_stay_valid() -> None:
     async with a_world() as world:
         world.memory.remove(At("Secret", "infra", "of-blue"))
         await world.later(KEPT_S - 1)
-        assert world.hashes("blue") == hashes_of("key-of-blue")
-        world.memory.put(keys_of("blue", "key-of-blue"))
+        assert world.hashes("blue") == hashes_of("the-key-of-tenant-blue")
+        world.memory.put(keys_of("blue", "the-key-of-tenant-blue"))
         await world.later(2 * KEPT_S)
-        assert world.hashes("blue") == hashes_of("key-of-blue")
+        assert world.hashes("blue") == hashes_of("the-key-of-tenant-blue")
         assert world.accepted("blue")[1] == "Accepted"
 
 
@@ -163,7 +163,7 @@ async def test_a_model_pool_that_is_replaced_with_its_secret_keeps_its_keys() ->
         await world.look()
         world.memory.put(models_of("blue"))
         await world.look()
-        assert world.hashes("blue") == hashes_of("key-of-blue")
+        assert world.hashes("blue") == hashes_of("the-key-of-tenant-blue")
 
 
 @pytest.mark.parametrize("how", ["taken out", "deleted", "while lists fail"])
@@ -172,7 +172,7 @@ async def test_a_revoked_key_is_dead_within_20_seconds(how: str) -> None:
         if how == "deleted":
             world.memory.remove(At("Secret", "infra", "of-blue"))
         else:
-            world.memory.put(keys_of("blue", "another"))
+            world.memory.put(keys_of("blue", "another-key-of-tenant-blue"))
         if how == "while lists fail":  # of which one Secret is enough
             world.memory.failing = lambda call: 500 * (call == Call("list", At("Secret", "infra")))
         for _ in range(39):  # 19.5 s
@@ -180,7 +180,7 @@ async def test_a_revoked_key_is_dead_within_20_seconds(how: str) -> None:
             await world.controller.secrets.step()
         world.memory.failing = lambda call: 0
         await world.look()
-        assert world.hashes("blue") == ([] if how == "deleted" else hashes_of("another"))
+        assert world.hashes("blue") == ([] if how == "deleted" else hashes_of("another-key-of-tenant-blue"))
 
 
 async def test_at_rest_nothing_is_read_and_one_list_for_each_namespace_is_made() -> None:

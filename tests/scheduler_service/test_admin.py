@@ -323,3 +323,19 @@ async def test_tokenizer_errors_of_every_gateway_are_in_the_catalog_for_operator
         await one.send(text=gateway_pb2.TextStatus(model="tiny-a"))
         await two.send(text=gateway_pb2.TextStatus(model="tiny-a"))
         await until(model_pb2.MODEL_PHASE_CACHED, "")
+
+
+async def test_operators_learn_which_gateways_cannot_use_redis_and_why(serve: Any, brain: Any) -> None:
+    async def until(away: dict[str, str]) -> None:
+        async with asyncio.timeout(60):
+            while True:
+                gateways = (await (await stack.admin()).Status(admin_pb2.AdminStatusRequest())).gateways
+                if {each.gateway: each.redis_away for each in gateways} == away:
+                    return
+
+    async with serve(brain) as stack:
+        first, _ = await stack.gateway("gw-1"), await stack.gateway("gw-2")
+        await first.send(redis=gateway_pb2.RedisStatus(away="Timeout connecting to server"))
+        await until({"gw-1": "Timeout connecting to server", "gw-2": ""})
+        await first.send(redis=gateway_pb2.RedisStatus())
+        await until({"gw-1": "", "gw-2": ""})

@@ -182,3 +182,16 @@ def eventually(holds: Callable[[], bool], within_s: float = 10.0) -> bool:
     while not (held := holds()) and time.monotonic() < end:
         time.sleep(0.02)
     return held
+
+
+def test_the_ceilings_of_logits_on_the_host_say_the_same_as_what_is_allowed(world: World) -> None:
+    masks = Masker(on_host=True).masks([world.sampler(), None, world.sampler("yes")], SIZE)
+    assert masks is not None
+    assert masks.ceilings is not None
+    logits = np.random.default_rng(1).normal(size=masks.allowed.shape).astype(np.float32)
+    logits[0, :3] = np.inf, -np.inf, np.nan
+    picked = np.minimum(logits, masks.ceilings)
+    wanted = np.where(masks.allowed, logits, -np.inf)
+    known = ~np.isnan(logits)
+    assert (picked[known] == wanted[known]).all()
+    assert np.isnan(picked[~known]).all(), "what is not a number ends its row, allowed or not"

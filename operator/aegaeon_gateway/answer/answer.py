@@ -13,19 +13,31 @@ from aegaeon_gateway.generation.request import Request
 from aegaeon_gateway.generation.timing import Timing, longest
 from aegaeon_gateway.metrics import ModelMetrics
 from aegaeon_gateway.rpc.link import SchedulerLink
+from aegaeon_gateway.tenancy import Charge
+
+_AT_ONCE = 32
+"""tokens of quota for each choice that goes on with it: fewer are used up by the time that it has a turn"""
 
 
 class Answer:
     """Open inside `async with`; on leaving, whatever is not finished is cancelled and everything is freed."""
 
-    def __init__(self, request: Request, link: SchedulerLink, metrics: ModelMetrics) -> None:
+    def __init__(
+        self, request: Request, link: SchedulerLink, metrics: ModelMetrics, charge: Charge | None = None
+    ) -> None:
+        """`charge`: to the quotas of tokens that count for it, None where there are none."""
         self._link = link
+        self._charge = charge
         self._wake = asyncio.Event()
         self._direct: Callable[[], bool] | None = None
         self._fault: Exception | None = None
+        spend = None if charge is None else charge.spend
         self._generations = [
-            Generation(request, number, metrics, self._arrived, self.wake) for number in range(len(request.prompts))
+            Generation(request, number, metrics, self._arrived, self.wake, spend)
+            for number in range(len(request.prompts))
         ]
+        if charge is not None:
+            charge.refilled = self.wake
         self._prompt_tokens = request.prompt_tokens
         self.model = request.model
         self.choices = len(request.prompts) * request.options.n
@@ -79,6 +91,25 @@ class Answer:
                 if choice.output.stopped_here and delta.finish and choice.finish is None:
                     self._link.cancel(generation, [choice])
                 yield delta
+        if self._charge is not None:
+            self._keep_within(self._charge)
+
+    def _keep_within(self, charge: Charge) -> None:
+        """Engines work on as many choices as there is quota for: on none when it is used up."""
+        if charge.dry:
+            for generation in self._generations:
+                self._link.hold(generation)
+            return
+        may = max(int(charge.credit / _AT_ONCE), 1)
+        for generation in self._generations:
+            if going_on := generation.held_choices[:may]:
+                may -= len(going_on)
+                self._link.resume(generation, going_on)
+
+    @property
+    def held(self) -> bool:
+        """Its quota is used up."""
+        return self._charge is not None and self._charge.dry
 
     @property
     def accepted(self) -> bool:

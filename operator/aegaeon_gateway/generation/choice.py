@@ -23,11 +23,13 @@ class Choice:
         "finish",
         "first_at",
         "fresh",
+        "held_at",
         "last_at",
         "load_s",
         "losses",
         "number",
         "output",
+        "paused_s",
         "prefill_s",
         "stall_s",
         "submitted",
@@ -56,6 +58,10 @@ class Choice:
         self.ended_at = 0.0
         """its engine has computed all of it; of the newest token since, if one came later; 0: not that it is known"""
         self.submitted = False
+        self.held_at: float | None = None
+        """its quota is used up since then, and no engine works on it"""
+        self.paused_s = 0.0
+        """so long it was held in all: its tokens are due so much later"""
         self._early: dict[int, Token] = {}
         self._limit = limit
 
@@ -71,6 +77,17 @@ class Choice:
             self._early.clear()
         self.submitted = True
         self.ended_at = 0.0
+
+    def hold(self, now: float) -> None:
+        """No engine is to work on it until it is resumed."""
+        self.held_at = now
+
+    def resume(self, now: float) -> None:
+        """It is about to be submitted again, with all that it has received."""
+        if self.held_at is not None:
+            self.paused_s += now - self.held_at
+            self.held_at = None
+            self.last_at = now if self.first_at else 0.0
 
     def receive(self, token: Token, now: float) -> bool:
         """Take one token, and early ones that are next then; True when there is anything fresh."""

@@ -25,7 +25,8 @@ END_GRACE_S = 2.0
 
 class Generation:
     """Prompt `number` of a request while it is open; its choices share the prompt. `arrived` is called when there is
-    something to drain, `changed` for what else its reader must know."""
+    something to drain, `changed` for what else its reader must know. `spend`: says how many of so many tokens may be
+    served now, None: all; the others wait."""
 
     def __init__(
         self,
@@ -34,6 +35,7 @@ class Generation:
         metrics: ModelMetrics,
         arrived: Callable[[], None],
         changed: Callable[[], None],
+        spend: Callable[[int], int] | None = None,
     ) -> None:
         self.request = request
         self.id = request.submit_id(number)
@@ -51,7 +53,7 @@ class Generation:
         self.retry_at: float | None = None
         self.gives_up_at: float | None = None
         self._metrics = metrics
-        self._arrived, self._changed = arrived, changed
+        self._arrived, self._changed, self._spend = arrived, changed, spend
 
     @property
     def started(self) -> bool:
@@ -65,7 +67,13 @@ class Generation:
 
     @property
     def open_choices(self) -> list[Choice]:
-        return [choice for choice in self.choices if choice.open]
+        """Those that engines are to work on now."""
+        return [choice for choice in self.choices if choice.open and choice.held_at is None]
+
+    @property
+    def held_choices(self) -> list[Choice]:
+        """Those that wait for their quota."""
+        return [choice for choice in self.choices if choice.open and choice.held_at is not None]
 
     # ---- to and from the scheduler ----------------------------------------------------------------------------------
 
@@ -83,7 +91,8 @@ class Generation:
         if request.options.pooled is not None:
             submit.pooling.SetInParent()
             submit.pooling.logits_of.extend(request.options.pooled.logits_of)
-        submit.age_s = now - request.arrived
+        paused_s = min((self.choices[one.choice].paused_s for one in submit.choices), default=0.0)
+        submit.age_s = max(now - request.arrived - paused_s, 0.0)
         submit.traceparent = request.marks.traceparent
         submit.tenant, submit.defer_s, submit.priority = request.tenant, request.defer_s, request.options.priority
         submit.salt, submit.public_tokens = request.salt, self._public_tokens
@@ -111,7 +120,7 @@ class Generation:
         if number >= len(self.choices):
             return None
         choice = self.choices[number]
-        if not choice.open or epoch != choice.epoch:
+        if not choice.open or choice.held_at is not None or epoch != choice.epoch:
             return None
         choice.losses += not blameless
         if choice.losses > MAX_LOSSES:
@@ -165,9 +174,11 @@ class Generation:
                     yield choice, delta
 
     def _digest(self, choice: Choice) -> None:
-        fresh, choice.fresh = choice.fresh, []
+        fresh = choice.fresh
+        served = len(fresh) if self._spend is None else self._spend(len(fresh))
+        choice.fresh = fresh[served:]
         output = choice.output
-        for token, at in fresh:
+        for token, at in fresh[:served]:
             before = output.tokens
             output.feed(token)
             if output.tokens > before or token.pooled:
@@ -175,7 +186,7 @@ class Generation:
 
     def _score(self, choice: Choice, index: int, at: float) -> None:
         request, spec = self.request, self.request.spec
-        due = request.arrived + request.defer_s + spec.ttft_s + index * spec.tbt_s
+        due = request.arrived + request.defer_s + choice.paused_s + spec.ttft_s + index * spec.tbt_s
         before = choice.last_at if index else request.arrived
         if request.defer_s:
             self._metrics.deferred_token(on_time=at <= due)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 
 from aiohttp import web
@@ -33,7 +33,7 @@ from aegaeon_gateway.http.record import RECORD
 from aegaeon_gateway.http.responses import Complete, stream, whole
 from aegaeon_gateway.http.silence import Silence
 from aegaeon_gateway.metrics import ModelMetrics
-from aegaeon_gateway.tenancy import Tenant
+from aegaeon_gateway.tenancy import Charge, Tenant
 from aegaeon_gateway.workers.wire import Endpoint
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
@@ -224,24 +224,39 @@ class Answerer:
         events: EventStream | None,
         metrics: ModelMetrics,
     ) -> tuple[web.StreamResponse, str]:
-        """Within the quotas; what was generated is charged however it ended."""
-        tenant, model, limits, record = caller.tenant, request.model, self._gateway.limits, caller.record
+        """Within the quotas, which are charged as it is served."""
+        tenant, model, limits = caller.tenant, request.model, self._gateway.limits
         quota = self._gateway.tenants.current().quota_of(model)
-        taken = await limits.admit(tenant, model, quota, request.prompt_tokens, record.headers)
-        complete = partial(self._complete, tenant, request, renderer)
-        async with Answer(request, self._gateway.link, metrics) as answer:
+        expected = limits.expected(model, (one.max_tokens for one in request.limits), request.options.n)
+        charge = await limits.admit(tenant, model, quota, request.prompt_tokens, expected, caller.record.headers)
+        with closing(charge):
+            try:
+                return await self._generated(caller, request, renderer, holding, events, (metrics, charge))
+            except ModelChangedError:  # it is asked of the other model in its place
+                await charge.unmake()
+                raise
+
+    async def _generated(
+        self,
+        caller: Caller,
+        request: Request,
+        renderer: Renderer,
+        holding: Holding,
+        events: EventStream | None,
+        counted: tuple[ModelMetrics, Charge],
+    ) -> tuple[web.StreamResponse, str]:
+        metrics, charge = counted
+        complete = partial(self._complete, caller.tenant, request, renderer)
+        async with Answer(request, self._gateway.link, metrics, charge if charge.counts else None) as answer:
             try:
                 if events is None or not request.options.stream:
                     return await whole(answer, renderer, holding, complete), "ok"
                 return events.response, await self._streamed(answer, renderer, events, complete)
-            except ModelChangedError:  # it is asked of the other model in its place
-                await limits.give_back(taken)
-                raise
             finally:
-                record.answered(answer)
+                caller.record.answered(answer)
                 usage = answer.usage
-                metrics.used(tenant.name, usage["prompt_tokens"], usage["completion_tokens"])
-                await limits.charge(tenant, model, quota, usage["completion_tokens"])
+                metrics.used(caller.tenant.name, usage["prompt_tokens"], usage["completion_tokens"])
+                self._gateway.limits.answered(request.model, usage["completion_tokens"], answer.choices)
 
     async def _streamed(self, answer: Answer, renderer: Renderer, events: EventStream, complete: Complete) -> str:
         """The answer as it comes, comments while it does not; returns how it ended."""

@@ -56,15 +56,16 @@ class Pooler:
         tenant, model = caller.tenant, request.model
         quota = self._gateway.tenants.current().quota_of(model)
         limits, headers = self._gateway.limits, caller.record.headers
-        taken = await limits.admit(tenant, model, quota, request.prompt_tokens, headers)
+        charge = await limits.admit(tenant, model, quota, request.prompt_tokens, 0, headers)
         pooling = Pooling(request, self._gateway.link, metrics)
         try:
             async with pooling:
                 return await pooling.results()
         except ModelChangedError:  # it is asked of the other model in its place
-            await limits.give_back(taken)
+            await charge.unmake()
             raise
         finally:
+            charge.close()
             caller.record.answered(pooling)
             metrics.used(tenant.name, pooling.computed_tokens, 0)
 

@@ -13,7 +13,7 @@ from aegaeon_gateway.answer.render import Renderer
 from aegaeon_gateway.generation.output import Delta, Usage
 from aegaeon_gateway.http.event_stream import EventStream
 from aegaeon_gateway.http.intake import Holding
-from aegaeon_gateway.http.silence import Silence, waiting
+from aegaeon_gateway.http.silence import HELD, Silence, waiting
 
 Complete = Callable[[Usage], Awaitable[None]]
 """awaited when an answer is complete, before its client knows"""
@@ -66,7 +66,7 @@ async def stream(events: EventStream, answer: Answer, renderer: Renderer, silenc
             await events.write(data)
             silence.wrote()
         elif silence.due:
-            await events.comment(waiting(answer.place))
+            await events.comment(HELD if answer.held else waiting(answer.place))
             silence.wrote()
     await events.end()
     return outcome

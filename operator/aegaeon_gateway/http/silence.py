@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Callable
 from types import TracebackType
 
+HELD = "waiting for the quota of tokens a minute, which is used up"
+"""what a stream says that its quota holds"""
+
 
 def waiting(place: int) -> str:
     """What a stream says that says nothing else; `place` in the queue, 0: in none, or not known."""

@@ -74,6 +74,9 @@ class SchedulerLink:
         self._tenants = tenants
         self._metrics = metrics
         self._unusable = unusable
+        self.gateways = 1
+        """of the pool that are attached, as the scheduler says"""
+        self._redis_away = ""
         self._outbox: Outbox | None = None
         self._unsent_cancels: list[pb.CancelRequest] = []
 
@@ -99,6 +102,21 @@ class SchedulerLink:
             everything = len(left) == len(generation.choices)
             self.cancel(generation, [] if everything else left)
 
+    def hold(self, generation: Generation) -> None:
+        """Its quota is used up: no engine gives it another turn. What the last one brings is received all the same."""
+        if running := generation.open_choices:
+            now = time.monotonic()
+            for choice in running:
+                choice.hold(now)
+            self.cancel(generation, [])
+
+    def resume(self, generation: Generation, choices: Sequence[Choice]) -> None:
+        """There is quota for these: they go on from what they have received. Their KV cache was kept as a prefix."""
+        now = time.monotonic()
+        for choice in choices:
+            choice.resume(now)
+        self._submit(generation, choices)
+
     def cancel(self, generation: Generation, choices: Sequence[Choice]) -> None:
         """End these choices (none given: all) at the engines."""
         self._cancel(pb.CancelRequest(request=generation.id, choices=[choice.number for choice in choices]))
@@ -113,6 +131,12 @@ class SchedulerLink:
         """Tell the scheduler why a model's text cannot be used here; an empty reason: it can."""
         if self._outbox is not None:
             self._outbox.put(pb.GatewayMessage(text=pb.TextStatus(model=model, reason=reason)))
+
+    def redis_status(self, away: str) -> None:
+        """Tell the scheduler, now or when it is there, why Redis cannot be used here; empty: it can."""
+        self._redis_away = away
+        if self._outbox is not None:
+            self._outbox.put(pb.GatewayMessage(redis=pb.RedisStatus(away=away)))
 
     async def run(self) -> None:
         """Connect, serve, and connect again until cancelled."""
@@ -160,13 +184,15 @@ class SchedulerLink:
         """The first reply has come: the scheduler is there. Tell it everything that is open."""
         self._outbox = outbox
         self._metrics.scheduler_up.set(1)
-        self._metrics.kv_used = 0.0  # until it says otherwise
+        self._metrics.kv_used, self.gateways = 0.0, 1  # until it says otherwise
         log.info("attached to the scheduler at %s with %d open requests", leader.target, len(self._open))
         cancels, self._unsent_cancels = self._unsent_cancels, []
         for cancel in cancels:
             outbox.put(pb.GatewayMessage(cancel=cancel))
         for model, reason in self._unusable().items():
             self.text_status(model, reason)
+        if self._redis_away:
+            self.redis_status(self._redis_away)
         for generation in self._open:
             self._submit(generation, generation.open_choices)
 
@@ -185,6 +211,7 @@ class SchedulerLink:
             self._tenants.take(reply.tenants)
         elif kind == "load":
             self._metrics.kv_used = reply.load.kv_used
+            self.gateways = reply.load.gateways or 1
         elif kind == "places":
             self._on_places(reply.places.places)
         elif kind == "accepted" and (generation := self._open.get(reply.accepted.request)):

@@ -1,6 +1,7 @@
 """Who asks, for what, and how much: API keys, grants, quotas."""
 
-from aegaeon_gateway.tenancy.buckets import Buckets, MemoryBuckets, connect
+from aegaeon_gateway.tenancy.buckets import Counting, connect
+from aegaeon_gateway.tenancy.charge import Charge
 from aegaeon_gateway.tenancy.file import TenantsFile
 from aegaeon_gateway.tenancy.limits import Limits
 from aegaeon_gateway.tenancy.model import Directory, Quota, Tenant
@@ -8,10 +9,10 @@ from aegaeon_gateway.tenancy.salts import PrefixSalts
 from aegaeon_gateway.tenancy.tenants import Tenants
 
 __all__ = [
-    "Buckets",
+    "Charge",
+    "Counting",
     "Directory",
     "Limits",
-    "MemoryBuckets",
     "PrefixSalts",
     "Quota",
     "Tenant",

@@ -6,21 +6,19 @@ taken. A request that takes more than there is learns how long to wait, so waite
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
-
-from redis.exceptions import RedisError
+from typing import NamedTuple, Protocol
 
 from aegaeon_gateway.errors import ConfigError
-from aegaeon_gateway.redis_client import RedisServer
-
-log = logging.getLogger(__name__)
+from aegaeon_gateway.tenancy.redis_link import AwayError, RedisLink
+from aegaeon_gateway.tenancy.redis_windows import RedisWindows
+from aegaeon_gateway.tenancy.windows import MemoryWindows, Windows
 
 _PREFIX = "aegaeon:bucket:"
-_TIMEOUT_S = 0.25
+_TIMEOUT_S = 2.0  # a slow Redis still counts for all; requests wait for its answer, once
 _SPARE = 64  # buckets beside twice as many as were not full, before those that are full are looked for
 # KEYS[1]; ARGV: amount, rate per second, size, longest wait (all numbers). Returns Taken, each as text.
 _TAKE = """
@@ -53,10 +51,6 @@ class Buckets(Protocol):
         """
         ...
 
-    async def close(self) -> None:
-        """Give up connections."""
-        ...
-
 
 class MemoryBuckets:
     """Of one process. A bucket that is full is as good as none, and goes: tenants and models come and go."""
@@ -79,56 +73,73 @@ class MemoryBuckets:
             self._most = 2 * len(self._full) + _SPARE
         return Taken(wait, full - now)
 
-    async def close(self) -> None:
-        """See Buckets."""
-
 
 class RedisBuckets:
-    """Shared by all gateways that use the same Redis. While it is unavailable, this process counts by itself."""
+    """Shared by all gateways that use the same Redis. While it is away each has its share (of as many as `gateways`
+    says), less what it took before; what it takes then is taken from the common bucket when Redis is back."""
 
-    def __init__(
-        self, url: str, timeout_s: float = _TIMEOUT_S, password: Path | None = None, authorities: Path | None = None
-    ) -> None:
-        """`timeout_s`: after that long without an answer Redis counts as unavailable. Files: its password, and the
-        authorities to check its certificate against."""
-        self._redis = RedisServer(url, password, authorities).client(timeout_s, texts=True)
-        self._take: Callable[..., Awaitable[Any]] = self._redis.register_script(_TAKE)
+    def __init__(self, link: RedisLink, gateways: Callable[[], int]) -> None:
+        self._link = link
+        self._take = link.script(_TAKE)
+        self._gateways = gateways
         self._alone = MemoryBuckets()
-        self._away = False
+        self._owed: dict[str, tuple[float, float, float]] = {}  # amount, rate and size of what was taken without it
+        link.when_back(self._settle)
 
     async def take(self, key: str, amount: float, rate: float, size: float, longest_s: float) -> Taken:
         """See Buckets."""
         try:
-            taken = await self._take(keys=[_PREFIX + key], args=[amount, rate, size, min(longest_s, 1e9)])
-        except (RedisError, OSError) as error:
-            self._say_away(error)
-            return await self._alone.take(key, amount, rate, size, longest_s)
-        if self._away:
-            log.info("Redis is back: quotas count for all gateways together")
-            self._away = False
-        return Taken(*map(float, taken))
+            args = [amount, rate, size, min(longest_s, 1e9)]
+            taken = Taken(*map(float, await self._link.call(self._take, [_PREFIX + key], args)))
+        except AwayError:
+            return await self._take_alone(key, amount, rate, size, longest_s)
+        if taken.wait_s <= longest_s:
+            await self._alone.take(key, amount, rate, size, inf)
+        return taken
+
+    async def _take_alone(self, key: str, amount: float, rate: float, size: float, longest_s: float) -> Taken:
+        gateways = max(self._gateways(), 1)
+        taken = await self._alone.take(key, amount, rate / gateways, size / gateways, longest_s)
+        if taken.wait_s <= longest_s:
+            owed = self._owed.get(key, (0.0, rate, size))[0]
+            self._owed[key] = min(owed + amount, size), rate, size
+        return taken
+
+    async def _settle(self) -> None:
+        while self._owed:
+            key, (amount, rate, size) = next(iter(self._owed.items()))
+            await self._link.settled(self._take, [_PREFIX + key], [amount, rate, size, 1e9])
+            self._owed.pop(key, None)
+
+
+class Counting(NamedTuple):
+    """Where quotas are counted: requests in buckets, tokens in windows. `link`: to their common Redis, if any."""
+
+    buckets: Buckets
+    windows: Windows
+    link: RedisLink | None = None
 
     async def close(self) -> None:
-        """See Buckets."""
-        await self._redis.aclose()
-
-    def _say_away(self, error: Exception) -> None:
-        if not self._away:
-            log.warning("Redis is unavailable (%s): quotas count for this gateway alone meanwhile", error)
-        self._away = True
+        """Give up connections; what was served is told first."""
+        await self.windows.close()
+        if self.link is not None:
+            await self.link.close()
 
 
-def connect(url: str | None, password_file: str | None = None, ca_file: str | None = None) -> Buckets:
-    """Buckets in the Redis at `url` (redis://HOST:PORT/DB, rediss:// or unix://PATH); without one, of this process.
+def connect(
+    url: str | None,
+    password_file: str | None = None,
+    ca_file: str | None = None,
+    gateways: Callable[[], int] = lambda: 1,
+    timeout_s: float = _TIMEOUT_S,
+) -> Counting:
+    """In the Redis at `url` (redis://HOST:PORT/DB, rediss:// or unix://PATH); without one, in this process.
 
     Raises ConfigError when the files do not go with it.
     """
     if not url:
-        return MemoryBuckets()
+        return Counting(MemoryBuckets(), MemoryWindows())
     if ca_file and not url.startswith("rediss://"):
         raise ConfigError("redis_ca_file: is for a rediss:// URL; correct `redis`, or leave it out")
-    return RedisBuckets(
-        url,
-        password=Path(password_file) if password_file else None,
-        authorities=Path(ca_file) if ca_file else None,
-    )
+    link = RedisLink(url, timeout_s, *(Path(file) if file else None for file in (password_file, ca_file)))
+    return Counting(RedisBuckets(link, gateways), RedisWindows(link, gateways), link)

@@ -116,6 +116,7 @@ def facts(status: admin_pb2.AdminStatus, slab_bytes: int) -> SchedulerFacts:
         ended=sum(one.requests for one in status.pool.models),
         refused={note.model: note.reason for note in status.refused},
         changing={note.model: note.reason for note in status.changing},
+        redis_away={one.gateway: one.redis_away for one in status.gateways if one.attached and one.redis_away},
         standby=status.standby,
         term=status.term,
     )

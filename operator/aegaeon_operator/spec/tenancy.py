@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from aegaeon_operator.spec.model_pool import ModelPool, Tenant
 
+SHORTEST_KEY = 16
+"""characters; keys are kept as plain hashes, and a shorter one is found from its hash. A later release refuses them"""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claim:
@@ -83,6 +86,11 @@ def shared_keys(found: Sequence[tuple[Claim, Sequence[str]]]) -> Iterator[tuple[
 def hashes_of(content: str) -> list[str]:
     """Of the keys in a file or an entry of a Secret, one a line; keys themselves go no further."""
     return [hashlib.sha256(key.encode()).hexdigest() for key in content.split()]
+
+
+def short_keys(content: str) -> int:
+    """How many of the keys are shorter than `SHORTEST_KEY`."""
+    return sum(len(key) < SHORTEST_KEY for key in content.split())
 
 
 def _identity(tenant: Tenant) -> tuple[object, ...]:

@@ -45,6 +45,7 @@ class Line:
         self.origin = origin
         self.outbox: Outbox[gateway_pb2.GatewayReply] = Outbox(_OUTBOX_LIMIT)
         self.timer: asyncio.TimerHandle | None = None
+        self.redis_away = ""
 
     def end(self) -> None:
         """Close the stream, and wait for nothing more."""
@@ -71,7 +72,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         self._grace_s = grace_s
         self._status = status
         self._kv_used = kv_used
-        self._sent_load = 0.0
+        self._sent_load, self._sent_gateways = 0.0, 1  # as gateways take it to be where nothing was sent
         self._places = Places(driver.places, driver.tell)
         self._load_timer: asyncio.TimerHandle | None = None
         self._lines: dict[GatewayId, Line] = {}
@@ -136,7 +137,9 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
     def gateways(self) -> list[admin_pb2.GatewayStatus]:
         """Those that are attached, and those that may still come back."""
         return [
-            admin_pb2.GatewayStatus(gateway=name, sink=line.origin.sink, attached=not line.outbox.closed)
+            admin_pb2.GatewayStatus(
+                gateway=name, sink=line.origin.sink, attached=not line.outbox.closed, redis_away=line.redis_away
+            )
             for name, line in self._lines.items()
         ]
 
@@ -169,11 +172,15 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         """While there are gateways, again and again."""
         kv_used = self._kv_used()
         self._load_timer = self._later(_LOAD_EVERY_S, self._send_load) if self._lines else None
-        if abs(kv_used - self._sent_load) < _LOAD_STEP:
+        gateways = self._attached()
+        if abs(kv_used - self._sent_load) < _LOAD_STEP and gateways == self._sent_gateways:
             return
-        self._sent_load = kv_used
+        self._sent_load, self._sent_gateways = kv_used, gateways
         for line in self._lines.values():
-            line.outbox.put(_load(kv_used))
+            line.outbox.put(_load(kv_used, gateways))
+
+    def _attached(self) -> int:
+        return sum(not line.outbox.closed for line in self._lines.values())
 
     def _send_catalog(self) -> None:
         self._announcement = None
@@ -200,8 +207,8 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         line.outbox.put(gateway_pb2.GatewayReply(catalog=self._catalog.status()))
         if self._tenants is not None:
             line.outbox.put(gateway_pb2.GatewayReply(tenants=self._tenants))
-        if self._sent_load:
-            line.outbox.put(_load(self._sent_load))
+        if self._sent_load or self._attached() > 1:
+            line.outbox.put(_load(self._sent_load, self._attached()))
         if self._load_timer is None:
             self._send_load()
         return line
@@ -218,6 +225,8 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             self._driver.cancel(*cancel)
         elif kind == "text":
             self._texts.tell(line.origin.gateway, message.text)
+        elif kind == "redis":
+            line.redis_away = message.redis.away
         elif kind == "hello":
             raise ProtocolError(f"{line.origin.gateway}: GatewayHello twice on one stream")
 
@@ -252,8 +261,8 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         return asyncio.get_running_loop().call_later(seconds, call, *arguments)
 
 
-def _load(kv_used: float) -> gateway_pb2.GatewayReply:
-    return gateway_pb2.GatewayReply(load=gateway_pb2.PoolLoad(kv_used=kv_used))
+def _load(kv_used: float, gateways: int) -> gateway_pb2.GatewayReply:
+    return gateway_pb2.GatewayReply(load=gateway_pb2.PoolLoad(kv_used=kv_used, gateways=gateways))
 
 
 def status_alone(frontend: FrontendService) -> grpc.GenericRpcHandler:

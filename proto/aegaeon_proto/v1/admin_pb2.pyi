@@ -245,20 +245,24 @@ class GatewayStatus(_message.Message):
     GATEWAY_FIELD_NUMBER: _builtins.int
     SINK_FIELD_NUMBER: _builtins.int
     ATTACHED_FIELD_NUMBER: _builtins.int
+    REDIS_AWAY_FIELD_NUMBER: _builtins.int
     gateway: _builtins.str
     sink: _builtins.str
     attached: _builtins.bool
     """its stream is open; a disconnected one is listed while its requests are kept"""
+    redis_away: _builtins.str
+    """why it cannot use the Redis that counts quotas for all gateways; empty: it can, or has none"""
     def __init__(
         self,
         *,
         gateway: _builtins.str = ...,
         sink: _builtins.str = ...,
         attached: _builtins.bool = ...,
+        redis_away: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "gateway", b"gateway", "sink", b"sink"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "gateway", b"gateway", "redis_away", b"redis_away", "sink", b"sink"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -66,6 +66,7 @@ class GatewayMessage(_message.Message):
     SUBMIT_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    REDIS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___GatewayHello: ...
     @_builtins.property
@@ -74,6 +75,8 @@ class GatewayMessage(_message.Message):
     def cancel(self) -> Global___CancelRequest: ...
     @_builtins.property
     def text(self) -> Global___TextStatus: ...
+    @_builtins.property
+    def redis(self) -> Global___RedisStatus: ...
     def __init__(
         self,
         *,
@@ -81,12 +84,13 @@ class GatewayMessage(_message.Message):
         submit: Global___Submit | None = ...,
         cancel: Global___CancelRequest | None = ...,
         text: Global___TextStatus | None = ...,
+        redis: Global___RedisStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "hello", b"hello", "submit", b"submit", "text", b"text"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "hello", b"hello", "redis", b"redis", "submit", b"submit", "text", b"text"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "hello", b"hello", "submit", b"submit", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "hello", b"hello", "redis", b"redis", "submit", b"submit", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "submit", "cancel", "text"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "submit", "cancel", "text", "redis"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -280,6 +284,29 @@ class TextStatus(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TextStatus: _TypeAlias = TextStatus  # noqa: Y015
+
+@_typing.final
+class RedisStatus(_message.Message):
+    """Whether a gateway can use the Redis that counts quotas for all of them, sent when that changes and after every
+    attachment while it cannot.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AWAY_FIELD_NUMBER: _builtins.int
+    away: _builtins.str
+    def __init__(
+        self,
+        *,
+        away: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["away", b"away"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RedisStatus: _TypeAlias = RedisStatus  # noqa: Y015
 
 @_typing.final
 class GatewayReply(_message.Message):
@@ -508,16 +535,20 @@ class PoolLoad(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KV_USED_FIELD_NUMBER: _builtins.int
+    GATEWAYS_FIELD_NUMBER: _builtins.int
     kv_used: _builtins.float
     """share of the device memory that sequences may have which they do have, 0 to 1"""
+    gateways: _builtins.int
+    """that are attached: their shares of quotas while nothing counts for all; 0: of a version without"""
     def __init__(
         self,
         *,
         kv_used: _builtins.float = ...,
+        gateways: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_used", b"kv_used"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateways", b"gateways", "kv_used", b"kv_used"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

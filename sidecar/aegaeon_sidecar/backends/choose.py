@@ -41,6 +41,8 @@ def masked(logits: Tensor, masks: Masks | None) -> Tensor:
     """The logits without what constraints do not allow; no host round trip."""
     if masks is None:
         return logits
+    if masks.ceilings is not None:
+        return torch.minimum(logits, torch.from_numpy(masks.ceilings))
     allowed = torch.from_numpy(masks.allowed)
     if logits.is_cuda:
         allowed = allowed.pin_memory().to(logits.device, non_blocking=True)

@@ -22,21 +22,25 @@ from aegaeon_sidecar.sampling.guide import Guide
 from aegaeon_sidecar.sampling.state import SamplerState
 
 _WORD_BITS = 32
+_INFINITY = np.float32(np.inf).view(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class Masks:
     """`allowed`: bool [rows, vocab_size], all true in a row without constraint; `refused`: by row, those without any
-    token that could be chosen."""
+    token that could be chosen. `ceilings`, for logits on the host: float32, what each may be at most, as to that."""
 
     allowed: NDArray[np.bool_]
     refused: dict[int, Refused]
+    ceilings: NDArray[np.float32] | None = None
 
 
 class Masker:
     """Has masks computed by the grammars' processes. Guides must not be used elsewhere at the same time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, on_host: bool = False) -> None:
+        """`on_host`: the logits are there; then `Masks.ceilings` are made."""
+        self._on_host = on_host
         self._thread = ThreadPoolExecutor(1, "masks")
 
     def masks(self, samplers: Seq[SamplerState | None], vocab_size: int) -> Masks | None:
@@ -52,7 +56,7 @@ class Masker:
                 bits[row] = True
             elif row in guided and sampler is not None:
                 _hold_back_stops(bits[row], sampler)
-        return Masks(bits, refused)
+        return Masks(bits, refused, _ceilings(bits) if self._on_host else None)
 
     @contextmanager
     def beside(self, samplers: Seq[SamplerState], vocab_size: int) -> Iterator[Callable[[], Masks | None]]:
@@ -88,6 +92,12 @@ def _fill(guided: Mapping[int, Guide], words: NDArray[np.int32]) -> dict[int, Re
         for at, why in failed.items():
             refused[some[at]] = Refused(f"the constraint cannot be followed: {' '.join(why.split())[:500]}")
     return refused
+
+
+def _ceilings(allowed: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Infinity where it is allowed, else its negative: a minimum is ten times as fast as a selection."""
+    signs = (allowed.view(np.int8).astype(np.int32) - 1) << 31  # the highest bit where it is not
+    return (signs | _INFINITY).view(np.float32)
 
 
 def _refused(error: CommandError) -> Refused:

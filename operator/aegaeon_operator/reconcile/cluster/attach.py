@@ -18,7 +18,7 @@ from aegaeon_operator.spec.crosscheck import allows
 from aegaeon_operator.spec.model_pool import Adapter
 from aegaeon_operator.spec.resources import GpuPool, ModelPool, Quota, ServedModel, Source
 from aegaeon_operator.spec.sources import Guarded
-from aegaeon_operator.spec.tenancy import Claim, Problem, claims, contradictions, hashes_of, shared_keys
+from aegaeon_operator.spec.tenancy import Claim, Problem, claims, contradictions, hashes_of, shared_keys, short_keys
 
 _LONGEST_ENTRY = 253
 Named = TypeVar("Named", ServedModel, Adapter)
@@ -222,6 +222,14 @@ def unreadable(observed: Observed, pool: Live[ModelPool]) -> str:
         if (pool.namespace, name) in observed.unreadable
     ]
     return "; ".join(f"Secret {name} cannot be read, so what it had before counts: {why}" for name, why in whys)
+
+
+def guessable(observed: Observed, pool: Live[ModelPool]) -> str:
+    """Tenants of a ModelPool whose keys a later release will refuse; empty: none."""
+    tenants = pool.value.spec.tenants if pool.value else []
+    refs = [(one.name, one.key_secret_ref) for one in tenants if one.key_secret_ref]
+    short = [name for name, ref in refs if short_keys(_entry(observed, pool, ref) or "")]
+    return ", ".join(repr(name) for name in short)
 
 
 # ---- tenants -------------------------------------------------------------------------------------------------------

@@ -224,6 +224,7 @@ class SchedulerFacts:
     ended: int = 0
     refused: Mapping[str, str] = field(default_factory=dict)  # models, or their changes, that it cannot serve, and why
     changing: Mapping[str, str] = field(default_factory=dict)  # models whose change is under way, and how far it is
+    redis_away: Mapping[str, str] = field(default_factory=dict)  # attached gateways that cannot use Redis, and why
     standby: bool = False  # another process leads, or should
     term: int = 0
 

@@ -8,6 +8,7 @@ from aegaeon_operator.reconcile.cluster.conditions import FETCHING, Condition, f
 from aegaeon_operator.reconcile.cluster.facts import ModelFacts
 from aegaeon_operator.reconcile.cluster.served import Served
 from aegaeon_operator.reconcile.cluster.windows import ENOUGH_TOKENS
+from aegaeon_operator.spec.tenancy import SHORTEST_KEY
 
 _ACCEPTED, _ARTIFACTS, _ADMITTED, _DEGRADED = "Accepted", "ArtifactsAvailable", "Admitted", "Degraded"
 _NOTHING = "none of its models is served; see Accepted"
@@ -16,7 +17,7 @@ _GOOD = 0.9  # share of tokens on time
 
 def accepted(served: Served) -> Condition:
     """Whether the GpuPool takes it."""
-    return first_of((_pool_refused, _model_refused, _secret_unreadable, _taken), served)
+    return first_of((_pool_refused, _model_refused, _secret_unreadable, _keys_short, _taken), served)
 
 
 def artifacts(served: Served) -> Condition:
@@ -58,6 +59,11 @@ def _model_refused(served: Served) -> Condition | None:
 
 def _secret_unreadable(served: Served) -> Condition | None:
     return yes(_ACCEPTED, "SecretUnreadable", served.unreadable) if served.unreadable else None
+
+
+def _keys_short(served: Served) -> Condition | None:
+    text = f"keys of fewer than {SHORTEST_KEY} characters can be guessed, and a later release will refuse them: "
+    return yes(_ACCEPTED, "KeysTooShort", text + served.guessable) if served.guessable else None
 
 
 def _taken(served: Served) -> Condition:

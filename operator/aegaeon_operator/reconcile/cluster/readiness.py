@@ -143,13 +143,17 @@ def comes_from_zero(observed: Observed, spec: GpuPoolSpec) -> bool:
     return all((observed.now - datetime.fromisoformat(one)).total_seconds() <= spec.hold_start_s for one in began)
 
 
-def degraded(conditions: list[Condition]) -> Condition:
-    """A pool that serves with fewer parts than it should have, none of them on its way."""
+def degraded(observed: Observed, conditions: list[Condition]) -> Condition:
+    """A pool that serves with fewer parts than it should have, none of them on its way; or without its Redis."""
     if any(one.status != "True" for one in conditions):
         return no("Degraded", "NotServing", "it does not serve at all; see Ready")
     short = [one for one in conditions if one.reason == SOME]
     if short:
         return yes("Degraded", "PartsMissing", "; ".join(one.message for one in short))
+    if observed.scheduler and (away := observed.scheduler.redis_away):
+        who, why = min(away.items())
+        text = f"{len(away)} gateways cannot use Redis, each grants its share of quotas alone; {who}: {why}"
+        return yes("Degraded", "RedisAway", text)
     return no("Degraded", "NothingMissing", "everything that serves is as the spec says, or on its way")
 
 

@@ -119,7 +119,7 @@ def _pool_conditions(
     parts = list(conditions)
     conditions.append(summary(conditions, tuple(one.type for one in conditions)))
     conditions.append(progressing(conditions, _rolling(observed)))
-    conditions += [degraded(parts), memory_reserved(observed)]
+    conditions += [degraded(observed, parts), memory_reserved(observed)]
     return conditions
 
 

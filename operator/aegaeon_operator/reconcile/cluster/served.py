@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from aegaeon_operator.reconcile.cluster.attach import Attached, unreadable
+from aegaeon_operator.reconcile.cluster.attach import Attached, guessable, unreadable
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Live, ModelFacts, Observed, Refusal, SchedulerFacts
 from aegaeon_operator.reconcile.cluster.pool_wide import PoolWide
@@ -30,6 +30,7 @@ class Served:
     refused: str
     changing: str
     unreadable: str
+    guessable: str
     route_failed: str
     route_parents: list[Json]
     now: datetime = field(compare=False)
@@ -53,6 +54,7 @@ class Served:
                 _said(scheduler.refused, names),
                 _said(scheduler.changing, names),
                 unreadable(observed, pool),
+                guessable(observed, pool),
                 failures.get(route, ""),
                 observed.children.get(route, {}).get("status", {}).get("parents", []),
                 observed.now,

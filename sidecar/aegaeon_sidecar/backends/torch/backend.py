@@ -90,7 +90,7 @@ class TorchBackend:
         self._wants_invariance = batch_invariant
         self._shells: dict[str, _Shell] = {}
         self._caches: dict[str, tuple[KvCache, ...]] = {}
-        self._masker = Masker()
+        self._masker = Masker(on_host=self._device.type == "cpu")
         self._capture: Capture | None = None
 
     @property

@@ -100,7 +100,7 @@ class VllmBackend:
         self._linear = steady_linear(*kind) if batch_invariant else steady_product(*kind)
         # Here, where no step waits for it.
         self._adapter_linear = self._linear if adapters is None else adapter_linear(adapters.max_rank)
-        self._masker = Masker()
+        self._masker = Masker(on_host=surface.PLATFORM == "cpu")
         self._shells: dict[str, tuple[Shell, str]] = {}
         self._kv: dict[str, Tensor] = {}
         self._adapters, self._capture = adapters, capture

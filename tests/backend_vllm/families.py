@@ -75,6 +75,35 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], bool]] = {
         True,
     ),
 }
+# Families whose layers share KV: sliding and full ones end where sharing begins, as in the models that are published.
+SHARING = {
+    **BASE,
+    **HEAD,
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "num_kv_shared_layers": 2,
+    "sliding_window": 64,
+    "vocab_size_per_layer_input": VOCABULARY,
+    "hidden_size_per_layer_input": 32,
+}
+FAMILIES |= {
+    "llama4": (
+        "Llama4TextConfig",
+        BASE
+        | HEAD
+        | {"intermediate_size_mlp": 192, "num_local_experts": 4, "interleave_moe_layer_step": 1}
+        | {"attention_chunk_size": 64},
+        True,
+    ),
+    "gemma3n": (
+        "Gemma3nTextConfig",
+        SHARING
+        | {"intermediate_size": [192] * 4, "laurel_rank": 16, "altup_num_inputs": 2}
+        | {"activation_sparsity_pattern": None},
+        False,
+    ),
+    "gemma4": ("Gemma4TextConfig", SHARING | {"global_head_dim": 32}, True),
+}
 MLA = {"kv_lora_rank": 512, "q_lora_rank": None, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
 # By family that is refused: transformers' configuration class, what it is given, and what the refusal says.
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {

@@ -38,6 +38,10 @@ class ConfigError(ModelError):
     """config.json is missing, malformed, or asks for something that is not supported."""
 
 
+class UnsupportedError(ConfigError):
+    """A kind of model that this version does not serve: the same files fail again, however often they are tried."""
+
+
 class WeightsError(ModelError):
     """The weight files are missing, truncated, pickled, or do not hold what config.json promises."""
 

@@ -91,7 +91,8 @@ class Claims:
 class Model(Claims):
     """One entry of the catalog. Guarded by the engine's lock, but for what is set once by the fetcher.
 
-    `transient`: what it failed of need not show in its files; `trying`: it is failed, and being tried again;
+    `transient`: what it failed of need not show in its files; `unsupported`: no version of its files of this kind is
+    served; `trying`: it is failed, and being tried again;
     `misses`: loads of it in a row that did not succeed;
     `files`: as they were when they last held what is served; `content`: hash of its weights, "" while they were never
     read whole.
@@ -108,6 +109,7 @@ class Model(Claims):
     phase: ModelPhase = ModelPhase.FETCHING
     reason: str = ""
     transient: bool = False
+    unsupported: bool = False
     trying: bool = False
     misses: int = 0
     files: WeightFiles | None = None
@@ -185,6 +187,7 @@ class Adapter(Claims):
     phase: ModelPhase = ModelPhase.FETCHING
     reason: str = ""
     transient: bool = False
+    unsupported: bool = False
     trying: bool = False
     files: WeightFiles | None = None
     settings: bytes = b""

@@ -17,7 +17,7 @@ from aegaeon_sidecar.domain.catalog import (
     S3Source,
     Source,
 )
-from aegaeon_sidecar.domain.errors import ModelError, OtherWeightsError, SidecarError, UnreadableError
+from aegaeon_sidecar.domain.errors import ModelError, OtherWeightsError, SidecarError, UnreadableError, UnsupportedError
 from aegaeon_sidecar.weights.models import Adapter, Model
 from aegaeon_sidecar.weights.table import ModelTable
 
@@ -58,6 +58,7 @@ class Phases:
         reason = self._reason(model, error)
         with self._table.monitor.changed:
             model.phase, model.reason, model.trying = ModelPhase.FAILED, reason, False
+            model.unsupported = isinstance(error, UnsupportedError)
             model.transient = not isinstance(error, ModelError) or isinstance(error, UnreadableError)
         self.tell(model)
 

@@ -10,6 +10,7 @@ from aegaeon_native import cpu_level
 from aegaeon_sidecar.backends import AdapterLimits, Backend
 from aegaeon_sidecar.domain.errors import BackendError
 
+log = logging.getLogger(__name__)
 # What vLLM reads when it is imported. Our files are local, and nothing about this process is sent anywhere.
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -18,6 +19,7 @@ ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
     "VLLM_PLUGINS": "",
     "HF_HUB_OFFLINE": "1",
+    "TORCH_COMPILE_DISABLE": "1",  # some layers ask for it, and the first step would wait a minute for a compiler
     "VLLM_CPU_ATTN_SPLIT_KV": "0",  # where attention splits a context depends on the rest of the batch
 }
 
@@ -30,6 +32,7 @@ def open_backend(*, device: str, ranks: int, dtype: str, adapters: AdapterLimits
         raise BackendError(f"backend vllm computes on CPUs, and device is {device}; use backend torch for a GPU")
     os.environ.update(ENVIRONMENT)
     _lower_kernels()
+    log.info("importing vLLM, which takes 10 to 30 s of a core")
     logging.getLogger("vllm").setLevel(logging.WARNING)
     try:
         from aegaeon_sidecar.backends.vllm.backend import VllmBackend

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from backend_vllm.families import FAMILIES
 
 from aegaeon_sidecar.domain.errors import ModelError
 
@@ -105,3 +106,9 @@ def test_a_baked_shell_is_proved_with_its_own_experts(described: Described, name
     shell, prove = described(name)
     prove()
     assert not any(parameter.is_meta for parameter in shell.model.parameters())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_that_is_exact_is_admitted(name: str, dtype: str, family: Any, vllm_backend: Any) -> None:
+    vllm_backend(dtype).describe(family(name, dtype), 0).proof.run()

@@ -343,7 +343,7 @@ def missing_kernels() -> str:
     """Why vLLM's kernels are not loaded, which vLLM only logs; empty: they are."""
     if hasattr(torch.ops._C, KERNEL):
         return ""
-    load = "import ctypes, sys\ntry: ctypes.CDLL(sys.argv[1])\nexcept OSError as error: sys.exit(str(error))"
+    load = "import ctypes, sys, torch\ntry: ctypes.CDLL(sys.argv[1])\nexcept OSError as error: sys.exit(str(error))"
     tried = subprocess.run([sys.executable, "-c", load, str(KERNELS)], capture_output=True, text=True, check=False)
     if tried.returncode:  # the process may be ended by an instruction that this CPU lacks, and so is a child
         return tried.stderr.strip() or f"{KERNELS.name} ends the process that loads it, by signal {-tried.returncode}"

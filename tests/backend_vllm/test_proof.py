@@ -114,8 +114,11 @@ HALF = ("llama", "qwen3", "gemma2", "gemma3", "mixtral", "gptoss", "llama4", "ge
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [*((name, "float32") for name in FAMILIES), *((name, "bfloat16") for name in HALF)]
-    + [pytest.param("gemma3n", "bfloat16", marks=UNPROVED)],
+    [
+        *((name, "float32") for name in FAMILIES),
+        *((name, "bfloat16") for name in HALF),
+        pytest.param("gemma3n", "bfloat16", marks=UNPROVED),
+    ],
 )
 def test_every_family_that_is_exact_is_admitted(name: str, dtype: str, family: Any, vllm_backend: Any) -> None:
     vllm_backend(dtype).describe(family(name, dtype), 0).proof.run()

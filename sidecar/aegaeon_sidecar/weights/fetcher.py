@@ -30,6 +30,7 @@ from aegaeon_sidecar.models.placement import Layout, Proof
 from aegaeon_sidecar.models.weight_files import WeightFiles, look
 from aegaeon_sidecar.weights.adapters import Adapters
 from aegaeon_sidecar.weights.cache import HostCache
+from aegaeon_sidecar.weights.deaths import Deaths
 from aegaeon_sidecar.weights.faults import MODEL_ERRORS, understood
 from aegaeon_sidecar.weights.fill import fill
 from aegaeon_sidecar.weights.models import Adapter, Model, Served
@@ -61,6 +62,7 @@ class Fetcher:
         ring: StageRing,
         sources: Sources,
         phases: Phases,
+        deaths: Deaths,
         crashed: Callable[[], None],
         enter: Callable[[], None],
         captured: tuple[int, ...],
@@ -69,6 +71,7 @@ class Fetcher:
         self._backend = backend
         self._sources = sources
         self._phases = phases
+        self._deaths = deaths
         self._crashed = crashed
         self._enter = enter
         self._captured = captured
@@ -104,6 +107,7 @@ class Fetcher:
         for name, model in list(self._table.models.items()):
             spec, again = wanted.get(name), retry and model.phase == ModelPhase.FAILED
             if spec is None or again or not _same(spec, model.spec):
+                self._forgive(model)
                 self._withdraw(model)
                 continue
             model.spec = spec
@@ -120,8 +124,14 @@ class Fetcher:
         if isinstance(model, Adapter):
             self.adapters.again(model)
             return
+        self._forgive(model)
         self._withdraw(model)
         self._begin(Model(model.spec, model.phase, model.reason, trying=True, served=model.served))
+
+    def _forgive(self, model: Model) -> None:
+        """Its files are others by now, or somebody asks for it."""
+        if model.unsupported:
+            self._deaths.forgive(model.name)
 
     def _begin(self, model: Model) -> None:
         self._table.models[model.name] = model
@@ -180,8 +190,9 @@ class Fetcher:
             model.let_go()
             return
         with self._reporting(model):
+            self._deaths.check(model.name)
             with located.reading() as directory:
-                with understood():
+                with understood(), self._deaths.preparing(model.name):
                     layout = self._backend.describe(directory, model.spec.max_model_len, model.spec.task)
                     files = look(directory, layout)
                 model.check(files)
@@ -197,7 +208,7 @@ class Fetcher:
             return
         with self._reporting(model):
             if not self._cache.is_proved(proof.key):  # by a model of the same kind meanwhile
-                with understood():
+                with understood(), self._deaths.preparing(model.name):
                     proof.run()
                 self._cache.remember_proof(proof.key)
             self._complete(model, located, files)

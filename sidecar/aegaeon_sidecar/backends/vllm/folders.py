@@ -25,9 +25,7 @@ _NO_KERNEL = {
     "modelopt_fp4": "NVFP4 needs kernels for GPUs",
 }
 _INSTEAD = "bring the model in 16 bits, or in GPTQ or AWQ with 4 bits"
-
-
-_ENCODER = re.compile(r"Bert|BERT|Roberta|RoBERTa|Deberta|Electra|MPNet")
+_ENCODER = re.compile(r"Bert|BERT|Roberta|RoBERTa|Deberta|Electra|MPNet|BgeM3|Bidirectional|^Gte")
 
 
 def check_folder(directory: Path) -> None:

@@ -90,6 +90,7 @@ VARIABLES = (
     ("_custom_ops.py", "_supports_onednn"),
     ("forward_context.py", "_forward_context"),
     ("model_executor/layers/rotary_embedding/__init__.py", "_ROPE_DICT"),
+    ("model_executor/models/registry.py", "_MULTIMODAL_MODELS"),
     ("model_executor/models/registry.py", "_PREVIOUSLY_SUPPORTED_MODELS"),
     ("model_executor/models/registry.py", "_SPECULATIVE_DECODING_MODELS"),
     ("model_executor/models/registry.py", "ModelRegistry"),

@@ -33,7 +33,12 @@ def read_architectures(directory: Path) -> list[str]:
 
 
 def check_known(directory: Path, architectures: list[str]) -> None:
-    """Raises UnsupportedError unless vLLM has a class for one of them."""
+    """Raises UnsupportedError unless vLLM has a class for one of them, whose kind is served as far as its name says."""
+    for name in architectures:
+        if name in surface.MULTIMODAL:
+            raise UnsupportedError(f"{name} takes images or sound; only text is served")
+        if name in surface.SPECULATIVE:
+            raise UnsupportedError(f"{name} drafts tokens for another model; speculative decoding is not served")
     if any(surface.knows(name) for name in architectures):
         return
     if Fields.load(directory / "config.json").value("auto_map"):
@@ -66,8 +71,6 @@ def check_kind(config: Any, purpose: Purpose) -> None:
         raise UnsupportedError(f"{names} has an encoder; only decoders are served")
     if model.is_multimodal_model:
         raise UnsupportedError(f"{names} takes images or sound; only text is served")
-    if surface.SPECULATIVE.intersection(model.architectures):
-        raise UnsupportedError(f"{names} drafts tokens for another model; speculative decoding is not served")
     if purpose.pools and model.attn_type != "decoder":
         raise UnsupportedError(f"{names} attends in both directions ({model.attn_type}); only decoders are served")
     if model.runner_type != ("pooling" if purpose.task is Task.EMBED or purpose.classifies else "generate"):
@@ -105,6 +108,11 @@ def reason_of(error: Exception) -> str:
     said = _PYDANTIC.sub(r"\1", " ".join(str(error).split()))
     if "trust_remote_code" in said or "custom code" in said:
         return "config.json asks for code of the model's own (auto_map), which is never run"
+    if isinstance(error, ModuleNotFoundError):
+        return (
+            f"vLLM {surface.VERSION} imports its class with {error.name}, which is not installed; models that take "
+            "images or sound need such packages, and only text is served"
+        )
     if kernel := _NO_KERNEL.match(said):
         return f"vLLM {surface.VERSION} has no kernel {kernel[1]} on this device ({surface.PLATFORM})"
     if kernel := _NOT_FOR_CPU.match(said):

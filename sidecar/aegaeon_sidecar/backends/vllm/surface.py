@@ -36,6 +36,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
 from vllm.model_executor.models.interfaces import supports_lora
 from vllm.model_executor.models.registry import (
+    _MULTIMODAL_MODELS,
     _PREVIOUSLY_SUPPORTED_MODELS,
     _SPECULATIVE_DECODING_MODELS,
     ModelRegistry,
@@ -81,6 +82,7 @@ def _kernels() -> Path:
 KERNELS = _kernels()
 KERNEL = "get_scheduler_metadata"
 """an operator of every step"""
+MULTIMODAL = frozenset(_MULTIMODAL_MODELS)
 SPECULATIVE = frozenset(_SPECULATIVE_DECODING_MODELS)
 Weights = Iterable[tuple[str, Tensor]]
 Setting = Callable[[], AbstractContextManager[Any]]
@@ -89,6 +91,7 @@ __all__ = [
     "EXCLUSIVE",
     "GENERATES",
     "KERNELS",
+    "MULTIMODAL",
     "PLATFORM",
     "PROCESSOR",
     "SPECULATIVE",

@@ -376,6 +376,7 @@ generate: $(STAMP) ## everything that is made from something else
 	@$(PY) -m aegaeon_operator.spec.crd crds
 	@$(PY) helm/make.py
 	@PYTHONPATH=tests $(PY) -m operator_states docs/reference/states.md
+	@PYTHONPATH=tests $(PY) -m backend_vllm.rows docs/guides/vllm.md
 COMPILE = $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --no-annotate
 IN_IMAGES = --python-version 3.11 --python-platform x86_64-manylinux_2_28 -c requirements.lock
 lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images and of CUDA's headers

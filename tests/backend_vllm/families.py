@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 
+from aegaeon_native import cpu_level
+
 VOCABULARY = 512
 _CPU = Path("/proc/cpuinfo")
+AVX512 = cpu_level() == "avx512"
+NO_INT4 = "needs a CPU with AVX-512: vLLM has no other kernel for weights of 4 bits"
+needs_avx512 = pytest.mark.skipif(not AVX512, reason=NO_INT4)
 needs_amx = pytest.mark.skipif(
-    not _CPU.is_file() or "amx_tile" not in _CPU.read_text(),
+    not AVX512 or not _CPU.is_file() or "amx_tile" not in _CPU.read_text(),
     reason="needs a CPU with AMX: vLLM has no other kernel for MXFP4",
 )
 BASE: dict[str, Any] = {

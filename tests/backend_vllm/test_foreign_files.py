@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from backend_vllm.families import AVX512, quantise
 from safetensors.torch import load_file, save_file
 
 from aegaeon_sidecar.backends import StepInput
@@ -69,6 +70,16 @@ def test_weights_of_another_quantisation_are_refused_with_what_is_wrong(
     save_file(tensors | scales, damaged / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match="its logits are no numbers"):
         backend.describe(damaged, 0)
+
+
+@pytest.mark.skipif(AVX512, reason="this CPU has the kernel; AEGAEON_CPU_LEVEL=avx2 shows what others say")
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_weights_of_four_bits_are_refused_where_the_library_for_the_cpu_has_no_kernel_for_them(
+    method: str, family: Any, vllm_backend: Any, tmp_path: Path
+) -> None:
+    model = quantise(method, family("llama", "bfloat16"), tmp_path / method)
+    with pytest.raises(ModelError, match=r"no kernel .* for this processor .*need a CPU with AVX-512: bring the model"):
+        vllm_backend("bfloat16").describe(model, 0)
 
 
 EIGHT_BITS = {"num_bits": 8, "type": "float", "symmetric": True}

@@ -309,9 +309,10 @@ bench: models compiled-core ## every figure beside its limit; JSON in benchmarks
 	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
 
 .PHONY: bench-vllm
-bench-vllm: $(VLLM_STAMP) models ## with vLLM: front-end and engine beside vLLM's own, and SWITCHES forced switches of each of two pools
+bench-vllm: $(VLLM_STAMP) models ## with vLLM: front-end and engine beside vLLM's own, admission, and SWITCHES forced switches of each of two pools
 	@missed=; $(VLLM_PY) -m benchmarks.front || missed=" front"; \
 	  PYTHONPATH=tests:. $(VLLM_PY) -m benchmarks.vllm_engine || missed="$$missed vllm_engine"; \
+	  OMP_NUM_THREADS=1 PYTHONPATH=tests:. $(VLLM_PY) -m benchmarks.proofs || missed="$$missed proofs"; \
 	  PYTHONPATH=tests:. $(VLLM_PY) -m benchmarks.vllm_switches --switches $(SWITCHES) --models $(MODELS) || missed="$$missed vllm_switches"; \
 	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
 

@@ -62,7 +62,6 @@ class _Sketch:
 
     def __init__(self, product: Product, dtype: torch.dtype, generator: torch.Generator) -> None:
         self._product = product
-        self._order: dict[int, Tensor] = {}  # by number of outputs: which column each of them repeats
         self._weight = (torch.randn(_OUTPUTS, _COLUMNS, generator=generator) / _COLUMNS**0.5).to(dtype)
 
     def apply(self, layer: Any, x: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -72,10 +71,8 @@ class _Sketch:
             rows = pad(rows, (0, missing))
         folded = rows.view(len(rows), -1, _COLUMNS)
         columns = self._product(folded.sum(1).div_(folded.shape[1] ** 0.5), self._weight, None)
-        size = layer.output_size
-        if size not in self._order:
-            self._order[size] = torch.arange(size) % _OUTPUTS
-        found = columns.index_select(1, self._order[size]).view(*x.shape[:-1], size)
+        repeated = torch.arange(layer.output_size) % _OUTPUTS
+        found = columns.index_select(1, repeated).view(*x.shape[:-1], layer.output_size)
         return found if bias is None else found + bias
 
 

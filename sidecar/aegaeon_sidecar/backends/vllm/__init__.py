@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import time
 
 from aegaeon_native import cpu_level
 from aegaeon_sidecar.backends import AdapterLimits, Backend
+from aegaeon_sidecar.backends.vllm.quiet import OnceInAWhile
 from aegaeon_sidecar.domain.errors import BackendError
 
 log = logging.getLogger(__name__)
@@ -34,6 +36,9 @@ def open_backend(*, device: str, ranks: int, dtype: str, adapters: AdapterLimits
     _lower_kernels()
     log.info("importing vLLM, which takes 10 to 30 s of a core")
     logging.getLogger("vllm").setLevel(logging.WARNING)
+    for handler in logging.getLogger().handlers:
+        if not any(isinstance(each, OnceInAWhile) for each in handler.filters):
+            handler.addFilter(OnceInAWhile("vllm", time.monotonic))
     try:
         from aegaeon_sidecar.backends.vllm.backend import VllmBackend
     except ImportError as error:
@@ -49,4 +54,5 @@ def _lower_kernels() -> None:
     import torch
 
     if platform.machine() == "x86_64" and cpu_level() != "avx512":
-        vars(torch.cpu).update(_is_avx512_supported=lambda: False, _is_avx512_bf16_supported=lambda: False)
+        wider = "_is_avx512_supported", "_is_avx512_bf16_supported", "_is_amx_tile_supported"
+        vars(torch.cpu).update(dict.fromkeys(wider, lambda: False))

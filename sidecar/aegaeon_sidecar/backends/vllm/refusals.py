@@ -20,6 +20,7 @@ _NO_KERNEL = re.compile(r"^_C\w*::(\w+)\(\) expected at most 0 argument")
 # Of one that the library for this processor does not have.
 _NOT_FOR_CPU = re.compile(r"^(?:'_OpNamespace' )?'_C\w*' object has no attribute '(\w+)'")
 
+_FOUR_BITS = re.compile(r"wna16|convert_weight_packed_scale_zp|int4")
 _WANTS_AVX512 = "; weights of 4 bits need a CPU with AVX-512: bring the model in 16 bits"
 
 
@@ -116,7 +117,7 @@ def reason_of(error: Exception) -> str:
     if kernel := _NO_KERNEL.match(said):
         return f"vLLM {surface.VERSION} has no kernel {kernel[1]} on this device ({surface.PLATFORM})"
     if kernel := _NOT_FOR_CPU.match(said):
-        advice = _WANTS_AVX512 if "wna16" in kernel[1] else ""
+        advice = _WANTS_AVX512 if _FOUR_BITS.search(kernel[1]) else ""
         return (
             f"vLLM {surface.VERSION} has no kernel {kernel[1]} for this processor ({surface.KERNELS.name}, "
             f"{surface.PROCESSOR}){advice}"

@@ -64,7 +64,7 @@ from aegaeon_sidecar.domain.errors import ModelError
 
 GENERATES = Purpose(Task.GENERATE)
 PLATFORM: str = current_platform.device_type
-PROCESSOR = torch.backends.cpu.get_cpu_capability() + " AMX" * bool(torch.cpu.get_capabilities().get("amx_tile"))
+PROCESSOR = torch.backends.cpu.get_cpu_capability() + " AMX" * torch.cpu._is_amx_tile_supported()
 """what vLLM chooses kernels for CPUs by, and so the format of what they pack"""
 
 

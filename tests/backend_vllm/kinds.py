@@ -15,11 +15,11 @@ Registered = dict[str, tuple[str, str]]
 def tables(root: Path) -> dict[str, Registered]:
     """Of vLLM's registry, by their names: by architecture its module and class."""
     tree = ast.parse((root / "model_executor/models/registry.py").read_text("utf-8"))
-    found: dict[str, Registered] = {}
+    registered: dict[str, Registered] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and isinstance(node.targets[0], ast.Name):
-            found[node.targets[0].id] = dict(_entries(node.value))
-    return found
+            registered[node.targets[0].id] = dict(_entries(node.value))
+    return registered
 
 
 def _entries(table: ast.Dict) -> Iterator[tuple[str, tuple[str, str]]]:

@@ -93,8 +93,8 @@ def test_a_family_is_proved_and_gives_the_logits_of_transformers(
     model = rig(vllm_backend(), zoo(name))
     assert (model.layout.bake is not None) == ZOO[name][2]
     for begin, end in CUTS:
-        row, wanted = model.logits(TOKENS[begin:end], begin, BLOCKS).numpy(), expected[name][end - 1]
-        assert abs(row - wanted).max() < NEAR.get(name, 2e-5) * abs(wanted).max()
+        row, reference = model.logits(TOKENS[begin:end], begin, BLOCKS).numpy(), expected[name][end - 1]
+        assert abs(row - reference).max() < NEAR.get(name, 2e-5) * abs(reference).max()
     vllm_backend().describe(zoo(name), 0).proof.run()
 
 

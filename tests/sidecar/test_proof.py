@@ -76,9 +76,9 @@ async def test_a_proof_that_fails_is_the_reason_of_its_model_and_is_made_again(
 
     for _ in range(2):
         backend = Proving(tiny_models["llama"], "key", fails)
-        found = await served(scheduler, folder, backend, ("bad", tiny_models["llama"]), ("good", tiny_models["qwen2"]))
-        assert found["bad"].reason == "bad: it computes token 5 otherwise"
-        assert found["good"].phase == mpb.MODEL_PHASE_CACHED
+        states = await served(scheduler, folder, backend, ("bad", tiny_models["llama"]), ("good", tiny_models["qwen2"]))
+        assert states["bad"].reason == "bad: it computes token 5 otherwise"
+        assert states["good"].phase == mpb.MODEL_PHASE_CACHED
         assert "prove" in backend.events
         assert "serve bad" not in backend.events
 

@@ -73,10 +73,10 @@ def proof_key(directory: Path, shell: Shell, files: Mapping[str, FileTensor]) ->
 @cache
 def _code() -> str:
     """A hash of this backend's own source: a version alone would not tell two builds of it apart."""
-    found = sha256()
+    digest = sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
-        found.update(path.read_bytes())
-    return found.hexdigest()
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _prove(shell: Shell) -> None:
@@ -103,10 +103,10 @@ def _compare(state: Tensor, wanted: Tensor, number: int, position: int, how: str
 def _check_reads(trial: _Trial, reference: Seq[Tensor]) -> None:
     """A proof that could not fail is none."""
     number, position = len(PROMPTS) - 1, PROMPTS[-1] + STEPS - 1
-    others = [*trial.tables[:-1], trial.tables[-2]]  # as long a table
-    state = trial.decode([(number, position)], others)[0]
-    wanted = reference[number][position]
-    if float((state - wanted).abs().max() / wanted.abs().max()) <= TOLERANCE:
+    swapped = [*trial.tables[:-1], trial.tables[-2]]  # as long a table
+    state = trial.decode([(number, position)], swapped)[0]
+    expected = reference[number][position]
+    if float((state - expected).abs().max() / expected.abs().max()) <= TOLERANCE:
         raise ModelError("its hidden states do not depend on its KV cache, so nothing can be proved of it")
 
 
@@ -178,8 +178,8 @@ class _Trial:
         ]
         for half in (spans[::2], spans[1::2]):
             if parts := [part for part in half if part[1] < part[2]]:
-                found = self._compute(parts, self.tables, range(len(parts)))
-                yield from ((number, end - 1, state) for (number, _, end), state in zip(parts, found, strict=True))
+                computed = self._compute(parts, self.tables, range(len(parts)))
+                yield from ((number, end - 1, state) for (number, _, end), state in zip(parts, computed, strict=True))
 
     def _decoded(self, group: Seq[int], step: int, tables: _Tables) -> Iterator[tuple[int, int, Tensor]]:
         placed = [(number, PROMPTS[number] + step) for number in group]

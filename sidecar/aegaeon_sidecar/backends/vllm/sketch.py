@@ -72,8 +72,8 @@ class _Sketch:
         folded = rows.view(len(rows), -1, _COLUMNS)
         columns = self._product(folded.sum(1).div_(folded.shape[1] ** 0.5), self._weight, None)
         repeated = torch.arange(layer.output_size) % _OUTPUTS
-        found = columns.index_select(1, repeated).view(*x.shape[:-1], layer.output_size)
-        return found if bias is None else found + bias
+        outputs = columns.index_select(1, repeated).view(*x.shape[:-1], layer.output_size)
+        return outputs if bias is None else outputs + bias
 
 
 @contextmanager

@@ -326,9 +326,10 @@ bench: models compiled-core ## every figure beside its limit; JSON in benchmarks
 	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
 
 .PHONY: bench-vllm
-bench-vllm: $(VLLM_STAMP) models ## with vLLM: front-end and engine beside vLLM's own, and SWITCHES forced switches of each of two pools
+bench-vllm: $(VLLM_STAMP) models ## with vLLM: front-end and engine beside vLLM's own, admission, and SWITCHES forced switches of each of two pools
 	@missed=; $(VLLM_PY) -m benchmarks.front || missed=" front"; \
 	  PYTHONPATH=tests:. $(VLLM_PY) -m benchmarks.vllm_engine || missed="$$missed vllm_engine"; \
+	  OMP_NUM_THREADS=1 PYTHONPATH=tests:. $(VLLM_PY) -m benchmarks.proofs || missed="$$missed proofs"; \
 	  PYTHONPATH=tests:. $(VLLM_PY) -m benchmarks.vllm_switches --switches $(SWITCHES) --models $(MODELS) || missed="$$missed vllm_switches"; \
 	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
 
@@ -393,6 +394,7 @@ generate: $(STAMP) ## everything that is made from something else
 	@$(PY) -m aegaeon_operator.spec.crd crds
 	@$(PY) helm/make.py
 	@PYTHONPATH=tests $(PY) -m operator_states docs/reference/states.md
+	@PYTHONPATH=tests $(PY) -m backend_vllm.rows docs/guides/vllm.md
 COMPILE = $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --no-annotate
 IN_IMAGES = --python-version 3.11 --python-platform x86_64-manylinux_2_28 -c requirements.lock
 lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images and of CUDA's headers

@@ -1,3 +1,5 @@
+#include <nanobind/stl/string_view.h>
+
 #include <algorithm>
 #include <optional>
 

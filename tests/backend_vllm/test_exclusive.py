@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from backend_vllm.families import BASE, HEAD, quantise, save
+from backend_vllm.families import BASE, HEAD, needs_avx512, quantise, save
 
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.vllm.exclusive import EXCLUSIVE, Building, FairLock
@@ -61,6 +61,7 @@ def test_between_two_items_nothing_is_set_and_others_run() -> None:
     assert EXCLUSIVE._depth == 0
 
 
+@needs_avx512
 def test_steps_go_on_while_a_quantised_model_is_baked_and_stay_the_same(
     family: Any, vllm_backend: Any, rig: Any, tmp_path: Path
 ) -> None:

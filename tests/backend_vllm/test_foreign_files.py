@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from backend_vllm.families import AVX512, quantise
 from safetensors.torch import load_file, save_file
 
 from aegaeon_sidecar.backends import StepInput
@@ -71,6 +72,16 @@ def test_weights_of_another_quantisation_are_refused_with_what_is_wrong(
         backend.describe(damaged, 0)
 
 
+@pytest.mark.skipif(AVX512, reason="this CPU has the kernel; AEGAEON_CPU_LEVEL=avx2 shows what others say")
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_weights_of_four_bits_are_refused_where_the_library_for_the_cpu_has_no_kernel_for_them(
+    method: str, family: Any, vllm_backend: Any, tmp_path: Path
+) -> None:
+    model = quantise(method, family("llama", "bfloat16"), tmp_path / method)
+    with pytest.raises(ModelError, match=r"no kernel .* for this processor .*need a CPU with AVX-512: bring the model"):
+        vllm_backend("bfloat16").describe(model, 0)
+
+
 EIGHT_BITS = {"num_bits": 8, "type": "float", "symmetric": True}
 COMPRESSED = {
     "quant_method": "compressed-tensors",
@@ -86,9 +97,18 @@ COMPRESSED = {
 }
 
 
-@pytest.mark.parametrize("settings", [{"quant_method": "fp8", "activation_scheme": "dynamic"}, COMPRESSED])
-def test_eight_bit_floats_are_refused_where_vllm_has_no_kernel_for_them(
-    settings: dict[str, Any], family: Any, vllm_backend: Any, rig: Any, tmp_path: Path
+NO_KERNEL = r"has no kernel static_scaled_fp8_quant on this device \(cpu\)$"
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"quant_method": "fp8", "activation_scheme": "dynamic"}, NO_KERNEL),
+        (COMPRESSED, "weights of 8-bit floats, which are not served on CPUs; bring"),
+    ],
+)
+def test_eight_bit_floats_are_refused(
+    settings: dict[str, Any], reason: str, family: Any, vllm_backend: Any, rig: Any, tmp_path: Path
 ) -> None:
     backend = vllm_backend("bfloat16")
     directory = changed(family("llama", "bfloat16"), tmp_path / "eight", quantization_config=settings)
@@ -98,7 +118,7 @@ def test_eight_bit_floats_are_refused_where_vllm_has_no_kernel_for_them(
         tensors[name] = (tensors[name].float() / scale).to(torch.float8_e4m3fn)
         tensors[name + "_scale"] = scale.reshape(1)
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=r"has no kernel static_scaled_fp8_quant on this device \(cpu\)$"):
+    with pytest.raises(ModelError, match=reason):
         backend.describe(directory, 0)
     assert rig(backend, family("qwen3", "bfloat16")).logits([5, 6, 7], 0, [1]).isfinite().all()
 

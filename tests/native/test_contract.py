@@ -62,3 +62,7 @@ def test_methods_name_their_arguments_as_the_stub_does(name: str) -> None:
 def test_errors_form_the_tree_of_the_stub() -> None:
     assert issubclass(NativeError, RuntimeError)
     assert issubclass(OutOfSlabs, NativeError)
+
+
+def test_the_processor_has_one_of_the_levels() -> None:
+    assert aegaeon_native.cpu_level() in {"baseline", "avx2", "avx512"}

@@ -194,6 +194,26 @@ async def test_a_pod_that_is_never_ready_is_given_up_after_the_timeout(folder: R
             pass
 
 
+async def test_a_pod_that_computes_is_waited_for_and_says_what_it_does(folder: RunFolder, make_pod: MakePod) -> None:
+    heard, policy = Heard(), RestartPolicy(start_timeout_s=1.0, progress_every_s=0.3)
+    pod = make_pod("busy")
+    program = "import time; print('importing much', flush=True)\nwhile time.process_time() < 2.5: pass"
+    busy = replace(
+        pod, argv=(sys.executable, "-c", program + "\nimport os, sys; os.execv(sys.argv[1], sys.argv[1:])", *pod.argv)
+    )
+    async with running(folder, busy, policy=policy, heard=heard):
+        assert any("not ready after" in text and text.endswith(": importing much") for _, text in heard.events)
+
+
+async def test_a_pod_that_is_misconfigured_is_not_started_again(folder: RunFolder, make_pod: MakePod) -> None:
+    program = "print('backend is vllm, which cannot be imported'); raise SystemExit(2)"
+    pod = replace(make_pod("wrong"), argv=(sys.executable, "-c", program))
+    policy = RestartPolicy(first_s=60.0)
+    with pytest.raises(RunnerError, match=r"cannot run as it is configured.*\n  backend is vllm, which cannot be"):
+        async with running(folder, pod, policy=policy):
+            pass
+
+
 async def test_draining_closes_the_gateway_first_then_sidecars_then_the_scheduler(
     folder: RunFolder, make_pod: MakePod, tmp_path: Path
 ) -> None:

@@ -49,6 +49,18 @@ def complaint(pool: Pool, settings: LocalSettings, machine: Machine) -> str:
     return sentence
 
 
+def test_a_python_without_vllm_is_named_before_anything_starts(
+    pool: Pool, settings: LocalSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[preflight.__module__], "find_spec", lambda name: None)
+    preflight(pool, settings, AMPLE)
+    spec = pool.gpu_pool.spec.model_copy(update={"backend": "vllm"})
+    asked = replace(pool, gpu_pool=pool.gpu_pool.model_copy(update={"spec": spec}))
+    said = complaint(asked, settings, AMPLE)
+    assert f"backend is vllm, which {sys.executable} has not" in said
+    assert ".venv-vllm/bin/aegaeon up" in said
+
+
 def test_a_missing_gpu_is_named_before_anything_starts(pool: Pool, settings: LocalSettings) -> None:
     accelerator = pool.gpu_pool.spec.accelerator.model_copy(update={"device": "cuda:99"})
     spec = pool.gpu_pool.spec.model_copy(update={"accelerator": accelerator})

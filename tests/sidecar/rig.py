@@ -351,13 +351,15 @@ def scrub(engine: Engine) -> None:
 
 
 @asynccontextmanager
-async def outside(settings: dict[str, Any], folder: Path, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def outside(
+    settings: dict[str, Any], folder: Path, *arguments: str, module: str = "aegaeon_sidecar"
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """A sidecar as a process of its own; killed at the end if it still runs."""
     file = folder / f"{settings.get('instance', 'config')}.json"
     file.write_text(json.dumps(settings))
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "aegaeon_sidecar", "--config", str(file), *arguments, env=environment
+        sys.executable, "-m", module, "--config", str(file), *arguments, env=environment
     )
     try:
         yield process

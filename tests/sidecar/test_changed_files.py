@@ -335,6 +335,29 @@ def test_long_failing_retries_become_rarer() -> None:
     assert at[-1] - at[-2] > retries.WRONG_PAUSE_S * 0.8
 
 
+@pytest.mark.parametrize("far", [False, True])
+def test_a_kind_of_model_that_is_not_served_is_tried_again_when_its_files_change_alone(
+    far: bool, tmp_path: Path
+) -> None:
+    table, at = ModelTable(Monitor()), list[int]()
+    source: Source = HttpSource("http://h/m") if far else DirectorySource(str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    table.models["m"] = Model(ModelSpec("m", source), ModelPhase.FAILED, unsupported=True)
+    now = 0
+
+    def again(model: Model | Adapter) -> None:
+        at.append(now)
+
+    watch = retries.Retries(table, again, lambda: None)
+    for now in range(1, 3600):
+        watch._round(float(now))
+    assert at == []
+    (tmp_path / "config.json").write_text("{ }")
+    for now in range(3600, 3700):
+        watch._round(float(now))
+    assert bool(at) is not far
+
+
 def test_a_source_that_was_corrected_does_not_wait_for_the_next_try_of_the_former_one() -> None:
     table, at = ModelTable(Monitor()), list[int]()
     wrong, unavailable = (ModelSpec("m", HttpSource(f"http://h/{folder}")) for folder in ("none", "m"))

@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 _TETHER = Path(__file__).with_name("tether.py")
 _LAST_LINES = 12
+_MISCONFIGURED = 2  # the exit status of every process of ours that cannot run with its configuration
+_TICKS = os.sysconf("SC_CLK_TCK")
 _OUTPUT_CLOSES_S = 1.0
 _LONGEST_LINE = 65536
 _LOG_BYTES = 8 << 20  # of a log file; one older one is kept
@@ -39,7 +41,8 @@ class RestartPolicy:
     longest_s: float = 5.0
     reset_after_s: float = 10.0
     grace_s: float = 15.0  # from SIGTERM to SIGKILL; gateways let open streams end meanwhile
-    start_timeout_s: float = 120.0
+    start_timeout_s: float = 120.0  # without being ready and without having computed for a while
+    progress_every_s: float = 10.0  # between lines about a pod that is not ready yet
     early_deaths: int = 3  # before it was ever ready: then starting has failed
 
 
@@ -59,6 +62,7 @@ class Child:
     def __init__(self, pod: DesiredPod, policy: RestartPolicy, log_file: Path, reporter: Reporter) -> None:
         self.pod = pod
         self.deaths = 0
+        self.misconfigured = False
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._policy = policy
         self._log_file = log_file
@@ -71,6 +75,15 @@ class Child:
     def pid(self) -> int | None:
         """Of the running process; None while there is none."""
         return self._process.pid if self._process else None
+
+    @property
+    def computed_s(self) -> float:
+        """CPU seconds of the running process, its threads together; 0 while there is none."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text("ascii").rsplit(")", 1)[1].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / _TICKS
 
     @property
     def started(self) -> bool:
@@ -107,7 +120,9 @@ class Child:
         while not self._stopping.is_set():
             began = loop.time()
             try:
-                ended = _ending(await self._run_once())
+                code = await self._run_once()
+                ended = _ending(code)
+                self.misconfigured = code == _MISCONFIGURED
             except OSError as error:  # the machine has no process, descriptor or memory left
                 ended = f"cannot be started: {error.strerror}"
             if self._stopping.is_set():

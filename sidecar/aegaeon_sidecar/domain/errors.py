@@ -3,12 +3,15 @@
 SidecarError
 ├── ModelError          this model cannot be served; the others go on
 │   ├── ConfigError     config.json
-│   │   └── ConfigMissingError  it is not there, or cannot be read
+│   │   ├── ConfigMissingError  it is not there, or cannot be read
+│   │   └── UnsupportedError    a kind of model that this version does not serve
+│   │       └── LethalError         engines that compute it are ended by a signal
 │   └── WeightsError    *.safetensors
 │       ├── FilesMissingError   one is not there
 │       ├── FilesChangedError   they are not as they were when they were last looked at
 │       ├── OtherWeightsError   they hold something else than what was served
 │       └── UnreadableError     the system cannot read them
+├── SuspectError        a model may have ended an engine, and has to wait until another has run without it
 ├── FillCancelledError  reading the weights was given up on request
 ├── BackendError        a step or registration that breaks the backend's contract
 ├── DeviceLostError     the device takes no more work: the process ends, its successor begins with a fresh one
@@ -43,6 +46,14 @@ class ConfigMissingError(ConfigError):
     """The folder or its config.json is not there, or not readable (yet): what the model is is not known."""
 
 
+class UnsupportedError(ConfigError):
+    """A kind of model that this version does not serve: the same files fail again, however often they are tried."""
+
+
+class LethalError(UnsupportedError):
+    """Engines that computed this model were ended by a signal, more than once."""
+
+
 class WeightsError(ModelError):
     """The weight files are missing, truncated, pickled, or do not hold what config.json promises."""
 
@@ -61,6 +72,10 @@ class OtherWeightsError(WeightsError):
 
 class UnreadableError(WeightsError):
     """The disk or the mount has a fault: the same files may be readable again without a change."""
+
+
+class SuspectError(SidecarError):
+    """A model was there when a signal ended an engine, and another one as well."""
 
 
 class FillCancelledError(SidecarError):

@@ -27,6 +27,7 @@ from aegaeon_sidecar.engine.waiting import is_coming, kv_is_coming, model_is_com
 from aegaeon_sidecar.engine.warm_up import WarmUp
 from aegaeon_sidecar.kv.reuse import PrefixReuse
 from aegaeon_sidecar.kv.sequences import Sequence
+from aegaeon_sidecar.weights.deaths import Deaths
 from aegaeon_sidecar.weights.models import Model
 
 _SCORED_TOKENS = 64  # of a prompt in a step: each has a row of logits
@@ -64,6 +65,7 @@ class Compute:
         post: PostStep,
         reuse: PrefixReuse,
         chunk_tokens: int,
+        deaths: Deaths,
     ) -> None:
         self._state = state
         self._steps = steps
@@ -71,6 +73,7 @@ class Compute:
         self._post = post
         self._chunk_tokens = chunk_tokens
         self._reuse = reuse
+        self._deaths = deaths
         self._free_since_s = time.monotonic()
         self._boundary_s = 0.0
 
@@ -93,13 +96,18 @@ class Compute:
         return Outcome(silent=True)
 
     def _run(self, command: Queued, turn: Turn, progress: TurnProgress) -> None:
-        """From boundary to boundary, until `_next` says that the turn is over."""
+        """Once its model is here, its steps."""
         model = self._await_model(command, turn, progress)
         if model is None:
             return
-        if turn.warm_up:
-            self._warm_up.run(turn, model, progress)
-            return
+        with self._deaths.computing(model.name):
+            if turn.warm_up:
+                self._warm_up.run(turn, model, progress)
+            else:
+                self._compute(command, turn, model, progress)
+
+    def _compute(self, command: Queued, turn: Turn, model: Model, progress: TurnProgress) -> None:
+        """From boundary to boundary, until `_next` says that the turn is over."""
         self._boundary_s = time.perf_counter()
         while True:
             with self._state.monitor.changed:

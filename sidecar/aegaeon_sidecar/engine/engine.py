@@ -46,6 +46,7 @@ from aegaeon_sidecar.memory.segments import Attachments, leases_path, segment_fi
 from aegaeon_sidecar.memory.tiers import Tier
 from aegaeon_sidecar.sampling.grammars import Grammars
 from aegaeon_sidecar.weights.cache import HostCache
+from aegaeon_sidecar.weights.deaths import Deaths
 from aegaeon_sidecar.weights.disk import DiskTier
 from aegaeon_sidecar.weights.fetcher import Fetcher
 from aegaeon_sidecar.weights.held import Held
@@ -87,6 +88,7 @@ class Engine:
         with locked(config.segments):
             self._lending = Lending(leases_path(self._segment))
             self.state = _state(config, self._segment, self._lending, gpus)
+        self.deaths = Deaths(config.segments, config.instance, time.monotonic)
         self._attachments = Attachments(config.segments, gpus)
         self._sweeper = Sweeper(config.segments, self._tidy, crashed)
         self._prefaulter = Prefaulter(self.state.kv.device.pool, self.state.kv.host.pool)
@@ -106,6 +108,7 @@ class Engine:
             _ring(config),
             sources,
             self._phases,
+            self.deaths,
             crashed,
             partial(enter, config.device),
             _captured(config, backend),
@@ -207,6 +210,7 @@ class Engine:
             model.let_go()
         for adapter in self.state.table.adapters:
             adapter.let_go()
+        self.deaths.close()
         self._attachments.close()
         self._events.close()
         self.state.kv.device.close()
@@ -233,6 +237,7 @@ class Engine:
             self._post,
             PrefixReuse(self.state.kv, self._copiers[Lane.KV_IN]),
             config.prefill_chunk_tokens,
+            self.deaths,
         )
         images = Images(self.state.table, self._cache, self._ring, self._phases)
         kv = KvMoves(self.state.kv, config.node, self._segment.name, self._attachments)

@@ -19,7 +19,8 @@ from pathlib import Path
 from aegaeon_native import EventTable, NativeError, SlabPool
 from aegaeon_native.leases import ByteLocks, holders, is_held, locked
 from aegaeon_sidecar.memory.segments import LEASES_SUFFIX, SEGMENT_SUFFIX
-from aegaeon_sidecar.weights.image_folder import DRAFT_SUFFIX, IMAGE_SUFFIX, KNOWN_SUFFIX, LOCK_NAME
+from aegaeon_sidecar.weights.deaths import DEATHS_NAME, FAULT_SUFFIX, RUNNING_SUFFIX
+from aegaeon_sidecar.weights.image_folder import DRAFT_SUFFIX, IMAGE_SUFFIX, KNOWN_SUFFIX, LOCK_NAME, PROOF_SUFFIX
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ class Kind(Enum):
     LEASES = "leases"  # owned: held by its sidecar for life
     DRAFT = "half-filled image"  # owned: held by the sidecar that fills it
     IMAGE = "image"  # the node's: stays until it is evicted; pinned by sidecars
-    NOTE = "note"  # the node's: which files were read before; the locks of cache and run
+    NOTE = "note"  # the node's: which files were read before, proofs, what ended engines; the locks of cache and run
     OTHER = "unknown"
 
     @property
@@ -48,7 +49,7 @@ _KINDS = {
     LEASES_SUFFIX: Kind.LEASES,
     DRAFT_SUFFIX: Kind.DRAFT,
     IMAGE_SUFFIX: Kind.IMAGE,
-    KNOWN_SUFFIX: Kind.NOTE,
+    **dict.fromkeys((KNOWN_SUFFIX, PROOF_SUFFIX, RUNNING_SUFFIX, FAULT_SUFFIX, Path(DEATHS_NAME).suffix), Kind.NOTE),
     Path(LOCK_NAME).suffix: Kind.NOTE,
 }
 

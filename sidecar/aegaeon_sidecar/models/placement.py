@@ -40,6 +40,15 @@ class TensorPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class Proof:
+    """What has to hold before a model is served, and is found by trying. `run` raises ModelError where it does not;
+    `key`: names all that the outcome depends on, so that it need not run where it has held before."""
+
+    key: str
+    run: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """A model as the memory sees it: bytes of weights, the places of its tensors, and the shape of its KV cache.
 
@@ -50,7 +59,8 @@ class Layout:
     `dtype`: of floating-point weights. `plan`: where each tensor of the files goes, None: by the names in `tensors`.
     `bake` writes the image into an open file where its bytes are not those of the files: the plan places nothing then.
     `made_by`: what else the bytes of the image depend on. `task`: what the model is for. `config`: the file that says
-    what the tensors are for; of an adapter, which has no KV cache, ADAPTER_CONFIG. `built`: what its backend made of
+    what the tensors are for; of an adapter, which has no KV cache, ADAPTER_CONFIG. `proof`: None where there is none to
+    be had. `built`: what its backend made of
     the files when it described them, and registers: it goes with a model that is never registered.
     """
 
@@ -69,6 +79,7 @@ class Layout:
     made_by: str = ""
     config: str = CONFIG
     task: Task = Task.GENERATE
+    proof: Proof | None = field(default=None, compare=False, repr=False)
     built: object = field(default=None, compare=False, repr=False)
 
     @property

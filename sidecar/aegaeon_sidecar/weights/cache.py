@@ -155,6 +155,16 @@ class HostCache:
         with self._folder.locked():
             self._folder.remember(identity, content)
 
+    def is_proved(self, key: str) -> bool:
+        """Whether some sidecar of this node has made the proof of this key, and it held."""
+        with self._folder.locked():
+            return self._folder.is_proved(key)
+
+    def remember_proof(self, key: str) -> None:
+        """For all sidecars of this node, also later ones."""
+        with self._folder.locked():
+            self._folder.remember_proof(key)
+
     def _make_ready(self, image: Image) -> None:
         _populate(image)
         if self._gpu is not None:

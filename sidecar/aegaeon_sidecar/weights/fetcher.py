@@ -11,6 +11,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,10 +26,11 @@ from aegaeon_sidecar.domain.sticky import end_if_sticky
 from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.memory.prefix import seed_of
 from aegaeon_sidecar.models.documents import MOST_CONFIG_BYTES, read_document
-from aegaeon_sidecar.models.placement import Layout
+from aegaeon_sidecar.models.placement import Layout, Proof
 from aegaeon_sidecar.models.weight_files import WeightFiles, look
 from aegaeon_sidecar.weights.adapters import Adapters
 from aegaeon_sidecar.weights.cache import HostCache
+from aegaeon_sidecar.weights.deaths import Deaths
 from aegaeon_sidecar.weights.faults import MODEL_ERRORS, understood
 from aegaeon_sidecar.weights.fill import fill
 from aegaeon_sidecar.weights.models import Adapter, Model, Served
@@ -60,6 +62,7 @@ class Fetcher:
         ring: StageRing,
         sources: Sources,
         phases: Phases,
+        deaths: Deaths,
         crashed: Callable[[], None],
         enter: Callable[[], None],
         captured: tuple[int, ...],
@@ -68,6 +71,7 @@ class Fetcher:
         self._backend = backend
         self._sources = sources
         self._phases = phases
+        self._deaths = deaths
         self._crashed = crashed
         self._enter = enter
         self._captured = captured
@@ -76,6 +80,7 @@ class Fetcher:
         self._cache = cache
         self._ring = ring
         self._jobs: Jobs = queue.SimpleQueue()
+        self._unproved: deque[Callable[[], None]] = deque()  # models whose proof comes after all other work
         self._far = Slots("fetcher")
         self._thread = threading.Thread(target=self._run, name="fetcher", daemon=True)
         places = table, backend, cache, ring, sources, phases
@@ -102,6 +107,7 @@ class Fetcher:
         for name, model in list(self._table.models.items()):
             spec, again = wanted.get(name), retry and model.phase == ModelPhase.FAILED
             if spec is None or again or not _same(spec, model.spec):
+                self._forgive(model)
                 self._withdraw(model)
                 continue
             model.spec = spec
@@ -118,8 +124,14 @@ class Fetcher:
         if isinstance(model, Adapter):
             self.adapters.again(model)
             return
+        self._forgive(model)
         self._withdraw(model)
         self._begin(Model(model.spec, model.phase, model.reason, trying=True, served=model.served))
+
+    def _forgive(self, model: Model) -> None:
+        """Its files are others by now, or somebody asks for it."""
+        if model.permanent:
+            self._deaths.forgive(model.name)
 
     def _begin(self, model: Model) -> None:
         self._table.models[model.name] = model
@@ -144,8 +156,14 @@ class Fetcher:
 
     def _run(self) -> None:
         self._guarded(self._enter)
-        while (job := self._jobs.get()) is not None:
+        while (job := self._next()) is not None:
             self._guarded(job)
+
+    def _next(self) -> Callable[[], None] | None:
+        """Models that have to be proved wait for those that need not be, however many there are."""
+        if self._unproved and self._jobs.empty():
+            return self._unproved.popleft()
+        return self._jobs.get()
 
     def _guarded(self, job: Callable[[], None]) -> None:
         """Whatever a job lets through is a defect of this process."""
@@ -172,18 +190,37 @@ class Fetcher:
             model.let_go()
             return
         with self._reporting(model):
+            self._deaths.check(model.name)
             with located.reading() as directory:
-                with understood():
+                with understood(), self._deaths.preparing(model.name):
                     layout = self._backend.describe(directory, model.spec.max_model_len, model.spec.task)
                     files = look(directory, layout)
                 model.check(files)
             self._check_fits(layout)
-            with located.reading():
-                note = self._cache_weights(model, files)
-            self._register(model, files)
-            with self._table.monitor.changed:
-                self.adapters.follow(model)  # before it may be asked for: sequences wait for adapters that are known
-            self._phases.cached(model, note)
+            if layout.proof is None or self._cache.is_proved(layout.proof.key):
+                self._complete(model, located, files)
+            else:
+                self._unproved.append(partial(self._prove, model, located, files, layout.proof))
+
+    def _prove(self, model: Model, located: Located, files: WeightFiles, proof: Proof) -> None:
+        if self._gives_up(model)():
+            model.let_go()
+            return
+        with self._reporting(model):
+            if not self._cache.is_proved(proof.key):  # by a model of the same kind meanwhile
+                with understood(), self._deaths.preparing(model.name):
+                    proof.run()
+                self._cache.remember_proof(proof.key)
+            self._complete(model, located, files)
+
+    def _complete(self, model: Model, located: Located, files: WeightFiles) -> None:
+        """Into the host cache and the backend: it can be served."""
+        with located.reading():
+            note = self._cache_weights(model, files)
+        self._register(model, files)
+        with self._table.monitor.changed:
+            self.adapters.follow(model)  # before it may be asked for: sequences wait for adapters that are known
+        self._phases.cached(model, note)
 
     @contextmanager
     def _reporting(self, model: Model) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """The files of the host cache: images by content hash, drafts, and links from files to their content.
 
-Links (`IDENTITY.known`) record the content of files that were read before. A process that reads or changes any of
+Links (`IDENTITY.known`) record the content of files that were read before, empty files (`KEY.proved`) what models were
+admitted by. A process that reads or changes any of
 these holds the folder's lock.
 """
 
@@ -19,6 +20,7 @@ from aegaeon_sidecar.weights.store import evict
 IMAGE_SUFFIX = ".weights"
 DRAFT_SUFFIX = ".partial"
 KNOWN_SUFFIX = ".known"
+PROOF_SUFFIX = ".proved"
 LOCK_NAME = "weights.lock"
 _KNOWN_MOST = 4096
 
@@ -130,13 +132,25 @@ class ImageFolder:
         """These files hold this content. Of those that were remembered longest ago too many are forgotten."""
         self.forget(identity)
         self._link(identity).symlink_to(content)
-        links = sorted(self.path.glob(f"*{KNOWN_SUFFIX}"), key=lambda path: path.lstat().st_mtime_ns)
-        for oldest in links[:-_KNOWN_MOST]:
-            oldest.unlink()
+        self._keep_newest(KNOWN_SUFFIX)
 
     def forget(self, identity: str) -> None:
         """Forget the content of these files, so that the next load reads them again."""
         self._link(identity).unlink(missing_ok=True)
+
+    def is_proved(self, key: str) -> bool:
+        """Whether the proof of this key has held in this version of everything that it depends on."""
+        return (self.path / f"{key}{PROOF_SUFFIX}").exists()
+
+    def remember_proof(self, key: str) -> None:
+        """It has held. Of too many, those that held longest ago have to be made again."""
+        (self.path / f"{key}{PROOF_SUFFIX}").touch()
+        self._keep_newest(PROOF_SUFFIX)
+
+    def _keep_newest(self, suffix: str) -> None:
+        links = sorted(self.path.glob(f"*{suffix}"), key=lambda path: path.lstat().st_mtime_ns)
+        for oldest in links[:-_KNOWN_MOST]:
+            oldest.unlink()
 
     def _link(self, identity: str) -> Path:
         return self.path / f"{identity}{KNOWN_SUFFIX}"

@@ -92,7 +92,7 @@ class Model(Claims):
     """One entry of the catalog. Guarded by the engine's lock, but for what is set once by the fetcher.
 
     `transient`: what it failed of need not show in its files; `unsupported`: it failed because this engine cannot run
-    such a model; `trying`: it is failed, and being tried again;
+    such a model; `permanent`: the same files fail again; `trying`: it is failed, and being tried again;
     `misses`: loads of it in a row that did not succeed;
     `files`: as they were when they last held what is served; `content`: hash of its weights, "" while they were never
     read whole.
@@ -110,6 +110,7 @@ class Model(Claims):
     reason: str = ""
     transient: bool = False
     unsupported: bool = False
+    permanent: bool = False
     trying: bool = False
     misses: int = 0
     files: WeightFiles | None = None
@@ -189,6 +190,7 @@ class Adapter(Claims):
     reason: str = ""
     transient: bool = False
     unsupported: bool = False
+    permanent: bool = False
     trying: bool = False
     files: WeightFiles | None = None
     settings: bytes = b""

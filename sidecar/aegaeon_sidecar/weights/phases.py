@@ -23,6 +23,7 @@ from aegaeon_sidecar.domain.errors import (
     OtherWeightsError,
     SidecarError,
     UnreadableError,
+    UnsupportedError,
     WeightsError,
 )
 from aegaeon_sidecar.weights.models import Adapter, Model
@@ -65,6 +66,7 @@ class Phases:
         reason = self._reason(model, error)
         with self._table.monitor.changed:
             model.phase, model.reason, model.trying = ModelPhase.FAILED, reason, False
+            model.permanent = isinstance(error, UnsupportedError)
             model.transient = not isinstance(error, ModelError) or isinstance(error, UnreadableError)
             model.unsupported = model.served is None and _unsupported(error)
         self.tell(model)

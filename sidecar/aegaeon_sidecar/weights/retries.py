@@ -115,6 +115,10 @@ class Retries:
         source = model.spec.source
         tries = self._tries.setdefault((model.name, source), Tries(not isinstance(source, DirectorySource), _jitter))
         state = folder_state(Path(source.directory)) if isinstance(source, DirectorySource) else ()
+        if model.permanent:
+            if tries.far:
+                return
+            tries.tried_state = tries.tried_state or state  # as it is, it would fail again
         if not tries.due(now_s, state, transient=model.transient):
             return
         with self._table.monitor.changed:

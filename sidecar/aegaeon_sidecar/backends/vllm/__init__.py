@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import time
 
 from aegaeon_native import cpu_level
 from aegaeon_sidecar.backends import AdapterLimits, Backend
+from aegaeon_sidecar.backends.vllm.quiet import OnceInAWhile
 from aegaeon_sidecar.domain.errors import BackendError
 
+log = logging.getLogger(__name__)
 # What vLLM reads when it is imported. Our files are local, and nothing about this process is sent anywhere.
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -18,6 +21,7 @@ ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
     "VLLM_PLUGINS": "",
     "HF_HUB_OFFLINE": "1",
+    "TORCH_COMPILE_DISABLE": "1",  # some layers ask for it, and the first step would wait a minute for a compiler
     "VLLM_CPU_ATTN_SPLIT_KV": "0",  # where attention splits a context depends on the rest of the batch
 }
 
@@ -30,7 +34,11 @@ def open_backend(*, device: str, ranks: int, dtype: str, adapters: AdapterLimits
         raise BackendError(f"backend vllm computes on CPUs, and device is {device}; use backend torch for a GPU")
     os.environ.update(ENVIRONMENT)
     _lower_kernels()
+    log.info("importing vLLM, which takes 10 to 30 s of a core")
     logging.getLogger("vllm").setLevel(logging.WARNING)
+    for handler in logging.getLogger().handlers:
+        if not any(isinstance(each, OnceInAWhile) for each in handler.filters):
+            handler.addFilter(OnceInAWhile("vllm", time.monotonic))
     try:
         from aegaeon_sidecar.backends.vllm.backend import VllmBackend
     except ImportError as error:
@@ -46,4 +54,5 @@ def _lower_kernels() -> None:
     import torch
 
     if platform.machine() == "x86_64" and cpu_level() != "avx512":
-        vars(torch.cpu).update(_is_avx512_supported=lambda: False, _is_avx512_bf16_supported=lambda: False)
+        wider = "_is_avx512_supported", "_is_avx512_bf16_supported", "_is_amx_tile_supported"
+        vars(torch.cpu).update(dict.fromkeys(wider, lambda: False))

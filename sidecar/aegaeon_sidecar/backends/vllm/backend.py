@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -30,9 +31,17 @@ from aegaeon_sidecar.backends.vllm.adapters import Adapters, adapter_linear
 from aegaeon_sidecar.backends.vllm.bake import Baked
 from aegaeon_sidecar.backends.vllm.batch import Batch
 from aegaeon_sidecar.backends.vllm.fixed import FixedShell
+from aegaeon_sidecar.backends.vllm.folders import check_config, check_folder
 from aegaeon_sidecar.backends.vllm.parameters import show
-from aegaeon_sidecar.backends.vllm.refusals import check_kind, read_architectures, read_purpose_of, reason_of
-from aegaeon_sidecar.backends.vllm.rehearsal import check_known
+from aegaeon_sidecar.backends.vllm.proof import proof_key, prove
+from aegaeon_sidecar.backends.vllm.refusals import (
+    check_kind,
+    check_known,
+    read_architectures,
+    read_purpose_of,
+    reason_of,
+)
+from aegaeon_sidecar.backends.vllm.rehearsal import check_dtypes
 from aegaeon_sidecar.backends.vllm.shell import Shell, baked, bind_kv, multiply_by, planned
 from aegaeon_sidecar.backends.vllm.step import in_parts, run
 from aegaeon_sidecar.domain.errors import BackendError, ModelError, SidecarError
@@ -40,7 +49,7 @@ from aegaeon_sidecar.domain.sticky import end_if_sticky
 from aegaeon_sidecar.models.files import read_tensors
 from aegaeon_sidecar.models.header import FLOATS, FileTensor
 from aegaeon_sidecar.models.layout import ENGINE_DTYPES
-from aegaeon_sidecar.models.placement import Layout, TensorPlace
+from aegaeon_sidecar.models.placement import Layout, Proof, TensorPlace
 from aegaeon_sidecar.models.runs import Runs
 from aegaeon_sidecar.sampling import Chosen, Masker, Sampled, SamplerState
 
@@ -107,18 +116,21 @@ class VllmBackend:
 
     def describe(self, directory: Path, max_model_len: int, task: str = "") -> Layout:
         """See Backend. Builds the shell: what a model needs is known to vLLM's classes alone. Raises ModelError."""
+        check_folder(directory)
+        check_config(directory)
         files = read_tensors(directory)
-        check_known(files)
+        check_dtypes(files)
         try:
             built = self._build(directory, files, max_model_len, read_purpose_of(directory, task))
         except (SidecarError, MemoryError):
             raise
         except Exception as error:  # what vLLM raises about a model's files is that model's trouble alone
             raise ModelError(reason_of(error)) from error
-        return self._layout(built, files)
+        return self._layout(built, files, directory)
 
     def _build(self, directory: Path, files: Mapping[str, FileTensor], max_model_len: int, purpose: Purpose) -> _Built:
         names = read_architectures(directory)
+        check_known(directory, names)
         if any(tensor.dtype not in FLOATS for tensor in files.values()):
             surface.import_quantisation()
 
@@ -144,13 +156,13 @@ class VllmBackend:
         multiply_by(shell, self._linear)
         return shell
 
-    def _layout(self, built: _Built, files: Mapping[str, FileTensor]) -> Layout:
+    def _layout(self, built: _Built, files: Mapping[str, FileTensor], directory: Path) -> Layout:
         shell = built.shell
         config = shell.config.model_config
         return Layout(
             weight_bytes=shell.nbytes,
             tensors=tuple(TensorPlace(place.views[0].name, place.offset, place.nbytes) for place in shell.places),
-            kv_shape=f"vllm-{shell.attention}-l{len(shell.layers)}-t{shell.block_tokens}-p{shell.page_bytes}-"
+            kv_shape=f"vllm-{shell.attention}-l{shell.page_count}-t{shell.block_tokens}-p{shell.page_bytes}-"
             f"{self._dtype_name}",
             kv_block_bytes=shell.block_bytes,
             kv_block_tokens=shell.block_tokens,
@@ -162,6 +174,10 @@ class VllmBackend:
             bake=None if built.image is None else built.image.write,
             made_by="" if built.image is None else f"vllm {surface.VERSION} {surface.PLATFORM} {surface.PROCESSOR}",
             task=shell.purpose.task,
+            proof=Proof(
+                proof_key(directory, shell, files),
+                partial(prove, shell, self._linear, bare=built.image is None),
+            ),
             built=built,
         )
 
@@ -296,7 +312,7 @@ class VllmBackend:
 
 def _fit_one_shape(shell: Shell, inputs: Seq[StepInput]) -> bool:
     """Decodes without adapters; a prompt of one token is none where the model generates nothing."""
-    if shell.purpose.pools or any(part.adapter is not None for part in inputs):
+    if shell.purpose.pools or not shell.keeps_metadata or any(part.adapter is not None for part in inputs):
         return False
     return all(part.is_decode for part in inputs)
 

@@ -22,7 +22,7 @@ from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.domain.errors import BackendError
 
 Blocks = NDArray[np.int32]
-AHEAD = 64  # tokens: attention's metadata is made for sequences that are so much longer, and is good until then
+AHEAD = 64  # tokens: metadata that may be kept is made for sequences that are so much longer, and is good until then
 _SPARE = 4  # blocks that a decode's table has room for beyond those of its longest sequence
 
 
@@ -105,22 +105,22 @@ class Batch:
         self._owners[row] = part.blocks
 
     @contextmanager
-    def ahead(self) -> Iterator[surface.CommonAttentionMetadata]:
-        """What its metadata is to be built of. Decodes are as long meanwhile as they will be in AHEAD steps: a kernel
+    def ahead(self, steps: int) -> Iterator[surface.CommonAttentionMetadata]:
+        """What its metadata is to be built of. Decodes are as long meanwhile as they will be in so many steps: a kernel
         for CPUs divides its work by these lengths, and reads the true ones when it runs."""
         if not self.decodes:
             yield self.metadata
             return
-        self.metadata.max_seq_len = int(self._ends.max()) + AHEAD
-        self._ends += AHEAD
+        self.metadata.max_seq_len = int(self._ends.max()) + steps
+        self._ends += steps
         try:
             yield self.metadata
         finally:
-            self._ends -= AHEAD
+            self._ends -= steps
 
-    def keep(self, context: Any) -> None:
-        """For this step and those that follow it."""
-        self.context, self.left = context, AHEAD
+    def keep(self, context: Any, steps: int) -> None:
+        """For this step and so many that follow it."""
+        self.context, self.left = context, steps
 
     def last_rows(self, wanted: Seq[int] | None) -> Tensor | None:
         """The rows of the last tokens of these sequences; None: all rows, as they are."""

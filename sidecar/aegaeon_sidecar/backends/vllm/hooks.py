@@ -55,6 +55,7 @@ HOOKS = (
     Hook("v1/attention/backend.py", "AttentionBackend.supported_kv_cache_layouts"),
     Hook("v1/attention/backend.py", "AttentionMetadataBuilder.build", ("self", "common_prefix_len",
          "common_attn_metadata")),
+    Hook("v1/attention/backends/cpu_attn.py", "CPUAttentionMetadataBuilder"),
     Hook("v1/attention/backend.py", "AttentionMetadataBuilder.build_for_cudagraph_capture",
          ("self", "common_attn_metadata")),
     Hook("v1/attention/backend.py", "CommonAttentionMetadata", tuple(_METADATA.split())),
@@ -89,6 +90,8 @@ VARIABLES = (
     ("_custom_ops.py", "_supports_onednn"),
     ("forward_context.py", "_forward_context"),
     ("model_executor/layers/rotary_embedding/__init__.py", "_ROPE_DICT"),
+    ("model_executor/models/registry.py", "_MULTIMODAL_MODELS"),
+    ("model_executor/models/registry.py", "_PREVIOUSLY_SUPPORTED_MODELS"),
     ("model_executor/models/registry.py", "_SPECULATIVE_DECODING_MODELS"),
     ("model_executor/models/registry.py", "ModelRegistry"),
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 from aegaeon_proto.pooling import PoolingError, Purpose, Task, read_purpose
 from aegaeon_sidecar.backends.vllm import surface
-from aegaeon_sidecar.domain.errors import ConfigError, ModelError
+from aegaeon_sidecar.domain.errors import ConfigError, ModelError, UnsupportedError
 from aegaeon_sidecar.models.fields import Fields
 
 _PYDANTIC = re.compile(r"^\d+ validation errors? for \w+ (?:Value error, )?(.*?)(?: \[type=.*)?$")
@@ -18,7 +18,10 @@ _NO_EXPERTS = re.compile(r"^No (\w+) MoE backend supports")
 # Of an operator that is declared, but not built.
 _NO_KERNEL = re.compile(r"^_C\w*::(\w+)\(\) expected at most 0 argument")
 # Of one that the library for this processor does not have.
-_NOT_FOR_CPU = re.compile(r"^'_C\w*' object has no attribute '(\w+)'")
+_NOT_FOR_CPU = re.compile(r"^(?:'_OpNamespace' )?'_C\w*' object has no attribute '(\w+)'")
+
+_FOUR_BITS = re.compile(r"wna16|convert_weight_packed_scale_zp|int4")
+_WANTS_AVX512 = "; weights of 4 bits need a CPU with AVX-512: bring the model in 16 bits"
 
 
 def read_architectures(directory: Path) -> list[str]:
@@ -30,6 +33,20 @@ def read_architectures(directory: Path) -> list[str]:
     return names
 
 
+def check_known(directory: Path, architectures: list[str]) -> None:
+    """Raises UnsupportedError unless vLLM has a class for one of them, whose kind is served as far as its name says."""
+    for name in architectures:
+        if name in surface.MULTIMODAL:
+            raise UnsupportedError(f"{name} takes images or sound; only text is served")
+        if name in surface.SPECULATIVE:
+            raise UnsupportedError(f"{name} drafts tokens for another model; speculative decoding is not served")
+    if any(surface.knows(name) for name in architectures):
+        return
+    if Fields.load(directory / "config.json").value("auto_map"):
+        raise UnsupportedError("config.json asks for code of the model's own (auto_map), which is never run")
+    raise UnsupportedError(f"vLLM {surface.VERSION} has no model of the architecture {', '.join(architectures):.100}")
+
+
 def read_purpose_of(directory: Path, task: str) -> Purpose:
     """What a model is for, by its files unless `task` says it. Raises ConfigError."""
     try:
@@ -39,26 +56,26 @@ def read_purpose_of(directory: Path, task: str) -> Purpose:
 
 
 def check_kind(config: Any, purpose: Purpose) -> None:
-    """Raises ConfigError."""
+    """Raises UnsupportedError."""
     model = config.model_config
     names = ", ".join(model.architectures)
     if model.is_attention_free or model.has_inner_state or model.is_hybrid:
-        raise ConfigError(f"{names} keeps a state per sequence (state-space or hybrid); only paged attention is served")
+        raise UnsupportedError(
+            f"{names} keeps a state per sequence (state-space or hybrid); only paged attention is served"
+        )
     if model.use_mla:
-        raise ConfigError(
+        raise UnsupportedError(
             f"{names} has multi-head latent attention, whose kernels for CPUs compute prompts only whole and want each "
             "layer's cache in one piece or, with AMX, keep a packed copy of weights that would outlive a switch"
         )
     if model.is_encoder_decoder:
-        raise ConfigError(f"{names} has an encoder; only decoders are served")
+        raise UnsupportedError(f"{names} has an encoder; only decoders are served")
     if model.is_multimodal_model:
-        raise ConfigError(f"{names} takes images or sound; only text is served")
-    if surface.SPECULATIVE.intersection(model.architectures):
-        raise ConfigError(f"{names} drafts tokens for another model; speculative decoding is not served")
+        raise UnsupportedError(f"{names} takes images or sound; only text is served")
     if purpose.pools and model.attn_type != "decoder":
-        raise ConfigError(f"{names} attends in both directions ({model.attn_type}); only decoders are served")
+        raise UnsupportedError(f"{names} attends in both directions ({model.attn_type}); only decoders are served")
     if model.runner_type != ("pooling" if purpose.task is Task.EMBED or purpose.classifies else "generate"):
-        raise ConfigError(f"{names} is a {model.runner_type} model, which cannot be used for {purpose.task.value}")
+        raise UnsupportedError(f"{names} is a {model.runner_type} model, which cannot be used for {purpose.task.value}")
 
 
 def check_caches(specs: Mapping[str, Any]) -> Any:
@@ -66,8 +83,6 @@ def check_caches(specs: Mapping[str, Any]) -> Any:
     if not specs:
         raise ModelError("it has no attention layer, so there is no KV cache to keep")
     for name, spec in specs.items():
-        if spec is None:
-            raise ModelError(f"{name} shares the KV cache of another layer, which is not served")
         other = isinstance(spec, surface.CrossAttentionSpec | surface.EncoderOnlyAttentionSpec)
         if other or not isinstance(spec, surface.AttentionSpec):
             raise ModelError(f"{name} has a {type(spec).__name__}; only decoders with paged attention are served")
@@ -94,10 +109,19 @@ def reason_of(error: Exception) -> str:
     said = _PYDANTIC.sub(r"\1", " ".join(str(error).split()))
     if "trust_remote_code" in said or "custom code" in said:
         return "config.json asks for code of the model's own (auto_map), which is never run"
+    if isinstance(error, ModuleNotFoundError):
+        return (
+            f"vLLM {surface.VERSION} imports its class with {error.name}, which is not installed; models that take "
+            "images or sound need such packages, and only text is served"
+        )
     if kernel := _NO_KERNEL.match(said):
         return f"vLLM {surface.VERSION} has no kernel {kernel[1]} on this device ({surface.PLATFORM})"
     if kernel := _NOT_FOR_CPU.match(said):
-        return f"vLLM {surface.VERSION} has no kernel {kernel[1]} for this processor ({surface.PROCESSOR})"
+        advice = _WANTS_AVX512 if _FOUR_BITS.search(kernel[1]) else ""
+        return (
+            f"vLLM {surface.VERSION} has no kernel {kernel[1]} for this processor ({surface.KERNELS.name}, "
+            f"{surface.PROCESSOR}){advice}"
+        )
     if experts := _NO_EXPERTS.match(said):
         return f"vLLM {surface.VERSION} has no kernel for {experts[1]} experts on this device ({surface.PLATFORM})"
     return f"vLLM {surface.VERSION} does not serve it: {type(error).__name__}: {said or _place_of(error):.300}"

@@ -175,7 +175,7 @@ def mean_piece_bytes(plan: Mapping[str, Runs]) -> float:
     return sum(int(runs.count.sum()) * runs.item for runs in plan.values()) / max(pieces, 1)
 
 
-def check_known(files: Mapping[str, FileTensor]) -> None:
+def check_dtypes(files: Mapping[str, FileTensor]) -> None:
     """Raises ModelError for a dtype that torch does not have."""
     for tensor in files.values():
         if tensor.dtype not in TORCH_DTYPES:

@@ -28,7 +28,7 @@ from aegaeon_sidecar.backends.vllm.rehearsal import (
     mean_piece_bytes,
     plan_of,
 )
-from aegaeon_sidecar.domain.errors import WeightsError
+from aegaeon_sidecar.domain.errors import ModelError, WeightsError
 from aegaeon_sidecar.models.header import FileTensor
 from aegaeon_sidecar.models.runs import Runs, nowhere
 
@@ -39,6 +39,7 @@ LEAST_PIECE_BYTES = 64  # below it a load would spend its time on pieces: a load
 class Shell:
     """`groups`: layers of one kind of attention, by name, and what makes their kernels' metadata.
 
+    `pages`: which page of a block each layer reads and writes: one of its own, or that of the layer whose KV it shares.
     `page_bytes`: of one layer in one block; `capacity`: blocks of the memory that is bound; `purpose` says which head
     the model has; `adapters`: None before it has its first; `batch`: of the last step;
     `decodes`: where they are of one shape, once there was one.
@@ -51,6 +52,7 @@ class Shell:
     layers: dict[str, Any] = field(default_factory=dict)
     specs: dict[str, Any] = field(default_factory=dict)
     groups: list[tuple[list[str], Any]] = field(default_factory=list)
+    pages: dict[str, int] = field(default_factory=dict)
     block_tokens: int = 0
     page_bytes: int = 0
     capacity: int = 0
@@ -62,7 +64,19 @@ class Shell:
 
     @property
     def block_bytes(self) -> int:
-        return self.page_bytes * len(self.layers)
+        return self.page_bytes * self.page_count
+
+    @property
+    def page_count(self) -> int:
+        """Of a block."""
+        return len(set(self.pages.values()))
+
+    @property
+    def keeps_metadata(self) -> bool:
+        """Whether what is built for a step of decodes is good for later ones: its kernels read lengths and blocks when
+        they run. Builders that copy them, as chunked attention's does, would have them read what is another's by then.
+        """
+        return all(type(builder) is surface.LiveMetadataBuilder for _, builder in self.groups)
 
     @property
     def attention(self) -> str:
@@ -153,6 +167,7 @@ def _completed(config: Any, model: Any, places: list[Place], nbytes: int) -> She
     with Building(partial(surface.configured, config)):
         shell.specs = {name: layer.get_kv_cache_spec(config) for name, layer in shell.layers.items()}
         spec = check_caches(shell.specs)
+        shell.pages = _pages(shell.layers)
         shell.block_tokens, shell.page_bytes = spec.block_size, spec.page_size_bytes
         kinds: dict[tuple[str, Any], list[str]] = {}
         for name, layer in shell.layers.items():
@@ -162,6 +177,17 @@ def _completed(config: Any, model: Any, places: list[Place], nbytes: int) -> She
             builder = shell.layers[names[0]].get_attn_backend().get_builder_cls()
             shell.groups.append((names, builder(kind, names, config, torch.device(config.device_config.device))))
     return shell
+
+
+def _pages(layers: Mapping[str, Any]) -> dict[str, int]:
+    """By name of the layer. Raises ModelError for one that shares the KV of a layer that there is not."""
+    shared = {name: surface.shares_kv_of(layer) for name, layer in layers.items()}
+    own = (name for name, target in shared.items() if target is None)
+    pages = {name: number for number, name in enumerate(own)}
+    for name, target in shared.items():
+        if target is not None and target not in pages:
+            raise ModelError(f"{name} shares the KV cache of {target}, which has none of its own")
+    return {name: pages[target or name] for name, target in shared.items()}
 
 
 def multiply_by(shell: Shell, product: Product) -> None:
@@ -176,12 +202,12 @@ def multiply_by(shell: Shell, product: Product) -> None:
 
 
 def bind_kv(shell: Shell, memory: Tensor) -> None:
-    """Each layer's cache is its page of blocks that hold all layers. No byte of `memory` (uint8) is touched."""
+    """Each layer's cache is its page of blocks that hold those of all. No byte of `memory` (uint8) is touched."""
     shell.decodes = None
     shell.capacity = len(memory) // shell.block_bytes
     shell.blocks = memory[: shell.capacity * shell.block_bytes].view(shell.capacity, -1)
     raw = memory[: shell.capacity * shell.block_bytes]
-    for number, (name, layer) in enumerate(shell.layers.items()):
-        offset = number * shell.page_bytes
+    for name, layer in shell.layers.items():
+        offset = shell.pages[name] * shell.page_bytes
         view = surface.cache_view(raw, layer, shell.specs[name], shell.capacity, shell.block_bytes, offset)
         layer.bind_kv_cache(view)

@@ -11,7 +11,7 @@ from torch import Tensor
 from aegaeon_proto.pooling import Task
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.vllm import surface
-from aegaeon_sidecar.backends.vllm.batch import Batch
+from aegaeon_sidecar.backends.vllm.batch import AHEAD, Batch
 from aegaeon_sidecar.backends.vllm.shell import Shell
 from aegaeon_sidecar.domain.errors import BackendError
 
@@ -37,7 +37,7 @@ def forward(shell: Shell, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Te
     torch.get_num_threads()  # OpenMP's number is a thread's own; torch gives it this thread's when it is first asked
     if shell.blocks is None:
         raise BackendError("a model's KV cache has no blocks; bind them first")
-    batch = _batch(shell, shell.blocks, inputs)
+    batch = next_batch(shell, shell.blocks, inputs)
     if shell.adapters is not None:
         shell.adapters.select(inputs)
     return run(shell, batch, batch.last_rows(wanted))
@@ -45,21 +45,27 @@ def forward(shell: Shell, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Te
 
 def run(shell: Shell, batch: Batch, rows: Tensor | None) -> Tensor:
     """The step of this batch, with the adapters selected before. `rows`: those of its tokens that are wanted."""
+    return _output(shell, states(shell, batch, rows)).float()
+
+
+def states(shell: Shell, batch: Batch, rows: Tensor | None) -> Tensor:
+    """The hidden states of this step, before the head."""
     if batch.left <= 0:
-        batch.keep(_context(shell, batch))
+        ahead = AHEAD if shell.keeps_metadata else 0
+        batch.keep(_context(shell, batch, ahead), ahead)
     hidden = surface.forward(shell.model, batch.context, batch.tokens, batch.positions)
-    return _output(shell, hidden if rows is None else hidden[rows]).float()
+    return hidden if rows is None else hidden[rows]
 
 
-def _context(shell: Shell, batch: Batch) -> Any:
+def _context(shell: Shell, batch: Batch, ahead: int) -> Any:
     attention: dict[str, Any] = {}
-    with batch.ahead() as metadata:
+    with batch.ahead(ahead) as metadata:
         for names, builder in shell.groups:
             attention |= dict.fromkeys(names, builder.build(0, metadata))
     return surface.forward_context(shell.config, attention, dict.fromkeys(attention, batch.slots))
 
 
-def _batch(shell: Shell, blocks: Tensor, inputs: Seq[StepInput]) -> Batch:
+def next_batch(shell: Shell, blocks: Tensor, inputs: Seq[StepInput]) -> Batch:
     """Where the sequences of the last step decode one token more, that step's, which has moved on.
 
     Attention may read slots behind a sequence's end and weigh them with 0: blocks that begin are made finite.

@@ -5,9 +5,10 @@ What of it belongs to the whole process is in exclusive.py: a thread that builds
 
 from __future__ import annotations
 
-import ctypes
 import json
 import platform
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -31,14 +32,21 @@ from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.quantization import get_quantization_config
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
 from vllm.model_executor.models.interfaces import supports_lora
-from vllm.model_executor.models.registry import _SPECULATIVE_DECODING_MODELS, ModelRegistry
+from vllm.model_executor.models.registry import (
+    _MULTIMODAL_MODELS,
+    _PREVIOUSLY_SUPPORTED_MODELS,
+    _SPECULATIVE_DECODING_MODELS,
+    ModelRegistry,
+)
 from vllm.platforms import current_platform
 from vllm.transformers_utils.config import get_config
 from vllm.utils.network_utils import get_distributed_init_method, get_open_port
 from vllm.utils.torch_utils import set_default_torch_dtype
 from vllm.v1.attention.backend import CommonAttentionMetadata
+from vllm.v1.attention.backends.cpu_attn import CPUAttentionMetadataBuilder as LiveMetadataBuilder
 from vllm.v1.kv_cache_interface import (
     AttentionSpec,
     CrossAttentionSpec,
@@ -56,10 +64,25 @@ from aegaeon_sidecar.domain.errors import ModelError
 
 GENERATES = Purpose(Task.GENERATE)
 PLATFORM: str = current_platform.device_type
-PROCESSOR = torch.backends.cpu.get_cpu_capability() + " AMX" * bool(torch.cpu.get_capabilities().get("amx_tile"))
+PROCESSOR = torch.backends.cpu.get_cpu_capability() + " AMX" * torch.cpu._is_amx_tile_supported()
 """what vLLM chooses kernels for CPUs by, and so the format of what they pack"""
+
+
+def _kernels() -> Path:
+    """The library that vLLM loads on this processor. A second one beside it would register the same kernels again,
+    which ends the process."""
+    name = "_C"
+    if platform.machine() == "x86_64" and not torch.cpu._is_avx512_supported():
+        name = "_C_AVX2"
+    elif platform.machine() == "x86_64" and not torch.cpu._is_avx512_bf16_supported():
+        name = "_C_AVX512"
+    return Path(custom_ops.__file__).with_name(f"{name}.abi3.so")
+
+
+KERNELS = _kernels()
 KERNEL = "get_scheduler_metadata"
 """an operator of every step"""
+MULTIMODAL = frozenset(_MULTIMODAL_MODELS)
 SPECULATIVE = frozenset(_SPECULATIVE_DECODING_MODELS)
 Weights = Iterable[tuple[str, Tensor]]
 Setting = Callable[[], AbstractContextManager[Any]]
@@ -67,6 +90,8 @@ Setting = Callable[[], AbstractContextManager[Any]]
 __all__ = [
     "EXCLUSIVE",
     "GENERATES",
+    "KERNELS",
+    "MULTIMODAL",
     "PLATFORM",
     "PROCESSOR",
     "SPECULATIVE",
@@ -75,6 +100,9 @@ __all__ = [
     "CommonAttentionMetadata",
     "CrossAttentionSpec",
     "EncoderOnlyAttentionSpec",
+    "LinearBase",
+    "LiveMetadataBuilder",
+    "VocabParallelEmbedding",
     "adapter_helper",
     "adapter_module",
     "adapter_settings",
@@ -86,10 +114,12 @@ __all__ = [
     "forward_context",
     "import_quantisation",
     "initialized",
+    "knows",
     "loaded",
     "new_config",
     "processed",
     "renames",
+    "shares_kv_of",
     "wrapped",
 ]
 
@@ -127,6 +157,11 @@ def new_config(
             runner="pooling" if embeds or purpose.classifies else "generate",
             convert="embed" if embeds else "classify" if purpose.classifies else "auto",
         ).create_engine_config()
+
+
+def knows(architecture: str) -> bool:
+    """Whether vLLM has a class for it, or says itself what became of it."""
+    return architecture in ModelRegistry.models or architecture in _PREVIOUSLY_SUPPORTED_MODELS
 
 
 def _import_class(architecture: str) -> None:
@@ -202,6 +237,12 @@ def _unpacked_linears() -> Iterator[None]:
 def attention_layers(config: Any) -> dict[str, Any]:
     """By name, in the order of the model."""
     return dict(get_layers_from_vllm_config(config, AttentionLayerBase))
+
+
+def shares_kv_of(layer: Any) -> str | None:
+    """The layer whose KV this one reads, by name; it writes none. None: it has its own."""
+    name: str | None = getattr(layer, "kv_sharing_target_layer_name", None)
+    return name
 
 
 def cache_view(memory: Tensor, layer: Any, spec: Any, capacity: int, block_bytes: int, offset: int) -> Tensor:
@@ -305,21 +346,11 @@ def missing_kernels() -> str:
     """Why vLLM's kernels are not loaded, which vLLM only logs; empty: they are."""
     if hasattr(torch.ops._C, KERNEL):
         return ""
-    try:
-        ctypes.CDLL(str(Path(custom_ops.__file__).with_name(f"{_kernel_library()}.abi3.so")))
-    except OSError as error:
-        return str(error)
-    return f"they have no {KERNEL}"
-
-
-def _kernel_library() -> str:
-    """The one that vLLM loads on this processor. A second one beside it would register the same kernels again, which
-    ends the process."""
-    if platform.machine() != "x86_64":
-        return "_C"
-    if not torch.cpu._is_avx512_supported():
-        return "_C_AVX2"
-    return "_C" if torch.cpu._is_avx512_bf16_supported() else "_C_AVX512"
+    load = "import ctypes, sys, torch\ntry: ctypes.CDLL(sys.argv[1])\nexcept OSError as error: sys.exit(str(error))"
+    tried = subprocess.run([sys.executable, "-c", load, str(KERNELS)], capture_output=True, text=True, check=False)
+    if tried.returncode:  # the process may be ended by an instruction that this CPU lacks, and so is a child
+        return tried.stderr.strip() or f"{KERNELS.name} ends the process that loads it, by signal {-tried.returncode}"
+    return f"{KERNELS.name} has no {KERNEL}"
 
 
 _imported: set[str] = set()

@@ -1,4 +1,4 @@
-"""Processes for grammars that are killed, stopped and filled under a batch, and a grammar that nobody waits for.
+"""Processes for grammars that are killed, stopped and filled under a batch, and a grammar that no request waits for.
 
 Each fault hits the process of one of two grammars of a batch: its sequences must end with an error within 5 s, and the
 masks of the others must be as they were. `python -m benchmarks.grammar_faults [COUNT]`; of an engine only the parts

@@ -32,8 +32,8 @@ _PREFILL = re.compile(r"prefill;dur=([0-9.]+)")
 
 
 @dataclass
-class Told:
-    """Of guesses of one kind: what each answer told."""
+class Observed:
+    """Of guesses of one kind: what each answer reports."""
 
     cached: list[int] = field(default_factory=list)
     ttft_s: list[float] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Asker:
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session, self._url = session, url
 
-    async def ask(self, who: str, prompt: list[int], told: Told | None = None) -> None:
+    async def ask(self, who: str, prompt: list[int], observed: Observed | None = None) -> None:
         body = {"model": NAME, "prompt": prompt, "max_tokens": 1, "temperature": 0}
         headers = {"Authorization": f"Bearer {key(who)}"}
         begin = time.perf_counter()
@@ -83,15 +83,15 @@ class Asker:
             seconds = time.perf_counter() - begin
             answer.raise_for_status()
             timing = _PREFILL.search(answer.headers["Server-Timing"])
-        if told is not None:
-            told.cached.append(found["usage"]["prompt_tokens_details"]["cached_tokens"])
-            told.ttft_s.append(seconds)
-            told.prefill_ms.append(float(timing.group(1)) if timing else 0.0)
+        if observed is not None:
+            observed.cached.append(found["usage"]["prompt_tokens_details"]["cached_tokens"])
+            observed.ttft_s.append(seconds)
+            observed.prefill_ms.append(float(timing.group(1)) if timing else 0.0)
 
 
-async def guesses(scope: str, pairs: int, seed: str) -> tuple[Told, Told]:
+async def guesses(scope: str, pairs: int, seed: str) -> tuple[Observed, Observed]:
     """Of right and of wrong guesses."""
-    chance, right, wrong = Random(seed), Told(), Told()
+    chance, right, wrong = Random(seed), Observed(), Observed()
     with tempfile.TemporaryDirectory(prefix="aegaeon-bench-") as made:
         manifests(Path(made), scope)
         models = Path.home() / ".cache/aegaeon/models"
@@ -104,8 +104,8 @@ async def guesses(scope: str, pairs: int, seed: str) -> tuple[Told, Told]:
                 counted = number >= WARM_UP
                 tries = [(secret, right if counted else None), (other, wrong if counted else None)]
                 chance.shuffle(tries)
-                for prompt, told in tries:
-                    await asker.ask(ATTACKER, prompt, told)
+                for prompt, observed in tries:
+                    await asker.ask(ATTACKER, prompt, observed)
     return right, wrong
 
 

@@ -2,7 +2,7 @@
 
 Twenty tenants, each with its own shape of burst: some requests at once, others one after the other, up to 128 choices,
 answers to their limit, some clients that leave half-way. All are streamed, and a token is counted when its client has
-it; a client that is refused asks again as it was told. `python -m benchmarks.quotas [SECONDS]`.
+it; a client that is refused asks again after the Retry-After. `python -m benchmarks.quotas [SECONDS]`.
 """
 
 from __future__ import annotations

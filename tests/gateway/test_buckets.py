@@ -255,7 +255,7 @@ async def test_what_was_granted_without_redis_counts_when_it_is_back(redis_url: 
         assert through.link.away
         slow.delay_s = 0.0
         async with asyncio.timeout(60):
-            while through.link.away:  # noqa: ASYNC110  # the link tells nobody
+            while through.link.away:  # noqa: ASYNC110  # the link notifies no task
                 await asyncio.sleep(0.05)
         assert (await direct.buckets.take("k", 7, SLOWLY, 10, 0)).wait_s > 0, "6 are left"
         assert (await direct.windows.reserve("w", 100, 61)).wait_s > 0, "60 are left"

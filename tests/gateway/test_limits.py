@@ -192,7 +192,7 @@ async def until_metrics(pool: Any, line: str) -> None:
 async def test_the_scheduler_and_the_metrics_learn_that_redis_is_away_and_that_it_is_back(
     gateways: Callable[..., Any], tmp_path: Path, sockets: Path, redis_url: str
 ) -> None:
-    """And a scheduler that comes later is told again."""
+    """So does a scheduler that comes later."""
     real, path = Path(redis_url.removeprefix("unix://")), sockets / "late.sock"
     red = {**RED, "quota": {"requests_per_minute": 100}}
     async with gateways(write(tmp_path, [red]), redis=f"unix://{path}") as pool:

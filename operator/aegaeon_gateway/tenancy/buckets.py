@@ -75,7 +75,7 @@ class MemoryBuckets:
 
 
 class RedisBuckets:
-    """Shared by all gateways that use the same Redis. While it is away each has its share (of as many as `gateways`
+    """Shared by all gateways that use the same Redis. Without it each has its share (of as many as `gateways`
     says), less what it took before; what it takes then is taken from the common bucket when Redis is back."""
 
     def __init__(self, link: RedisLink, gateways: Callable[[], int]) -> None:
@@ -120,7 +120,7 @@ class Counting(NamedTuple):
     link: RedisLink | None = None
 
     async def close(self) -> None:
-        """Give up connections; what was served is told first."""
+        """Give up connections; what was served is sent first."""
         await self.windows.close()
         if self.link is not None:
             await self.link.close()

@@ -1,7 +1,7 @@
 """Whether Redis can be used: one slow call is no outage, and an outage is not looked for by every request.
 
-A call that fails, or has no answer in `timeout_s`, means that Redis is away. From then on no request waits for it: a
-task asks by itself until it answers.
+A call that fails, or has no answer in `timeout_s`, means that it cannot. From then on no request waits for it: a task
+asks by itself until it answers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RedisLink:
         self._settles.append(settle)
 
     async def call(self, script: Script, keys: Sequence[str], args: Sequence[float | str]) -> Any:
-        """Raises AwayError, at once while Redis is known to be away."""
+        """Raises AwayError, at once while Redis is known to be unavailable."""
         if self.away:
             raise AwayError(self.away)
         return await self._called(script, keys, args)

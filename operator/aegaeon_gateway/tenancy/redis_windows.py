@@ -1,7 +1,7 @@
 """Windows that all gateways with the same Redis share.
 
 Each gateway tells what it holds in reserve as a whole, so that a call whose answer was lost does no harm, and what it
-has served under a number, so that it is counted once. While Redis is away it has its share of a quota, of which what it
+has served under a number, so that it is counted once. Without Redis it has its share of a quota, of which what it
 served before is part; what it serves then is counted in Redis when that is back.
 """
 
@@ -85,8 +85,8 @@ class RedisWindows:
         self._numbers = Counter[str]()
         self._local = MemoryWindows()
         self._asked = defaultdict[str, float](float)  # of attempts that are under way: they count as reserved
-        self._served = defaultdict[str, float](float)  # and not told yet
-        self._told: dict[str, tuple[int, float]] = {}  # under a number, and not known to have arrived
+        self._served = defaultdict[str, float](float)  # and not sent yet
+        self._unconfirmed: dict[str, tuple[int, float]] = {}  # under a number, and not known to have arrived
         self._held: set[str] = set()
         self._flushing: asyncio.Task[None] | None = None
         link.when_back(self._settle)
@@ -118,7 +118,7 @@ class RedisWindows:
         self._look_after(key)
 
     async def close(self) -> None:
-        """See Windows. What was served is told first."""
+        """See Windows. What was served is sent first."""
         if self._flushing is not None:
             self._flushing.cancel()
             await asyncio.gather(self._flushing, return_exceptions=True)
@@ -135,8 +135,8 @@ class RedisWindows:
 
     def _outstanding(self, key: str) -> float:
         """What counts for this gateway beside what Redis knows to be served."""
-        told = self._told.get(key, (0, 0.0))[1]
-        return self._local.of(key).reserved + self._asked[key] + self._served[key] + told
+        unconfirmed = self._unconfirmed.get(key, (0, 0.0))[1]
+        return self._local.of(key).reserved + self._asked[key] + self._served[key] + unconfirmed
 
     def _keys(self, key: str) -> list[str]:
         return [f"{_PREFIX}{{{key}}}:served", f"{_PREFIX}{{{key}}}:held"]
@@ -162,20 +162,20 @@ class RedisWindows:
                     break
 
     async def _tell(self, key: str) -> None:
-        """Raises AwayError; it is told again then, under the same number."""
-        if key not in self._told:
+        """Raises AwayError; it is sent again then, under the same number."""
+        if key not in self._unconfirmed:
             self._numbers[key] += 1
-            self._told[key] = self._numbers[key], self._served.pop(key, 0.0)
-        number, served = self._told[key]
+            self._unconfirmed[key] = self._numbers[key], self._served.pop(key, 0.0)
+        number, served = self._unconfirmed[key]
         held = self._outstanding(key) - served
         await self._link.settled(self._script, self._keys(key), self._args(number, served, held, 0.0, 0.0))
-        del self._told[key]
+        del self._unconfirmed[key]
         if not self._outstanding(key):
             self._held.discard(key)
 
     async def _settle(self) -> None:
         """Redis is back: what was served without it counts, as far as it is of the last minute."""
         for key in list(self._held):
-            told = self._told.get(key, (0, 0.0))[1]
-            self._served[key] = min(self._served[key], max(self._local.of(key).used - told, 0.0))
+            unconfirmed = self._unconfirmed.get(key, (0, 0.0))[1]
+            self._served[key] = min(self._served[key], max(self._local.of(key).used - unconfirmed, 0.0))
             await self._tell(key)

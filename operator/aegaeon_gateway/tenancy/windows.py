@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 SPAN_S = 60.0
 SLICE_S = 1.0
-_UNKNOWN_S = 5.0  # until somebody else's reservation may be given back
+_UNKNOWN_S = 5.0  # until the reservation of another gateway may be given back
 _SPARE = 64  # windows beside twice as many as counted something, before those that count nothing are looked for
 
 

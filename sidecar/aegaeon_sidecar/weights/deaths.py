@@ -3,7 +3,7 @@
 A process marks the model whose turn it runs, the one before it, and the one that is described or proved, in a file that
 outlives it; Python's fault handler writes the signal beside it. A model that was there at two deaths, and no other as
 often, is Failed with the signal. Where several were there, those that were not computed wait until that one has run
-without them, or nobody asked for it. Processes that are ended from outside (SIGKILL, SIGTERM) say nothing of a model.
+without them, or no request asked for it. Processes ended from outside (SIGKILL, SIGTERM) say nothing of a model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 RUNNING_SUFFIX, FAULT_SUFFIX, DEATHS_NAME = ".running", ".fault", "models.deaths"
 DEADLY = 2  # deaths
 CALM_S = 30.0  # that a suspect runs without another before it is cleared
-MOST_WAIT_S = 120.0  # for one that nobody asks for
+MOST_WAIT_S = 120.0  # for one that no request asks for
 _MARK_BYTES = 512  # of a name
 _COMPUTED, _PREPARED, _BEFORE = range(3)
 _SIGNALS = {  # the handler's words, and the signal that a container's status names

@@ -129,7 +129,7 @@ class Fetcher:
         self._begin(Model(model.spec, model.phase, model.reason, trying=True, served=model.served))
 
     def _forgive(self, model: Model) -> None:
-        """Its files are others by now, or somebody asks for it."""
+        """Its files are others by now, or a request asks for it."""
         if model.permanent:
             self._deaths.forgive(model.name)
 

@@ -103,7 +103,7 @@ class Visits:
             (400, {**good, "max_tokens": "four"}),
             (400, {**good, "n": 0}),
             (400, {**good, "tools": [{"type": "function"}]}),
-            (400, {**good, "none_such": 1}),
+            (400, {**good, "temprature": 1}),
             (400, b'{"model": "llama", "prompt": '),
         ]
         status, body = self._random.choice(wrong)

@@ -91,8 +91,7 @@ def test_the_same_files_answer_alike_wherever_they_come_from(
     s3 = {"bucket": "models", "prefix": "qwen", "endpoint": store, "credentialsFile": str(keys)}
     for name, source in (("store", {"s3": s3}), ("web", {"http": {"url": web, "credentialsFile": str(token)}})):
         models["spec"]["models"].append({"name": name, "source": source})
-    with running(yaml.safe_dump_all([pool, models])) as stack:
-        client = clients.client(stack.state.url, timeout=110)
+    with running(yaml.safe_dump_all([pool, models])) as stack, clients.client(stack.state.url, timeout=110) as client:
         answers = {
             name: client.completions.create(model=name, prompt="Once upon a time", max_tokens=20, temperature=0)
             for name in ("local", "store", "web")

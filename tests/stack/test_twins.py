@@ -29,8 +29,7 @@ def test_both_names_are_resident_at_once_and_answer_alike(make_model: Callable[.
     size = (path / "model.safetensors").stat().st_size
     assert size > SLABS * 64 * 1024 / 2
     text = manifests({"one": path, "other": path}, engines=1, device=f"{SLABS * 64}Ki", hold="100s")
-    with running(text) as stack:
-        client = clients.client(stack.state.url, timeout=110)
+    with running(text) as stack, clients.client(stack.state.url, timeout=110) as client:
         answers = [
             client.completions.create(model=name, prompt="Once upon a time", max_tokens=20, temperature=0)
             for name in ("one", "other", "one", "other")

@@ -180,7 +180,7 @@ def test_changing_an_immutable_field_is_refused_with_the_remedy(api: client.ApiC
         (0, ("memory", "deviceBytes"), "13MB", "must be a quantity of bytes such as 4096, 512Mi or 2G"),
         (0, ("memory", "disk", "size"), -1, "must be a quantity of bytes such as 4096, 512Mi or 2G"),
         (0, ("scheduling", "hold"), "10", "must be a duration such as 100ms, 10s or 1m30s"),
-        (1, ("models", 0, "name"), "a b", "must be letters, digits, '.', '_', '/' and '-', beginning and ending"),
+        (1, ("models", 0, "name"), "a b", "must be letters, digits, '.', '_', '/', ':', '@' and '-', beginning"),
         (1, ("models", 3, "source", "http", "url"), "ftp://a", "must be an http:// or https:// address"),
         (0, ("podTemplate", "topologySpreadConstraints", 0, "topologyKey"), "a b", "must be a name such as"),
         (0, ("podTemplate", "env", 0, "name"), "A=B", "must be letters, digits, '_', '-' and '.'"),

@@ -22,7 +22,7 @@ from e2e.pool import PodsOfPool
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300, func_only=True)]
 GUIDE = REPOSITORY / "docs/kubernetes.md"
-KEY = "change-me"  # of examples/kubernetes/modelpool.yaml
+KEY = "change-me-to-random-text"  # of examples/kubernetes/modelpool.yaml
 
 
 @pytest.fixture(scope="module")

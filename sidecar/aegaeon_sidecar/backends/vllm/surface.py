@@ -22,6 +22,7 @@ import vllm.model_executor.layers.utils as layer_utils
 from torch import Tensor
 from vllm import __version__ as VERSION  # noqa: N812  # a constant, as PLATFORM is
 from vllm.config import LoRAConfig, VllmConfig, get_layers_from_vllm_config, set_current_vllm_config
+from vllm.config.model import iter_architecture_defaults, try_match_architecture_defaults
 from vllm.engine.arg_utils import EngineArgs
 from vllm.forward_context import create_forward_context
 from vllm.lora.lora_model import LoRAModel
@@ -160,8 +161,12 @@ def new_config(
 
 
 def knows(architecture: str) -> bool:
-    """Whether vLLM has a class for it, or says itself what became of it."""
-    return architecture in ModelRegistry.models or architecture in _PREVIOUSLY_SUPPORTED_MODELS
+    """Whether vLLM has a class for it or converts another one's, or says itself what became of it."""
+    if architecture in ModelRegistry.models or architecture in _PREVIOUSLY_SUPPORTED_MODELS:
+        return True
+    suffix, _ = try_match_architecture_defaults(architecture) or ("", None)
+    bases = (architecture.removesuffix(suffix) + of_base for of_base, _ in iter_architecture_defaults())
+    return suffix != "" and any(base in ModelRegistry.models for base in bases)
 
 
 def _import_class(architecture: str) -> None:

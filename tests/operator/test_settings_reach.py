@@ -151,6 +151,7 @@ SETTINGS: dict[str, tuple[Any, set[str], Json]] = {
     "gateway.trustedProxies": (["10.0.0.0/8"], {"gateway"}, {}),
     "gateway.corsOrigins": (["https://chat.example.com"], {"gateway"}, {}),
     "gateway.accessLog": (True, {"gateway"}, {}),
+    "gateway.strict": (True, {"gateway"}, {}),
     "serviceAccounts.engines": ("cloud", {"manifests"}, {}),
     "serviceAccounts.gateway": ("cloud", {"manifests"}, {}),
     "tracing.endpoint": ("http://collector:4317", {"gateway", "scheduler"}, {}),

@@ -357,7 +357,8 @@ async def outside(
     """A sidecar as a process of its own; killed at the end if it still runs."""
     file = folder / f"{settings.get('instance', 'config')}.json"
     file.write_text(json.dumps(settings))
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(Path(__file__).parents[1]))))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", module, "--config", str(file), *arguments, env=environment
     )

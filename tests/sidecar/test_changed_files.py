@@ -342,7 +342,7 @@ def test_a_kind_of_model_that_is_not_served_is_tried_again_when_its_files_change
     table, at = ModelTable(Monitor()), list[int]()
     source: Source = HttpSource("http://h/m") if far else DirectorySource(str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
-    table.models["m"] = Model(ModelSpec("m", source), ModelPhase.FAILED, unsupported=True)
+    table.models["m"] = Model(ModelSpec("m", source), ModelPhase.FAILED, permanent=True)
     now = 0
 
     def again(model: Model | Adapter) -> None:

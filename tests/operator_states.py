@@ -302,21 +302,21 @@ def of_tenants() -> Iterator[State]:
     }
     acme = (POOL, model_pool("red", "llama", tenants=[tenant("acme")]))
     yield State("A tenant has a key that can be guessed", acme, seen={"secrets": {("infra", "acme"): {"keys": "sk-1"}}})
-    yield State("The Secret of a tenant is missing", (POOL, model_pool("red", "llama", tenants=[tenant("acme")])))
+    yield State("The Secret of a tenant is missing", acme)
     refusing = {("infra", "acme"): "Internal error occurred: unable to transform key"}
     yield State(
         "The Secret of a tenant cannot be read, and was never read",
-        (POOL, model_pool("red", "llama", tenants=[tenant("acme")])),
+        acme,
         seen={"unreadable": refusing},
     )
     yield State(
         "The Secret of a tenant cannot be read any more",
-        (POOL, model_pool("red", "llama", tenants=[tenant("acme")])),
+        acme,
         seen={"secrets": {("infra", "acme"): {"keys": "sk-acme-0123456789abcdef"}}, "unreadable": refusing},
     )
     yield State(
         "The Secret of a tenant has no key",
-        (POOL, model_pool("red", "llama", tenants=[tenant("acme")])),
+        acme,
         seen={"secrets": {("infra", "acme"): {"keys": " "}}},
     )
     yield State(

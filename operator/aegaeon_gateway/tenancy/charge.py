@@ -1,4 +1,4 @@
-"""What one request has reserved of its token quotas, spends as it is served, and gives back at its end."""
+"""What quota request has reserved of its token quotas, spends as it is served, and gives back at its end."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ class Quotas:
 
     @property
     def smallest(self) -> float:
-        return min(one.per_minute for one in self.all)
+        return min(quota.per_minute for quota in self.all)
 
     async def reserve(self, amount: float) -> tuple[TokenQuota | None, float, list[Room]]:
-        """Of each, or of none: that which lacks it, seconds until it may have it, and what was found of those asked."""
+        """Of each, or of none: that which lacks it, seconds until it may have it, the room of each up to that one."""
         rooms: list[Room] = []
         reserved = 0
         try:
-            for one in self.all:
-                rooms.append(await self._windows.reserve(one.key, one.per_minute, amount))
+            for quota in self.all:
+                rooms.append(await self._windows.reserve(quota.key, quota.per_minute, amount))
                 if rooms[-1].wait_s:
-                    return one, rooms[-1].wait_s, rooms
+                    return quota, rooms[-1].wait_s, rooms
                 reserved += 1
             return None, 0.0, rooms
         finally:  # also where its client leaves meanwhile
             if reserved < len(self.all):
-                for one in self.all[:reserved]:
-                    self._windows.give_back(one.key, amount)
+                for quota in self.all[:reserved]:
+                    self._windows.give_back(quota.key, amount)
 
     def spend(self, amount: float) -> None:
-        for one in self.all:
-            self._windows.spend(one.key, amount)
+        for quota in self.all:
+            self._windows.spend(quota.key, amount)
 
     def give_back(self, amount: float) -> None:
-        for one in self.all:
-            self._windows.give_back(one.key, amount)
+        for quota in self.all:
+            self._windows.give_back(quota.key, amount)
 
 
 class Charge:
-    """Of one request, from its admission to `close`. `credit`: reserved and not spent yet.
+    """Of quota request, from its admission to `close`. `credit`: reserved and not spent yet.
 
     Where it is used up, `spend` grants nothing until there is more, for which it asks by itself; `refilled` is called
     when there is.
@@ -87,10 +87,10 @@ class Charge:
 
     async def reserve(self, amount: float) -> tuple[TokenQuota | None, float, list[Room]]:
         """See Quotas.reserve."""
-        found = await self._quotas.reserve(amount)
-        if found[0] is None:
+        lacking, wait_s, rooms = await self._quotas.reserve(amount)
+        if lacking is None:
             self.credit += amount
-        return found
+        return lacking, wait_s, rooms
 
     def hold_prompt(self, tokens: int) -> None:
         """It is served with the first output token, or with the end: until then it stays reserved."""

@@ -84,9 +84,9 @@ class Limits:
             for who, quota in quotas
             if quota.tokens_per_minute
         ]
-        for one in tokens:
-            if prompt_tokens > one.per_minute:
-                raise PromptExceedsQuotaError(one.who, one.per_minute, prompt_tokens)
+        for token_quota in tokens:
+            if prompt_tokens > token_quota.per_minute:
+                raise PromptExceedsQuotaError(token_quota.who, token_quota.per_minute, prompt_tokens)
         taken = list[Portion]()
         shown = {f"tenant {tenant.name}": headers}
         try:
@@ -131,12 +131,12 @@ class Limits:
         """Raises RateLimitedError."""
         if not tokens:
             return
-        wanted = min(prompt_tokens + ceil(output_tokens), *(floor(one.per_minute) for one in tokens))
-        wanted = max(wanted, prompt_tokens)
+        estimate = min(prompt_tokens + ceil(output_tokens), *(floor(quota.per_minute) for quota in tokens))
+        estimate = max(estimate, prompt_tokens)
         while True:
-            lacking, wait_s, rooms = await charge.reserve(wanted)
-            for one, room in zip(tokens, rooms, strict=False):
-                _show(shown.get(one.who, {}), "tokens", one.per_minute, room.left, room.full_s)
+            lacking, wait_s, rooms = await charge.reserve(estimate)
+            for quota, room in zip(tokens, rooms, strict=False):
+                _show(shown.get(quota.who, {}), "tokens", quota.per_minute, room.left, room.full_s)
             if lacking is None:
                 break
             if time.monotonic() + wait_s > until:

@@ -43,18 +43,18 @@ for i = 1, #entries, 2 do
     slices[#slices + 1] = {begun, tonumber(entries[i + 1])}
   end
 end
-local others, all = 0, redis.call('HGETALL', KEYS[2])
-for i = 1, #all, 2 do
-  local amount, at = string.match(all[i + 1], '^%d+ (%S+) (%S+)$')
-  if all[i] ~= gateway then
+local elsewhere, holders = 0, redis.call('HGETALL', KEYS[2])
+for i = 1, #holders, 2 do
+  local amount, at = string.match(holders[i + 1], '^%d+ (%S+) (%S+)$')
+  if holders[i] ~= gateway then
     if now - tonumber(at) > lost then
-      redis.call('HDEL', KEYS[2], all[i])
+      redis.call('HDEL', KEYS[2], holders[i])
     else
-      others = others + tonumber(amount)
+      elsewhere = elsewhere + tonumber(amount)
     end
   end
 end
-local free = size - used - others - held
+local free = size - used - elsewhere - held
 local wait, full, lacking = 0, 0, want - free
 if lacking <= 0 then
   held, free = held + want, free - want
@@ -96,13 +96,13 @@ class RedisWindows:
         held = self._outstanding(key)
         self._asked[key] += amount
         try:
-            said = await self._link.call(self._script, self._keys(key), self._args(0, 0.0, held, amount, size))
+            room = await self._link.call(self._script, self._keys(key), self._args(0, 0.0, held, amount, size))
         except AwayError:
             return await self._local.reserve(key, size / max(self._gateways(), 1), amount)
         finally:
             self._asked[key] -= amount
             self._look_after(key)  # a call that is cancelled may have reserved it all the same
-        wait_s, left, full_s = map(float, said)
+        wait_s, left, full_s = map(float, room)
         if not wait_s:
             self._local.of(key).reserved += amount
         return Room(wait_s if wait_s >= 0 else 1.0, left, full_s)

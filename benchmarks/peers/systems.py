@@ -62,7 +62,7 @@ def _ours(backend: str, port: int) -> Callable[[Where], Command]:
             "engines": {"replicas": 1},
             "memory": _OURS_BYTES,
             "scheduling": {"policy": "slack", "hold": "120s"},
-            "tuning": {"threads": 1, "maxBatch": 16, "prefillChunkTokens": 512},
+            "tuning": {"maxBatch": 16, "prefillChunkTokens": 512},
         }
         slo = {"ttft": f"{1000 * TTFT_S:.0f}ms", "tbt": f"{1000 * TBT_S:.0f}ms"}
         served = [{"name": name, "source": {"hostPath": str(where.models / name)}, "slo": slo} for name in NAMES]
@@ -154,7 +154,7 @@ def _vllm_processes(where: Where) -> Command:
     return Command(_on_demand(where, 8705, models), 8705, environment)
 
 
-_OURS = f"one engine, one thread, policy slack, {_OURS_BYTES['deviceBytes']} for weights and KV cache"
+_OURS = f"one engine, policy slack, {_OURS_BYTES['deviceBytes']} for weights and KV cache"
 _KEPT = "nothing: KV cache is swapped to host memory, prefixes stay"
 _PROCESSES = f"{ROOM} processes at a time, {_CORES // ROOM} thread each"
 _LOST = "the process: import, weights, KV cache, prefix; a model that is asked for waits for the victim's requests"

@@ -19,6 +19,7 @@ from aegaeon_native._core import (
     likeliest,
     row_product,
     row_product_supported,
+    set_product_helpers,
 )
 
 __all__ = [
@@ -39,4 +40,5 @@ __all__ = [
     "likeliest",
     "row_product",
     "row_product_supported",
+    "set_product_helpers",
 ]

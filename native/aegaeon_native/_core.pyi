@@ -400,10 +400,14 @@ def row_product_supported() -> bool:
 def row_product(x: int, weights: int, out: int, rows: int, outer: int, inner: int) -> None:
     """out [rows, outer] = x [rows, inner] @ weights [outer, inner].T, float32, contiguous, at these addresses.
 
-    The bits of a row are the same whatever the number of rows and the processor's level: each sum runs in order over
-    512 items at a time, and over their sums. By one thread, without the GIL. Raises NativeError where it is not
+    The bits of a row are the same whatever the number of rows, the processor's level and the helpers: each sum runs in
+    order over 512 items at a time, and over their sums. Without the GIL. Raises NativeError where it is not
     supported.
     """
+
+def set_product_helpers(count: int) -> None:
+    """So many threads of the process take part in its row products from now on, wherever processors are free for them.
+    No product is to be computed at the time."""
 
 def likeliest(logits: int, rows: int, columns: int, stride: int) -> list[int]:
     """The argmax of each row of float32 [rows, columns] at this address, the first of equal ones, as numpy's.

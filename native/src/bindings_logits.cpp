@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "aegaeon/cpu_level.hpp"
+#include "aegaeon/helpers.hpp"
 #include "aegaeon/likeliest.hpp"
 #include "aegaeon/row_product.hpp"
 #include "bindings.hpp"
@@ -44,6 +45,9 @@ void bind_logits(nb::module_& m) {
   m.def("likeliest", &likeliest, "logits"_a, "rows"_a, "columns"_a, "stride"_a);
   m.def("row_product", &row_product, "x"_a, "weights"_a, "out"_a, "rows"_a, "outer"_a, "inner"_a);
   m.def("cpu_level", [] { return std::string(aegaeon::cpu_level_name(aegaeon::cpu_level())); });
+  m.def(
+      "set_product_helpers", [](std::size_t count) { aegaeon::product_helpers().set_count(count); }, "count"_a,
+      nb::call_guard<nb::gil_scoped_release>());
   m.def("row_product_supported", [] { return aegaeon::row_product_supported(); });
   m.def("advance", &advance, "tokens"_a, "ids"_a, "places"_a, "ends"_a);
 }

@@ -94,7 +94,7 @@ AEGAEON_INLINE Square turned_square(const Rows& weights, std::size_t at) {
 
 namespace aegaeon {
 
-void row_product_avx512(const RowProduct& product) { multiply(product); }
+void row_product_avx512(const RowProduct& product, Outputs outputs) { multiply(product, outputs); }
 
 }  // namespace aegaeon
 

@@ -5,7 +5,15 @@
 
 namespace aegaeon {
 
-void row_product_avx2(const RowProduct& product);
-void row_product_avx512(const RowProduct& product);
+// Some of a product's outputs. All bounds but the last one are multiples of kOutputs.
+struct Outputs {
+  std::size_t begin;
+  std::size_t end;
+};
+
+inline constexpr std::size_t kOutputs = 64;  // those of a panel, whichever the vectors, and more
+
+void row_product_avx2(const RowProduct& product, Outputs outputs);
+void row_product_avx512(const RowProduct& product, Outputs outputs);
 
 }  // namespace aegaeon

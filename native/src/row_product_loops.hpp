@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "aegaeon/row_product.hpp"
+#include "row_product_kernels.hpp"
 
 namespace aegaeon {
 
@@ -16,6 +17,7 @@ namespace {
 constexpr std::size_t kLine = 16;          // items of a row in a line of the caches
 constexpr std::size_t kAhead = 4 * kLine;  // items of each row; measured: 256 is slower
 constexpr std::size_t kPanel = kWide * kLanes;
+static_assert(kOutputs % kPanel == 0);
 
 // Items [begin, end) of each sum. At most kPiece.
 struct Piece {
@@ -80,9 +82,9 @@ AEGAEON_INLINE Sums<kRows, kParts> sum_piece(const RowProduct& of, const std::ar
 
 // Few rows: weights go from memory into registers.
 template <std::size_t kRows>
-AEGAEON_VECTOR void stream(const RowProduct& of) {
+AEGAEON_VECTOR void stream(const RowProduct& of, Outputs outputs) {
   constexpr std::size_t kParts = parts_of(kRows);
-  for (std::size_t first = 0; first < of.outer; first += kParts * kLanes) {
+  for (std::size_t first = outputs.begin; first < outputs.end; first += kParts * kLanes) {
     std::array<Rows, kParts> weights;
     for (std::size_t part = 0; part < kParts; ++part) weights[part] = weights_of(of, first + part * kLanes);
     auto sums = sum_piece<kRows, kParts>(of, weights, {0, std::min(kPiece, of.inner)});
@@ -161,13 +163,13 @@ constexpr std::array<Block, kTallest> blocks(std::index_sequence<kRows...>) {
 }
 
 // Many rows: each panel is packed, and read from the cache by blocks of rows of about the same height.
-AEGAEON_VECTOR void pack_and_sum(const RowProduct& of) {
+AEGAEON_VECTOR void pack_and_sum(const RowProduct& of, Outputs outputs) {
   static constexpr auto kBlocks = blocks(std::make_index_sequence<kTallest>{});
   thread_local Panel panel;
   const std::size_t count = (of.rows + kTallest - 1) / kTallest;
   for (std::size_t begin = 0; begin < of.inner; begin += kPiece) {
     const Piece piece{begin, std::min(begin + kPiece, of.inner)};
-    for (std::size_t first = 0; first < of.outer; first += kPanel) {
+    for (std::size_t first = outputs.begin; first < outputs.end; first += kPanel) {
       const Masks masks{mask_of(of, first), mask_of(of, first + kLanes)};
       pack(of, first, piece, panel);
       for (std::size_t number = 0; number < count; ++number) {
@@ -179,14 +181,14 @@ AEGAEON_VECTOR void pack_and_sum(const RowProduct& of) {
 }
 
 template <std::size_t... kRows>
-void dispatch(const RowProduct& of, std::index_sequence<kRows...>) {
+void dispatch(const RowProduct& of, Outputs outputs, std::index_sequence<kRows...>) {
   static constexpr std::array kStreams{stream<kRows + 1>...};
-  kStreams[of.rows - 1](of);
+  kStreams[of.rows - 1](of, outputs);
 }
 
-void multiply(const RowProduct& of) {
-  if (of.rows > kFewRows) return pack_and_sum(of);
-  if (of.rows > 0) dispatch(of, std::make_index_sequence<kFewRows>{});
+void multiply(const RowProduct& of, Outputs outputs) {
+  if (of.rows > kFewRows) return pack_and_sum(of, outputs);
+  if (of.rows > 0) dispatch(of, outputs, std::make_index_sequence<kFewRows>{});
 }
 
 }  // namespace

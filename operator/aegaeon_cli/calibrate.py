@@ -65,7 +65,7 @@ def _open(pool: Pool) -> CudaDevice | None:
         )
     if spec.memory.device_bytes is None:
         raise BadFileError(f"GpuPool {name}: spec.memory.deviceBytes is left out; give it, as the simulator needs it")
-    configure_threads(spec.tuning.threads)
+    configure_threads(spec.threads)
     try:
         return open_gpu(spec.accelerator.device)
     except NativeError as error:

@@ -114,6 +114,7 @@ class SidecarConfig(_Settings):
     sources: SourceSettings = Field(default_factory=SourceSettings)
     segments: Path = Field(description="folder on a tmpfs, shared by the sidecars of the node")
     threads: int = Field(default=1, ge=1, description="threads of the tensor library")
+    engines: int = Field(default=0, ge=0, description="that share this machine's processors; 0: it is not known")
     max_batch: int = Field(default=16, ge=1, description="sequences in one decode step at most")
     prefill_chunk_tokens: int = Field(default=256, ge=1, description="prompt tokens in one step at most")
     lease_s: float = Field(default=10.0, gt=0, description="after so long without a scheduler KV is parked on the host")

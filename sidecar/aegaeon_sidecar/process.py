@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from aegaeon_native import NativeError, cpu_level
+from aegaeon_native import NativeError, cpu_level, set_product_helpers
 from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
 from aegaeon_sidecar.config import SidecarConfig, read_config
@@ -24,6 +24,7 @@ from aegaeon_sidecar.drain import drain
 from aegaeon_sidecar.engine.engine import Engine
 from aegaeon_sidecar.engine.outbox import Outbox
 from aegaeon_sidecar.metrics import EngineMetrics
+from aegaeon_sidecar.processors import spare_processors
 from aegaeon_sidecar.rpc.server import Attachment
 from aegaeon_sidecar.rpc.sink import Sinks
 
@@ -52,6 +53,7 @@ def main() -> int:
         config = read_config(given.pop("config"), {key: value for key, value in given.items() if value is not None})
         log.info("the processor's level is %s", cpu_level())
         configure_threads(config.threads)
+        set_product_helpers(spare_processors(config.engines))
         sys.setswitchinterval(_SWITCH_S)
         backend = _backend(config)
         gc.freeze()  # else each full collection looks at all that was imported, and a step waits for it: 60 ms

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from aegaeon_native import NativeError, row_product
+from aegaeon_native import NativeError, row_product, set_product_helpers
 from aegaeon_sidecar.backends import rows
 from aegaeon_sidecar.backends.rows import (
     TURNED_ROWS,
@@ -138,3 +138,20 @@ def test_no_row_depends_on_the_number_of_rows_where_weights_do_not_lie_side_by_s
         assert_is_product(whole, x[:, :inner], apart, bias[:outer])
         for count in COUNTS:
             assert torch.equal(product(x[:count, :inner], apart, bias[:outer]), whole[:count])
+
+
+@pytest.mark.parametrize("count", [1, 5, 13, 100])  # streamed; packed
+def test_in_float32_helpers_take_outputs_and_give_the_same_bits(count: int) -> None:
+    if not has_native_product(torch.float32, 1):
+        pytest.skip("this processor has no AVX2 and FMA")
+    generator = torch.Generator().manual_seed(7)
+    try:
+        for outer in (33, 200, 1000, 4099):  # fewer outputs than a part has, no multiple of it, many
+            x, weight = torch.randn(count, 600, generator=generator), torch.randn(outer, 600, generator=generator)
+            set_product_helpers(0)
+            alone = steady_product(torch.float32, 1)(x, weight, None)
+            for helpers in (1, 2, 6):
+                set_product_helpers(helpers)
+                assert torch.equal(steady_product(torch.float32, 1)(x, weight, None), alone), (outer, helpers)
+    finally:
+        set_product_helpers(0)

@@ -78,12 +78,12 @@ BAD_GPU = [
     ("hold: 30s", "hold: 0s", "spec.scheduling.hold: '0s' is out of range; allowed: more than 0"),
     ("policy: slack", "policy: fifo", "spec.scheduling.policy: 'fifo' is not known; allowed: 'slack'"),
     (
-        "threads: 1",
+        "maxBatch: 16",
         "thread: 1",
         "spec.tuning.thread: unknown field; allowed here: threads, maxBatch, prefillChunkTokens",
     ),
-    ("threads: 1", "threads: '1'", "spec.tuning.threads: '1' is not allowed; expected a whole number"),
-    ("threads: 1", "threads: 0", "spec.tuning.threads: 0 is out of range; allowed: at least 1"),
+    ("maxBatch: 16", "threads: '1'", "spec.tuning.threads: '1' is not allowed; expected a whole number"),
+    ("maxBatch: 16", "threads: 0", "spec.tuning.threads: 0 is out of range; allowed: at least 1"),
     ("device: cpu", "device: gpu", "spec.accelerator.device: 'gpu' is not allowed; allowed: cpu or cuda:N"),
     ("device: cpu", "count: 9", "spec.accelerator.count: 9 is out of range; allowed: at most 8"),
     (
@@ -168,7 +168,7 @@ def test_a_wrong_model_pool_is_named_with_file_document_and_field(
 
 def test_all_problems_of_all_documents_are_reported_at_once(tmp_path: Path) -> None:
     found = problems(
-        tmp_path, GPU.replace("hold: 30s", "hold: 30").replace("threads: 1", "threads: 0"), "- 1", "kind: Pod"
+        tmp_path, GPU.replace("hold: 30s", "hold: 30").replace("maxBatch: 16", "threads: 0"), "- 1", "kind: Pod"
     )
     assert len(found) == 4
     assert found[2].endswith("document 2: is not a mapping; a manifest begins with apiVersion and kind")

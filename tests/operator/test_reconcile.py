@@ -90,6 +90,13 @@ def test_the_schedulers_configuration_has_policy_models_and_objectives() -> None
     }
 
 
+def test_threads_that_the_pool_names_are_all_that_an_engine_has() -> None:
+    pool = with_spec(quickstart(), tuning={"threads": 3})
+    pod = pods(pool)["engine-0"]
+    assert pod.environment == {"OMP_NUM_THREADS": "3"}
+    assert (pod.config["threads"], pod.config["engines"]) == (3, 0)
+
+
 def test_a_sidecars_configuration_has_role_memory_and_scheduler_address() -> None:
     pool = with_spec(quickstart(), prefill={"replicas": 1}, decode={"replicas": 1})
     pod = pods(pool)["decode-0"]
@@ -121,6 +128,7 @@ def test_a_sidecars_configuration_has_role_memory_and_scheduler_address() -> Non
         "sources": {"allowed": ["0.0.0.0/0", "::/0"], "ambient_credentials": True},
         "segments": "/dev/shm/q",
         "threads": 1,
+        "engines": 4,  # two unified ones as well
         "max_batch": 16,
         "prefill_chunk_tokens": 256,
         "lease_s": 10.0,

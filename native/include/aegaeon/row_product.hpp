@@ -2,7 +2,8 @@
 // float32. Of few rows the weights are read once, at the speed of memory; of many, parts of them are packed on the way.
 //
 // Each sum runs over `inner` in order, in pieces of kPiece items whose sums are added in order. So the bits of a row
-// are the same whatever the number of rows, at whichever place it stands, and on a processor of whichever level.
+// are the same whatever the number of rows, at whichever place it stands, on a processor of whichever level, and with
+// however many helpers (helpers.hpp), which take outputs.
 #pragma once
 
 #include <cstddef>

@@ -72,7 +72,8 @@ class LocalSettings:
 def reconcile(pool: Pool, settings: LocalSettings) -> tuple[DesiredPod, ...]:
     """The pods of a pool in the order of starting: scheduler, sidecars, gateway."""
     spec = pool.gpu_pool.spec
-    sidecars = tuple(_sidecar(spec, settings, engine) for engine in engines(spec, settings.share_gpu))
+    here = tuple(engines(spec, settings.share_gpu))
+    sidecars = tuple(_sidecar(spec, settings, engine, len(here)) for engine in here)
     return (_scheduler(pool, settings), *sidecars, _gateway(pool, settings))
 
 
@@ -128,7 +129,7 @@ def _scheduler(pool: Pool, settings: LocalSettings) -> DesiredPod:
     )
 
 
-def _sidecar(spec: GpuPoolSpec, settings: LocalSettings, engine: Engine) -> DesiredPod:
+def _sidecar(spec: GpuPoolSpec, settings: LocalSettings, engine: Engine, engines_here: int) -> DesiredPod:
     config: Json = {
         **sidecar_settings(engine.role, spec),
         "sources": {"allowed": _allowed(spec), "ambient_credentials": True},
@@ -136,6 +137,7 @@ def _sidecar(spec: GpuPoolSpec, settings: LocalSettings, engine: Engine) -> Desi
         "node": settings.node,
         "scheduler": settings.scheduler_target,
         "device": engine.device,
+        "engines": engines_here if spec.tuning.threads is None else 0,
         "segments": str(settings.segments),
         "drain_s": _DRAIN_S if spec.roles[engine.role].max else 0.0,  # 0: it ends with the whole run
         "hub_cache": _text(settings.hub_cache),
@@ -144,7 +146,7 @@ def _sidecar(spec: GpuPoolSpec, settings: LocalSettings, engine: Engine) -> Desi
         *_pod(engine.name, PodRole.SIDECAR, "aegaeon_sidecar", config, settings),
         probe=AttachedProbe(settings.scheduler_target, engine.name),
         depends=("scheduler",),
-        environment={"OMP_NUM_THREADS": str(spec.tuning.threads)},
+        environment={"OMP_NUM_THREADS": str(spec.threads)},
         on_demand=engine.on_demand,
     )
 

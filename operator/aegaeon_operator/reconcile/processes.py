@@ -95,7 +95,7 @@ def sidecar_settings(role: str, spec: GpuPoolSpec) -> Json:
         "adapters": adapter_entry(spec.adapters) if spec.adapters else None,
         "disk": {"folder": memory.disk.path, "budget_bytes": memory.disk.size} if memory.disk else {},
         "sources": {"allowed": list(spec.allowed_sources)},
-        "threads": tuning.threads,
+        "threads": spec.threads,
         "max_batch": spec.max_batch,
         "prefill_chunk_tokens": tuning.prefill_chunk_tokens,
         "lease_s": tuning.lease,

@@ -198,8 +198,10 @@ class Scheduling(Strict):
 class EngineTuning(Strict):
     """Knobs of one engine process."""
 
-    threads: Annotated[int, Field(ge=1, le=256)] = Field(
-        default=1, description="Compute threads of one engine on a CPU."
+    threads: Annotated[int, Field(ge=1, le=256)] | None = Field(
+        default=None,
+        description="Compute threads of one engine on a CPU. Left out: 1; on one machine, with `aegaeon up`, "
+        "processors that are idle take part in its products in float32 as well.",
     )
     max_batch: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         default=None,

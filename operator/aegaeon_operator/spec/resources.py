@@ -126,6 +126,11 @@ class GpuPoolSpec(Strict):
         return {role: one for role, one in asked.items() if one}
 
     @property
+    def threads(self) -> int:
+        """Compute threads of one engine on a CPU."""
+        return self.tuning.threads or 1
+
+    @property
     def max_batch(self) -> int:
         """Sequences in one decode step."""
         return self.tuning.max_batch or (16 if self.accelerator.device == "cpu" else PASS_ROWS)

@@ -142,7 +142,7 @@ def engine_pod(key: Key, role: str, spec: GpuPoolSpec, platform: Platform, confi
     made["env"] = [
         from_field("POD_NAME", "metadata.name"),
         from_field("NODE_NAME", "spec.nodeName"),
-        {"name": "OMP_NUM_THREADS", "value": str(spec.tuning.threads)},
+        {"name": "OMP_NUM_THREADS", "value": str(spec.threads)},
     ]
     made["ports"] = ports(metrics=ENGINE_METRICS)
     resource = spec.accelerator.resource_name

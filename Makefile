@@ -73,7 +73,7 @@ models: $(STAMP) ## train the four tiny models of the quickstart (once; cached)
 
 # ---- run and test --------------------------------------------------------------------------------------------------
 
-.PHONY: demo test test-core test-newcomer test-image-environments test-vllm test-vllm-hooks test-stack clients test-clients test-agents test-vllm-agents test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
+.PHONY: demo test test-core test-newcomer test-debian13 test-image-environments test-vllm test-vllm-hooks test-stack clients test-clients test-agents test-vllm-agents test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
 # BACKEND=vllm: the same models, executed by vLLM.
 BACKEND ?= torch
 DEMO_torch = $(BIN)/aegaeon demo --models $(MODELS)
@@ -119,6 +119,8 @@ test-vllm-hooks: $(STAMP) $(VLLM_STAMP) $(VLLM_CUDA)/.installed ## whether vLLM 
 	VLLM_CUDA=$(VLLM_CUDA) $(VLLM_PY) -m pytest -q tests/backend_vllm/test_hooks.py
 test-newcomer: ## README's commands as an ordinary user in a folder with a space, without AVX-512; as root, 8 minutes of processor
 	.ci/newcomer
+test-debian13: ## README's commands in a Debian 13 with Python 3.13 and nothing else; as root, 25 minutes of processor
+	.ci/debian13
 test-stack: $(STAMP) ## stacks that fail over, drain, scale to zero, and serve models whose files or settings change
 	$(BIN)/pytest -q -n $(WORKERS) -m "not slow and not gpu" $(STACKS)
 # Clients have an environment of their own, made once for each lock.

@@ -167,7 +167,7 @@ def test_up_leaves_nothing_when_a_pod_cannot_start(
     constants.write_text("{}", "utf-8")  # the scheduler refuses it
     process = up("--constants", str(constants))
     output, errors = process.communicate(timeout=60)
-    assert process.returncode == 2
+    assert process.returncode == 2, errors
     assert "Error: pod scheduler cannot run as it is configured;" in errors
     assert "Traceback" not in errors
     assert left_behind(runs, Path(output.split()[-2]).name) == []

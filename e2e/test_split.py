@@ -7,13 +7,18 @@ compute on CPUs.
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from openai import InternalServerError
 
+from aegaeon_cli.demo import clients
+from e2e.cluster.layout import Node, default_layout
+from e2e.cluster.network import cut
 from e2e.cluster.node import GPUS
 from e2e.load import Load
 from e2e.manifests import RED, gpu_pool, keys, model_pool
@@ -22,6 +27,8 @@ from e2e.pool import PodsOfPool, a_pool
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300, func_only=True)]
 RESOURCE, GPUS_OF_A_NODE = GPUS[0], int(GPUS[1])
 MODELS = {"llama": RED, "qwen2": RED}
+HOLD_S = 5
+BACK_S = 180  # until Kubernetes has a node back and its pods are ready
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +68,63 @@ def test_every_client_gets_all_of_its_answer_when_an_engine_dies(split: PodsOfPo
     assert load.failures == []
     assert load.verdict().differences == ()
     split.wait_until_ready()
+
+
+def test_every_client_gets_all_of_its_answer_when_the_node_of_a_decoder_is_cut(split: PodsOfPool, models: Path) -> None:
+    stays, goes = default_layout().nodes[:2]
+    for node, which in ((stays, 0), (goes, 1)):
+        bring(split, node, f"{split.name}-prefill-{which}")
+        bring(split, node, f"{split.name}-decode-{which}")
+    for component in ("gateway", "scheduler"):
+        bring(split, stays, *(pod.name for pod in split.pods(component)))
+    with Load(split.url, MODELS, models, people=3) as load:
+        load.wait_for_answers(3)
+        with cut(default_layout(), goes):
+            load.wait_for_answers(12, 120)
+    for role in ("prefill", "decode"):
+        split.wait_until_all_ready(role, 2, BACK_S)
+    split.wait_until_ready(BACK_S)
+    assert load.failures == []
+    assert load.verdict().differences == ()
+
+
+def test_requests_end_in_time_and_the_pool_says_why_while_nothing_decodes(split: PodsOfPool) -> None:
+    split.patch({"decode": {"replicas": 0}, "scheduling": {"hold": f"{HOLD_S}s"}})
+    try:
+        split.wait_until("no decode engine is left", lambda: not split.pods("decode"))
+        split.wait_until("its models are not routable", lambda: routable(split) == "False")
+        with clients.client(split.url, RED, timeout=60) as client:
+            began = time.monotonic()
+            with pytest.raises(InternalServerError) as refused:
+                client.completions.create(model="llama", prompt="Hello", max_tokens=4)
+        assert time.monotonic() - began <= HOLD_S + 2
+        assert refused.value.status_code == 503
+        assert refused.value.response.headers["Retry-After"]
+        assert "llama is not served" in refused.value.message
+    finally:
+        split.patch({"decode": {"replicas": 2}, "scheduling": {"hold": None}})
+    split.wait_until_all_ready("decode", 2)
+    split.wait_until_ready()
+
+
+def bring(pool: PodsOfPool, node: Node, *names: str) -> None:
+    """Pods of which those that run elsewhere are deleted, so that others come there in their place."""
+    elsewhere = [pod for pod in pool.pods() if pod.name in names and pod.node != node.name]
+    others = [one.name for one in default_layout().nodes if one.name != node.name]
+    if not elsewhere:
+        return
+    pool.kubectl("cordon", *others)
+    try:
+        pool.kubectl("delete", "pod", "--wait=true", *(pod.name for pod in elsewhere))
+        pool.wait_until_ready()
+    finally:
+        pool.kubectl("uncordon", *others)
+
+
+def routable(pool: PodsOfPool) -> str:
+    """The status of that condition of its ModelPool."""
+    found = json.loads(pool.kubectl("get", "modelpool", "red", "-o", "json"))["status"]["conditions"]
+    return next(str(one["status"]) for one in found if one["type"] == "Routable")
 
 
 def test_an_engine_without_a_gpu_stays_pending_and_the_pool_reports_it(split: PodsOfPool) -> None:

@@ -31,7 +31,8 @@ def _quantile(share: float, metric: str) -> str:
     return f"histogram_quantile({share}, sum by (model, le) (rate({metric}_bucket{_OF}[1m])))"
 
 
-_ON_TIME = f"{_rate(f'{_G}_tokens_on_time_total', 'model')} / {_rate(f'{_G}_tokens_total', 'model')}"
+_DUE = f"({_rate(f'{_G}_tokens_total', 'model')} + {_rate(f'{_G}_tokens_missed_total', 'model')})"
+_ON_TIME = f"{_rate(f'{_G}_tokens_on_time_total', 'model')} / {_DUE}"
 # A pod's own `instance` is what Prometheus scraped; the scheduler's label of that name gets this one.
 _ENGINE = "exported_instance"
 

@@ -153,6 +153,8 @@ def of_missing_engines() -> Iterator[State]:
         {"pool-decode-0": {**pod("pool-decode-0", "decode", conditions=[])}},
         components=SPLIT_PODS,
     )
+    apart = ModelFacts("", "pool-prefill-0 of node a prefills it, and no engine decodes it for that one", apart=True)
+    yield State("The decode engine is on another node", (SPLIT, RED), components=SPLIT_PODS, models={"llama": apart})
 
 
 def without(component: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from aegaeon_cli.welcome import by_name, phase_text
 from aegaeon_proto.v1.engine_pb2 import Role
-from aegaeon_proto.v1.gateway_pb2 import InstanceStatus, ModelTraffic, PoolStatus, SequenceStatus
+from aegaeon_proto.v1.gateway_pb2 import InstanceStatus, ModelStatus, ModelTraffic, PoolStatus, SequenceStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
@@ -94,8 +94,8 @@ class PoolView:
         for model in status.models:
             rate = max(0, model.output_tokens - tokens_before.get(model.model, 0)) / elapsed
             table.add_row(*_model(model, colours, rate))
-        failed = [(name, one) for name, one in by_name(status) if one.phase == ModelPhase.MODEL_PHASE_FAILED]
-        return Group(table, *(Text(f"{name}: {phase_text(one)}", "red") for name, one in failed))
+        wrong = [(name, one) for name, one in by_name(status) if _wrong(one)]
+        return Group(table, *(Text(f"{name}: {phase_text(one)}", "red") for name, one in wrong))
 
     def _reasons(self) -> RenderableType:
         lines = [
@@ -152,11 +152,16 @@ def _reused(instance: InstanceStatus) -> str:
     return f"{found / reuse.prompt_tokens:.0%}" if reuse.prompt_tokens else "-"
 
 
+def _wrong(model: ModelTraffic | ModelStatus) -> bool:
+    """It failed, or the engines that have it cannot serve it: a line of its own says why."""
+    unserved = model.phase == ModelPhase.MODEL_PHASE_UNSPECIFIED and bool(model.reason)
+    return unserved or model.phase == ModelPhase.MODEL_PHASE_FAILED
+
+
 def _model(model: ModelTraffic, colours: dict[str, str], rate: float) -> Iterable[RenderableType]:
-    failed = model.phase == ModelPhase.MODEL_PHASE_FAILED
     return (
         Text(model.model, f"bold {colours[model.model]}"),
-        Text("failed", "red") if failed else phase_text(model),
+        Text(phase_text(model).partition(":")[0], "red") if _wrong(model) else phase_text(model),
         str(model.queued),
         str(model.running),
         str(model.requests),

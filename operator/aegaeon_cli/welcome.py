@@ -53,7 +53,7 @@ def by_name(status: PoolStatus) -> list[tuple[str, ModelTraffic | ModelStatus]]:
 
 
 def phase_text(model: ModelTraffic | ModelStatus) -> str:
-    """`cached`, `fetching 12 %, 80 MB/s, 9 s to go`, `failed: why`."""
+    """`cached`, `fetching 12 %, 80 MB/s, 9 s to go`, `failed: why`, `not served: why`."""
     match model.phase:
         case ModelPhase.MODEL_PHASE_FAILED:
             return f"failed: {model.reason}"
@@ -62,6 +62,8 @@ def phase_text(model: ModelTraffic | ModelStatus) -> str:
         case ModelPhase.MODEL_PHASE_FETCHING if model.bytes_total:
             pace = f", {model.bytes_per_s / 1e6:.0f} MB/s, {model.remaining_s:.0f} s to go" if model.bytes_per_s else ""
             return f"fetching {100 * model.bytes_done // model.bytes_total} %{pace}"
+        case ModelPhase.MODEL_PHASE_UNSPECIFIED if model.reason:
+            return f"not served: {model.reason}"
     return "fetching"
 
 

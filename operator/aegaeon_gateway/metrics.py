@@ -62,6 +62,7 @@ class ModelMetrics:
         self.tbt = metrics.tbt.labels(model)
         self.tokens = metrics.tokens.labels(model)
         self.on_time = metrics.on_time.labels(model)
+        self.missed = metrics.missed.labels(model)
         self.queue_wait = metrics.queue_wait.labels(model)
         self.open_streams = metrics.open_streams.labels(model)
         self._ended = metrics.ended
@@ -117,6 +118,8 @@ class Metrics:
         self.queue_wait = histogram("queue_wait_seconds", waited, by_model, buckets=_TTFT_BUCKETS)
         self.tokens = counter("tokens", "Output tokens", by_model)
         self.on_time = counter("tokens_on_time", "Output tokens by their deadline", by_model)
+        missed = "Tokens that were due and had not come when their request ended otherwise than with its answer"
+        self.missed = counter("tokens_missed", missed, by_model)
         self.requests = counter("requests", "Ended requests by outcome", ["model", "outcome"])
         billed = "Tokens billed, by tenant; kind is prompt or output"
         self.used = counter("used_tokens", billed, ["tenant", "model", "kind"])
@@ -139,7 +142,7 @@ class Metrics:
         self._gone: dict[tuple[str, str], float] = {}  # label and value, and since when
         of_models = (self.ttft, self.tbt, self.queue_wait, self.tokens, self.on_time, self.requests, self.ended)
         self._labelled = {
-            "model": (*of_models, self.used, self.prompts, *self.ends, self.open_streams),
+            "model": (*of_models, self.missed, self.used, self.prompts, *self.ends, self.open_streams),
             "tenant": (self.used,),
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -18,7 +19,7 @@ VOCABULARY = Vocabulary(Tokenizer(WordLevel({"a": 0}, unk_token="a")))
 
 
 def choice_of(limit: int) -> Choice:
-    choice = Choice(0, limit, Output(0, VOCABULARY, Options()))
+    choice = Choice(0, limit, Output(0, VOCABULARY, Options()), 0.1)
     choice.submit()
     return choice
 
@@ -86,3 +87,15 @@ def test_an_error_ends_without_a_token() -> None:
     choice.receive(Token(epoch=1, index=1, token=0, finish=FINISH_REASON_ERROR), 0.0)
     assert choice.tokens == [5]
     assert choice.finish == FINISH_REASON_ERROR
+
+
+def test_silence_beyond_the_time_between_tokens_counts_as_stall_whatever_engines_say() -> None:
+    choice = choice_of(limit=8)  # of an objective of 0.1 s between tokens
+    said = {3: 0.5, 4: 0.2}
+    for index, at in enumerate((1.0, 1.05, 1.1, 1.7, 1.75, 31.75)):
+        choice.receive(Token(epoch=1, index=index, stall_s=said.get(index, 0.0)), at)
+    assert choice.stall_s == pytest.approx(0.5 + 0.2 + 29.9)
+    choice.hold(32.0)
+    choice.resume(60.0)
+    choice.receive(Token(epoch=1, index=6), 60.05)
+    assert choice.stall_s == pytest.approx(30.6)

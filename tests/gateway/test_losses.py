@@ -228,6 +228,32 @@ async def test_an_answer_that_has_begun_waits_for_memory(pool: Any) -> None:
     assert len(peer.submits) == 3
 
 
+async def test_an_answer_that_no_engine_can_go_on_with_ends_and_what_was_due_counts_as_missed(pool: Any) -> None:
+    peer, model = pool.peer, pb.ModelStatus()
+    model.CopyFrom(peer.models[0])
+    model.spec.ttft_s, model.spec.tbt_s = 0.2, 0.05
+    peer.publish([model])
+    await pool.until_models(lambda models: models["tiny"].spec.ttft_s == model.spec.ttft_s)
+    peer.serve_tokens = False
+    opening = asyncio.create_task(open_stream(pool))
+    await peer.until(lambda: bool(peer.submits))
+    submit = peer.submits[-1]
+    await peer.push(peer.tokens_of(submit, submit.choices[0])[:3])
+    async with await opening as response:
+        await first_text(response)
+        for metric in pool.served.metrics.missed.collect():
+            assert [one.value for one in metric.samples if one.name.endswith("_total")] == [0.0]
+        await asyncio.sleep(model.spec.ttft_s + 10 * model.spec.tbt_s)  # silence is the point
+        code = pb.REJECT_CODE_UNSERVED
+        peer.reply(rejected=pb.Rejected(request=submit.request, code=code, reason="not served", retry_after_s=0.1))
+        lines = [line async for line in response.content if line.startswith(b"data:")]
+    assert json.loads(lines[-1][6:])["error"]["message"] == "not served"
+    assert len(peer.submits) == 1
+    (metric,) = pool.served.metrics.missed.collect()
+    (count,) = [one.value for one in metric.samples if one.name.endswith("_total")]
+    assert 7 <= count < 60  # ten and the first, less the three that came; more on a loaded machine
+
+
 @pytest.mark.parametrize("away", ["no room", "no scheduler"])
 async def test_an_answer_that_a_client_reads_is_not_ended_by_hold(
     peer: Any, tokenizer: Any, model_directory: Any, away: str

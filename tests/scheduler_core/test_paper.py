@@ -86,10 +86,12 @@ def test_a_hand_off_is_swap_out_then_open_and_adopt_then_close():
     assert (adopt.source, adopt.handle_of) == ("e0", swap.id)
 
 
-def test_a_prefilled_sequence_waits_on_its_source_until_a_decode_instance_is_up():
+def test_a_sequence_whose_decode_instance_is_lost_waits_on_its_source_until_it_is_back():
     w = Watched([Role.PREFILL, Role.DECODE], slabs=250)
-    w.world.kill(InstanceId("e1"))
     w.ask(("a", 0, 50, 5))
+    while not w.bodies(cmd.Turn):
+        w.world.clock.step()
+    w.world.kill(InstanceId("e1"))
     w.world.run(3)
     assert not w.bodies(cmd.Adopt)
     assert [s.state for s in w.world.scheduler.snapshot(3).sequences] == ["hand-off"]

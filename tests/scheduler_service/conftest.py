@@ -72,6 +72,9 @@ class ScriptedBrain:
     def places(self, before: float) -> dict[SeqId, int]:
         return self.queued
 
+    def apart(self, name: str) -> None:
+        return None
+
     def all_of(self, kind: type) -> list[Any]:
         return [event for event in self.received if isinstance(event, kind)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
@@ -52,7 +53,7 @@ class Answer:
     ) -> None:
         for generation in self._generations:
             self._link.close(generation)
-            generation.account()
+            generation.account(time.monotonic())
 
     async def wait(self, direct: Callable[[], bool] | None = None) -> None:
         """Until there is something to drain or an error.

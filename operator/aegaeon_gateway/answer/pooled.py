@@ -105,7 +105,7 @@ class Pooling:
     def _close(self, number: int) -> None:
         generation = self._open.pop(number)
         self._link.close(generation)
-        generation.account()
+        generation.account(time.monotonic())
         self.timing = longest((self.timing, *generation.timings))
         for choice in generation.choices:
             self._cached_tokens += choice.cached_tokens

@@ -16,7 +16,8 @@ class Choice:
 
     __slots__ = (
         "_early",
-        "_limit",
+        "_taken_at",
+        "_tbt_s",
         "cached_tokens",
         "ended_at",
         "epoch",
@@ -25,6 +26,7 @@ class Choice:
         "fresh",
         "held_at",
         "last_at",
+        "limit",
         "load_s",
         "losses",
         "number",
@@ -36,8 +38,9 @@ class Choice:
         "tokens",
     )
 
-    def __init__(self, number: int, limit: int, output: Output) -> None:
+    def __init__(self, number: int, limit: int, output: Output, tbt_s: float) -> None:
         self.number = number
+        self.limit = limit
         self.output = output
         self.epoch = 1
         self.tokens: list[int] = []
@@ -50,7 +53,7 @@ class Choice:
         self.load_s = 0.0
         """it waited for its model's weights, before that"""
         self.stall_s = 0.0
-        """it waited for its model's next turns, after that"""
+        """it waited after that, for its model's next turns, as engines say, or otherwise beyond its objective"""
         self.losses = 0
         """in a row, without a token between them"""
         self.first_at = 0.0
@@ -63,7 +66,8 @@ class Choice:
         self.paused_s = 0.0
         """so long it was held in all: its tokens are due so much later"""
         self._early: dict[int, Token] = {}
-        self._limit = limit
+        self._taken_at = 0.0
+        self._tbt_s = tbt_s
 
     @property
     def open(self) -> bool:
@@ -88,6 +92,7 @@ class Choice:
             self.paused_s += now - self.held_at
             self.held_at = None
             self.last_at = now if self.first_at else 0.0
+            self._taken_at = now if self._taken_at else 0.0
 
     def receive(self, token: Token, now: float) -> bool:
         """Take one token, and early ones that are next then; True when there is anything fresh."""
@@ -97,7 +102,7 @@ class Choice:
             self.ended_at = now
         due = len(self.tokens)
         if token.index != due:
-            if due < token.index < self._limit:
+            if due < token.index < self.limit:
                 self._early.setdefault(token.index, token)
             return False
         self._take(token, now)
@@ -111,7 +116,9 @@ class Choice:
         self.cached_tokens = max(self.cached_tokens, token.cached_tokens)
         self.prefill_s = self.prefill_s or token.prefill_s
         self.load_s = self.load_s or token.load_s
-        self.stall_s += token.stall_s
+        if self._taken_at:
+            self.stall_s += max(token.stall_s, now - self._taken_at - self._tbt_s)
+        self._taken_at = now
         if token.finish != FINISH_REASON_ERROR:  # which carries no token
             self.tokens.append(token.token)
         if token.finish:

@@ -7,6 +7,7 @@ finished are submitted again with their received tokens and a higher epoch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from math import inf
 
 from aegaeon_gateway.errors import ApiError, EngineError
 from aegaeon_gateway.generation.choice import Choice
@@ -43,7 +44,8 @@ class Generation:
         self.limits = request.limits[number]
         self._public_tokens = request.public[number] if request.public else 0
         self.choices = [
-            Choice(at, self.limits.max_tokens, output) for at, output in enumerate(_outputs(request, number))
+            Choice(at, self.limits.max_tokens, output, request.spec.tbt_s)
+            for at, output in enumerate(_outputs(request, number))
         ]
         self.progress_at = request.arrived
         self.accepted = False
@@ -185,8 +187,8 @@ class Generation:
                 self._score(choice, before, at)
 
     def _score(self, choice: Choice, index: int, at: float) -> None:
-        request, spec = self.request, self.request.spec
-        due = request.arrived + request.defer_s + choice.paused_s + spec.ttft_s + index * spec.tbt_s
+        request = self.request
+        due = self._due(choice) + index * request.spec.tbt_s
         before = choice.last_at if index else request.arrived
         if request.defer_s:
             self._metrics.deferred_token(on_time=at <= due)
@@ -195,6 +197,20 @@ class Generation:
         choice.last_at = at
         if index == 0:
             choice.first_at = at
+
+    def _due(self, choice: Choice) -> float:
+        """When its first token is."""
+        request = self.request
+        return request.arrived + request.defer_s + choice.paused_s + request.spec.ttft_s
+
+    def _missed(self, choice: Choice, now: float) -> int:
+        """Tokens that were due by now of an answer that did not end, and have not come: up to its limit, as how long it
+        would have been is not known."""
+        late_s = (choice.held_at or now) - self._due(choice)
+        if not choice.open or late_s < 0:
+            return 0
+        due = 1 + int(late_s / (self.request.spec.tbt_s or inf))
+        return max(0, min(due, choice.limit) - len(choice.tokens))
 
     @property
     def timings(self) -> Iterator[Timing]:
@@ -205,10 +221,11 @@ class Generation:
                 first_s, whole_s = choice.first_at - arrived, choice.last_at - arrived
                 yield Timing.of(first_s, whole_s, choice.load_s, choice.prefill_s, choice.stall_s)
 
-    def account(self) -> None:
+    def account(self, now: float) -> None:
         """It is over, however it ended: what its choices were and took goes into the metrics."""
         arrived, prompt = self.request.arrived, self.prompt.tokens
         for choice in self.choices:
+            self._metrics.missed.inc(self._missed(choice, now))
             tokens = choice.output.tokens
             if tokens or choice.first_at:
                 first, last = choice.first_at, choice.last_at

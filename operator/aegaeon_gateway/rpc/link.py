@@ -252,7 +252,7 @@ class SchedulerLink:
                 return ModelWithdrawnError(model)
             case pb.REJECT_CODE_MODEL_FAILED:
                 return self._failure(model) or model_failed(model, rejected.reason)
-            case pb.REJECT_CODE_OVERLOADED:
+            case pb.REJECT_CODE_OVERLOADED | pb.REJECT_CODE_UNSERVED:
                 return overloaded(rejected.reason or "The engines are full; try again.", rejected.retry_after_s)
             case pb.REJECT_CODE_TOO_LONG | pb.REJECT_CODE_INVALID:
                 too_long = rejected.code == pb.REJECT_CODE_TOO_LONG

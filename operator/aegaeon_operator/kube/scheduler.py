@@ -125,6 +125,7 @@ def facts(status: admin_pb2.AdminStatus, slab_bytes: int) -> SchedulerFacts:
 def _model(status: gateway_pb2.ModelStatus, traffic: gateway_pb2.ModelTraffic, resident: bool) -> ModelFacts:
     return ModelFacts(
         phase=_PHASES.get(status.phase, ""),
+        apart=status.apart,
         reason=status.reason,
         resident=resident,
         queued=traffic.queued,

@@ -13,7 +13,7 @@ def lacking(model: Model, instances: Collection[Instance]) -> Lacking:
     """By instance; those that serve all of them are left out."""
     if not any(model.name in inst.without for inst in instances):
         return {}
-    found = {inst.id: {**_behind(model, inst, instances), **_own(model, inst)} for inst in instances}
+    found = {inst.id: {**_behind(model, inst), **_own(model, inst)} for inst in instances}
     return {instance: reasons for instance, reasons in found.items() if reasons}
 
 
@@ -21,11 +21,11 @@ def _own(model: Model, inst: Instance) -> Mapping[str, str]:
     return inst.without.get(model.name, {})
 
 
-def _behind(model: Model, inst: Instance, instances: Collection[Instance]) -> dict[str, str]:
+def _behind(model: Model, inst: Instance) -> dict[str, str]:
     """What no instance that would decode after this one serves."""
     if inst.role is not Role.PREFILL or model.pools:
         return {}
-    after = [_own(model, one) for one in instances if one.node == inst.node and one.role is not Role.PREFILL]
+    after = [_own(model, one) for one in inst.partners]
     if not after:
         return {}
     return {adapter: why for adapter, why in after[0].items() if all(adapter in reasons for reasons in after)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import inf
 
-from aegaeon_scheduler.core.domain import RejectCode, Role
+from aegaeon_scheduler.core.domain import RejectCode
 from aegaeon_scheduler.core.errors import ConfigError
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
@@ -37,29 +37,34 @@ class Admission:
     def until(self, seq: Sequence) -> float:
         """How long a sequence may wait: `hold_s`, or what bounds the time to a first token. Scheduler's clock.
 
-        One whose client reads an answer already waits for as long as it takes.
+        One whose client reads an answer already waits for as long as it takes, unless nothing that is there can go on
+        with it (see Places.halved).
         """
-        if seq.output_tokens:
+        if seq.output_tokens and not self._halved(seq):
             return inf
         config = self._pool.config
         held = self._pool.now + config.hold_s
         if self._starting(seq):
             return max(held, seq.arrival + config.start_s)
-        if not self._bounds:
+        if not self._bounds or seq.output_tokens:
             return held
         return min(held, seq.arrival + config.bound_ttft * seq.model.config.slo.ttft_s)
 
     def may_wait_on(self, seq: Sequence) -> bool:
-        """Whether a sequence whose wait is over waits on: its engine is being started, or was lost and may be back."""
+        """Whether a sequence whose wait is over waits on: its engine is being started, or was lost and may be back; or
+        its client reads an answer, and an engine can go on with it again."""
         if self._starting(seq):
             return self._pool.now < seq.arrival + self._pool.config.start_s
+        if self._halved(seq):
+            return False
+        if seq.output_tokens:
+            return True
         since = self._pool.now - self._pool.config.restart_s
         return not self._bounds and any(lost.since > since for lost in self._pool.missing.values())
 
     def _starting(self, seq: Sequence) -> bool:
         """Whether nothing serves its model, and an engine is started for what waits."""
-        if not self._pool.config.start_s:
-            return False
-        roles = self._pool.fleet.of(seq.model).roles
-        needed = {Role.PREFILL} if seq.model.pools else {Role.PREFILL, Role.DECODE}
-        return Role.UNIFIED not in roles and not roles >= needed
+        return bool(self._pool.config.start_s) and not self._pool.fleet.of(seq.model).served
+
+    def _halved(self, seq: Sequence) -> bool:
+        return self._pool.fleet.of(seq.model).halved

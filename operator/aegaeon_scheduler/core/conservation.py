@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from aegaeon_scheduler.core.commands import SwapOut as Out
 from aegaeon_scheduler.core.commands import Turn, Unload
-from aegaeon_scheduler.core.domain import Phase, Stage
+from aegaeon_scheduler.core.domain import Phase, Role, Stage
 from aegaeon_scheduler.core.errors import ConservationError
+from aegaeon_scheduler.core.nodes import reach
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model
@@ -52,14 +53,17 @@ def _of_commands(pool: Pool, inst: Instance) -> Iterator[str]:
 
 
 def _of_places(pool: Pool, inst: Instance) -> Iterator[str]:
-    """Sequences and weights of an instance."""
+    """Sequences, weights and partners of an instance."""
+    connected = [o.id for o in pool.instances.values() if reach(inst, o) and _halves(inst, o)]
+    if sorted(connected) != sorted(other.id for other in inst.partners):
+        yield f"{inst.id} can exchange KV with {connected}, listed: {[other.id for other in inst.partners]}"
     for seq in inst.sequences.values():
         if pool.sequences.get(seq.id) is not seq or seq.home is not inst:
             yield f"{inst.id} lists {seq.id}, which is elsewhere"
         if inst.lacks(seq):
             yield f"{seq.id} is on {inst.id}, where its adapter failed"
-        if inst.id in seq.model.cut_off:
-            yield f"{seq.id} is on {inst.id}, beside which its model decodes nowhere"
+        if seq.stage is Stage.QUEUED and not inst.hands_over(seq.model):
+            yield f"{seq.id} waits for {inst.id}, and nothing that it can reach decodes its model"
         for turn in seq.turns:
             if turn not in inst.commands:
                 yield f"{seq.id} is in turn {turn}, which is not out"
@@ -107,6 +111,10 @@ def _of_model(pool: Pool, model: Model, running: int) -> Iterator[str]:
         yield f"{model.name} is cached by {sorted(cached)}, listed: {sorted(model.cached)}"
     if running != model.running:
         yield f"{model.name}: {running} run, the counter says {model.running}"
+
+
+def _halves(one: Instance, other: Instance) -> bool:
+    return (one.role is Role.PREFILL) is not (other.role is Role.PREFILL)
 
 
 def _has(inst: Instance, model: Model) -> bool:

@@ -65,10 +65,13 @@ class RejectCode(Enum):
     ENGINE = "engine"
     INVALID = "invalid"
     CHANGED = "changed"
+    UNSERVED = "unserved"
 
 
 POISONED = (RejectCode.ENGINE, RejectCode.INVALID)
 """it ended because no engine could go on with it"""
+PASSING = (RejectCode.OVERLOADED, RejectCode.UNSERVED)
+"""the same request may succeed later"""
 
 
 class FailureKind(Enum):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import inf
+
 from aegaeon_scheduler.core.adapters import lacking
 from aegaeon_scheduler.core.commands import Load, SwapOut, Turn, Unload
-from aegaeon_scheduler.core.domain import FailureKind, Phase, Place, RejectCode, Stage
+from aegaeon_scheduler.core.domain import FailureKind, Phase, Place, RejectCode, Role, Stage
 from aegaeon_scheduler.core.events import CommandFailed, CommandSkipped
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
-from aegaeon_scheduler.core.nodes import cut_off
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.reports import Reports
 from aegaeon_scheduler.core.shared_weights import hide, left
@@ -93,24 +95,33 @@ class Failures:
         inst.enter(model, Phase.FAILED)
         self._pool.fleet.model_changed(model)
         model.failed[inst.id] = reason
-        self.cut_off_changed(model)
+        self.decodes_less(inst, (model,), f"{model.name} failed on {inst.id}")
         if inst.without.pop(model.name, None):
             self.adapters_failed(model)
         for seq in [s for s in inst.sequences.values() if s.model is model]:
             self._life.model_failed(seq, f"{model.name} failed on {inst.id}: {reason}")
         self._handoff.place_waiting(model)
 
-    def cut_off_changed(self, model: Model) -> None:
-        """Where the model failed may have changed: what is prefilled beside such instances alone goes elsewhere."""
-        before, model.cut_off = model.cut_off, cut_off(model, self._pool.instances.values())
-        if before == model.cut_off:
+    def decodes_less(self, inst: Instance, models: Iterable[Model], reason: str) -> None:
+        """An engine decodes these no more: what is prefilled where nothing else takes over from is cut off, and what
+        waited without limit for an engine to be free may wait for none that is there."""
+        if not inst.partners or inst.role is Role.PREFILL:
             return
-        self._pool.fleet.model_changed(model)
-        for inst in [i for i in self._pool.instances.values() if i.id in model.cut_off - before]:
-            for seq in [s for s in inst.sequences.values() if s.model is model]:
-                self._life.model_failed(seq, f"{model.name} failed on all that decode beside {inst.id}", blame=0)
-        if before - model.cut_off:
-            self._handoff.place_waiting(model)
+        for source in inst.partners:
+            for seq in [s for s in source.sequences.values() if not source.hands_over(s.model)]:
+                self._life.cut_off(seq, f"{reason}, and nothing else takes over from {source.id}")
+        for model in models:
+            if model.waiting and self._pool.fleet.of(model).halved:
+                for seq in [s for s in model.waiting.values() if s.held_until == inf]:
+                    self._life.hold(seq)
+        self._pool.ask_pass()
+
+    def served_elsewhere(self, model: Model) -> None:
+        """A pair of engines may have come that serves it: what others keep that is cut off is computed again there."""
+        places = self._pool.fleet.of(model)
+        for source in places.apart if places.served else ():
+            for seq in [s for s in source.sequences.values() if s.model is model]:
+                self._life.cut_off(seq, f"nothing takes over from {source.id}, and other engines serve {model.name}")
 
     def adapters_failed(self, model: Model) -> None:
         """What of the model's adapters cannot be served where may have changed: sequences go elsewhere, or end with the

@@ -16,11 +16,25 @@ _MOST_ALIKE = 64  # kinds of models that are kept: pools have few, by what their
 
 
 class Places(NamedTuple):
-    """`open` are the instances that may take a model, and `roles` theirs; `makes` of all whose node has its weights."""
+    """`open` are the instances that may take a model, and `roles` theirs; `makes` of all whose node has its weights.
+
+    `apart` would prefill it, had they one within reach that decodes it.
+    """
 
     open: tuple[Instance, ...]
     roles: frozenset[Role]
     makes: frozenset[Make]
+    apart: tuple[Instance, ...]
+
+    @property
+    def served(self) -> bool:
+        """Whether a pair of engines that can hand KV over serves it: one prefills only where another decodes."""
+        return any(role is not Role.DECODE for role in self.roles)
+
+    @property
+    def halved(self) -> bool:
+        """Whether it is not, though an engine would compute its prompts."""
+        return bool(self.apart) and not self.served
 
 
 class Fleet:
@@ -40,7 +54,7 @@ class Fleet:
 
     def _like_others(self, model: Model) -> Places:
         slabs = None if model.footprint is None else model.footprint.weight_slabs
-        key = (tuple(model.cached.values()), model.cut_off, slabs)
+        key = (tuple(model.cached.values()), model.pools, slabs)
         known = self._alike.get(key)
         if known is None:
             if len(self._alike) >= _MOST_ALIKE:
@@ -67,4 +81,5 @@ class Fleet:
         cached = sorted(model.cached.values(), key=_order)
         places = tuple(inst for inst in cached if inst.has(model))
         roles = frozenset(make.role for make in set(map(_make, places)))
-        return Places(places, roles, frozenset(map(_make, cached)))
+        apart = tuple(i for i in cached if not i.draining and not i.hands_over(model))
+        return Places(places, roles, frozenset(map(_make, cached)), apart)

@@ -5,11 +5,14 @@ Only `_end` removes a sequence from the tables; this guarantees that each reques
 
 from __future__ import annotations
 
+from math import inf
+
 from aegaeon_scheduler.core.admission import Admission
 from aegaeon_scheduler.core.book import blocks_for, least_slabs, slabs_of
 from aegaeon_scheduler.core.commands import Accept, Amend, Close, Reject, SequenceEnded, SequenceLost
-from aegaeon_scheduler.core.domain import POISONED, Footprint, GatewayId, Phase, RejectCode, Role, Stage
+from aegaeon_scheduler.core.domain import PASSING, POISONED, Footprint, GatewayId, Phase, RejectCode, Role, Stage
 from aegaeon_scheduler.core.events import Submitted
+from aegaeon_scheduler.core.nodes import apart, failed_beside
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Make, Model, Sequence
@@ -74,7 +77,7 @@ class Life:
 
     def queue(self, seq: Sequence) -> None:
         """Into the queue for prefill of prompt + prefix: on an instance that has the model, else held for one."""
-        if seq.stage is not Stage.QUEUED or not seq.held_until:
+        if seq.stage is not Stage.QUEUED or seq.held_until in (0.0, inf):
             self.hold(seq)  # one that waits already goes on waiting
         self.stage(seq, Stage.QUEUED)
         model = seq.model
@@ -118,8 +121,23 @@ class Life:
             self.hold(seq)
             return
         waited_s = max(self._pool.now - seq.arrival, 0.0)
+        places = self._pool.fleet.of(seq.model)
+        if places.halved:
+            why = apart(seq.model, places.apart[0]).reason
+            self.reject(seq, RejectCode.UNSERVED, f"{seq.model.name} is not served: {why}")
+            return
         reason = f"no engine became free for {seq.model.name} within {waited_s:.3g} s"
         self.reject(seq, RejectCode.OVERLOADED, reason)
+
+    def cut_off(self, seq: Sequence, reason: str) -> None:
+        """Where its prompt is computed nothing can take it over any more. Other engines compute it again; where there
+        are none it waits, for as long as a request may, for one that can: what is computed of it is kept."""
+        if not self._anywhere(seq):
+            self._model_failed(seq)
+        elif seq.stage is Stage.QUEUED or self._pool.fleet.of(seq.model).served:
+            self.lose(seq, reason, blame=0)
+        else:
+            self.hold(seq)
 
     def started(self, inst: Instance, turn: Issued) -> None:
         """A turn is on the lane: its prompts are being prefilled."""
@@ -130,9 +148,9 @@ class Life:
         """Whether an instance may compute its prompt; where there is none that computes prompts, one may come."""
         instances = self._pool.instances.values()
         first = [inst for inst in instances if inst.role is not Role.DECODE] or instances
-        cut_off, name = seq.model.cut_off, seq.model.name
-        able = (i.phases.get(name) is not Phase.FAILED and i.id not in cut_off and not i.lacks(seq) for i in first)
-        return not instances or any(able)
+        model = seq.model
+        sound = (i for i in first if i.phases.get(model.name) is not Phase.FAILED and not failed_beside(i, model))
+        return not instances or any(not i.lacks(seq) for i in sound)
 
     # -- out --------------------------------------------------------------------------------------------------------
 
@@ -182,7 +200,7 @@ class Life:
 
     def reject(self, seq: Sequence, code: RejectCode, reason: str) -> None:
         """It ends here with an answer."""
-        retry = self._pool.config.retry_after_s if code is RejectCode.OVERLOADED else 0.0
+        retry = self._pool.config.retry_after_s if code in PASSING else 0.0
         seq.model.poisoned += code in POISONED
         self._end(seq, reason, Reject(seq.gateway, seq.id, code, reason, retry))
 

@@ -1,39 +1,61 @@
-"""Instances of one node: KV is handed off within a node, from prefill instances to decode instances."""
+"""Which engines can hand KV over to each other, and which models are served because of that.
+
+A model is served by a pair of engines: one computes its prompts, and one that it can reach decodes it. An engine that
+does both is a pair by itself, and so is one that prefills a model which generates nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
+from typing import NamedTuple
 
-from aegaeon_scheduler.core.domain import InstanceId, Phase, Role
-from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.domain import Phase, Role
 from aegaeon_scheduler.core.state import Instance, Model
 
 
-def strand(pool: Pool) -> list[Instance]:
-    """Instances came, went or are about to: note, and return, those whose prefills have no decoder from now on.
+class Apart(NamedTuple):
+    """Why engines that have a model do not serve it; `phase`: how far it is where it would be decoded, None: no such
+    engine is there."""
 
-    They have nothing beside them that decodes. Where that goes for the whole pool, everything waits for such a pair.
-    """
-    staying = [inst for inst in pool.instances.values() if not inst.draining]
-    decoding = {inst.node for inst in staying if inst.role is not Role.PREFILL}
-    useful = any(inst.role is not Role.DECODE and inst.node in decoding for inst in staying)
-    found = []
-    for inst in pool.instances.values():
-        stranded = useful and inst.role is Role.PREFILL and inst.node not in decoding
-        if stranded and not inst.stranded:
-            found.append(inst)
-        inst.stranded = stranded
-    pool.fleet.changed()
-    return found
+    phase: Phase | None
+    reason: str
 
 
-def cut_off(model: Model, instances: Collection[Instance]) -> frozenset[InstanceId]:
-    """Instances that prefill, and beside which the model failed on everything that decodes."""
-    if model.pools or not model.failed:
-        return frozenset()
-    decoding: dict[str, list[Instance]] = {}
-    for inst in instances:
-        if inst.role is not Role.PREFILL:
-            decoding.setdefault(inst.node, []).append(inst)
-    failing = {node for node, some in decoding.items() if all(i.phases.get(model.name) is Phase.FAILED for i in some)}
-    return frozenset(inst.id for inst in instances if inst.role is Role.PREFILL and inst.node in failing)
+def reach(one: Instance, other: Instance) -> bool:
+    """Whether KV can be handed over from one to the other: by host memory, which engines of a node share."""
+    return one.node == other.node
+
+
+def connect(inst: Instance, others: Iterable[Instance]) -> None:
+    """An engine came: note those within its reach that do the other half of its work."""
+    prefills = inst.role is Role.PREFILL
+    for other in others:
+        if (other.role is Role.PREFILL) is not prefills and reach(inst, other):
+            inst.partners.append(other)
+            other.partners.append(inst)
+
+
+def disconnect(inst: Instance) -> None:
+    """It is gone. It keeps its own partners, for what its loss means to them."""
+    for other in inst.partners:
+        other.partners.remove(inst)
+
+
+def failed_beside(inst: Instance, model: Model) -> bool:
+    """Whether the model failed on everything that would decode what is prefilled here."""
+    if inst.role is not Role.PREFILL or model.pools or not model.failed or not inst.partners:
+        return False
+    return all(other.phases.get(model.name) is Phase.FAILED for other in inst.partners)
+
+
+def apart(model: Model, prefilling: Instance) -> Apart:
+    """Why nothing decodes what this engine would prefill of the model."""
+    name, partners = model.name, [other for other in prefilling.partners if not other.draining]
+    for other in partners:
+        if other.phases.get(name) is Phase.FETCHING:
+            return Apart(Phase.FETCHING, f"{other.id}, which would decode it, does not have it yet")
+    failed = [other for other in partners if other.phases.get(name) is Phase.FAILED]
+    if failed and len(failed) == len(partners):
+        return Apart(Phase.FAILED, model.failed.get(failed[0].id, f"it failed on {failed[0].id}"))
+    where = f"{prefilling.id} of node {prefilling.node} prefills it"
+    return Apart(None, f"{where}, and no engine that can take its KV over decodes it: start one on that node")

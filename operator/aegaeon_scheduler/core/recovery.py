@@ -12,7 +12,7 @@ from aegaeon_scheduler.core.events import CatalogChanged, InstanceUp, ModelRepor
 from aegaeon_scheduler.core.failures import Failures
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
-from aegaeon_scheduler.core.nodes import strand
+from aegaeon_scheduler.core.nodes import connect, disconnect
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Missing, Pool
 from aegaeon_scheduler.core.residency import Residency
@@ -90,7 +90,8 @@ class Recovery:
             self._pool.estimates.size(model.name, event.footprint)
         self._pool.fleet.model_changed(model)
         self._policy.reshaped(model)
-        self._failures.cut_off_changed(model)
+        if before is Phase.CACHED and event.phase is not before:
+            self._failures.decodes_less(inst, (model,), f"{inst.id} fetches {model.name} anew")
         self._adapters(inst, model, event.without)
         if event.phase is Phase.CACHED and before is not Phase.CACHED and model.footprint is not None:
             self._cached(inst, model)
@@ -134,6 +135,8 @@ class Recovery:
             if seq is not None and seq.stage is Stage.QUEUED and seq.epoch > held.epoch and not seq.opened:
                 self._claim(inst, held, seq)
         self._handoff.place_waiting(model)
+        if model.running:
+            self._failures.served_elsewhere(model)
 
     # -- instances ---------------------------------------------------------------------------------------------------
 
@@ -151,6 +154,7 @@ class Recovery:
             if model.died_warming_up.get(inst.id) == inst.incarnation:
                 del model.died_warming_up[inst.id]  # its stream broke, and it has not died
         inst.next_id = self._pool.next_ids.get(inst.id, 1)  # ids rise over attachments: no late report is mistaken
+        connect(inst, self._pool.instances.values())
         self._pool.instances[inst.id] = inst
         self._pool.missing.pop(inst.id, None)
         self._policy.instance_up(inst)
@@ -173,23 +177,18 @@ class Recovery:
         what is still there when the instance is gone is lost and goes on elsewhere."""
         inst.draining = True
         self._refit()
+        self._failures.decodes_less(inst, list(self._pool.models.values()), f"{inst.id} is draining")
         for seq in [s for s in inst.sequences.values() if s.stage is Stage.QUEUED and not s.turns and not s.kv_tokens]:
             self._life.withdraw(seq, f"{inst.id} is draining")
             self._life.queue(seq)
         self._pool.ask_pass()
 
     def _refit(self) -> None:
-        """The instances have changed, and with them where models and adapters are served. What prefills where nothing
-        decodes any more gives up what it has: it is computed again elsewhere."""
+        """The instances have changed, and with them where models and adapters are served."""
+        self._pool.fleet.changed()
         for model in list(self._pool.models.values()):
-            if model.failed or model.cut_off:
-                self._failures.cut_off_changed(model)
             if model.without:
                 self._failures.adapters_failed(model)
-        for inst in strand(self._pool):
-            for seq in list(inst.sequences.values()):
-                self._life.lose(seq, f"nothing on the node of {inst.id} decodes", blame=0)
-            self._pool.ask_pass()
 
     def down(self, instance: InstanceId, why: str, died: bool = True) -> None:
         """A sidecar is gone. Sequences handed off from elsewhere and not yet adopted stay with their source.
@@ -199,6 +198,7 @@ class Recovery:
         inst = self._pool.instances.pop(instance, None)
         if inst is None:
             return
+        disconnect(inst)
         self._pool.fleet.changed()
         self._pool.next_ids[instance] = inst.next_id
         self._miss(inst)
@@ -224,6 +224,7 @@ class Recovery:
         for seq in [s for s in self._pool.sequences.values() if s.source is inst]:
             self._life.lose(seq, f"{instance} {why} before its KV was copied", blame=0)
         self._refit()
+        self._failures.decodes_less(inst, list(self._pool.models.values()), f"{instance} {why}")
 
     def _miss(self, inst: Instance) -> None:
         """It may be back, and so may others that are not gone for too long. What their nodes' hosts hold is kept."""

@@ -14,11 +14,12 @@ from aegaeon_scheduler.core.commands import Command
 from aegaeon_scheduler.core.config import PaperSettings, PrismSettings, SchedulerConfig
 from aegaeon_scheduler.core.conservation import check
 from aegaeon_scheduler.core.copies import Copies
-from aegaeon_scheduler.core.domain import RejectCode, SeqId
+from aegaeon_scheduler.core.domain import ModelName, RejectCode, SeqId
 from aegaeon_scheduler.core.failures import Failures
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.mover import Mover
+from aegaeon_scheduler.core.nodes import Apart, apart
 from aegaeon_scheduler.core.overtaking import Overtaking
 from aegaeon_scheduler.core.policies import Policy, Proposal
 from aegaeon_scheduler.core.policies.paper import PaperPolicy
@@ -106,6 +107,14 @@ class Scheduler:
     def kv_used(self) -> float:
         """How full the pool is: see snapshot.kv_used."""
         return kv_used(self._pool)
+
+    def apart(self, name: str) -> Apart | None:
+        """Why a model that some engine has is served by no pair of engines; None: it is, or none has it."""
+        model = self._pool.models.get(ModelName(name))
+        if model is None:
+            return None
+        places = self._pool.fleet.of(model)
+        return apart(model, places.apart[0]) if places.halved else None
 
     def places(self, before: float) -> dict[SeqId, int]:
         """Places in queues: see snapshot.places."""

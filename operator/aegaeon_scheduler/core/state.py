@@ -45,7 +45,6 @@ class Model:
     waiting: dict[SeqId, Sequence] = field(default_factory=dict)  # no instance has the model yet
     failed: dict[InstanceId, str] = field(default_factory=dict)
     without: Lacking = field(default_factory=dict)  # adapters that cannot be served there; see adapters.py
-    cut_off: frozenset[InstanceId] = frozenset()  # where it would be prefilled, and decoded nowhere; see nodes.py
     cached: dict[InstanceId, Instance] = field(default_factory=dict)  # on whose nodes its weights are
     holders: dict[InstanceId, Instance] = field(default_factory=dict)  # whose `weights` have it; see shared_weights.py
     withdrawn: bool = False
@@ -309,7 +308,8 @@ class Instance:
     reason: str = ""
     stuck: bool = False
     draining: bool = False  # it is about to end
-    stranded: bool = False  # it prefills, and nothing on its node decodes, as it does elsewhere
+    # Within reach: of one that prefills, those that decode; of the others, those that prefill. See nodes.py.
+    partners: list[Instance] = field(default_factory=list)
     count: int = 0  # in-flight copies and unloads that make room
     memory_due: bool = False  # a Close freed memory that no report shows yet
 
@@ -332,11 +332,17 @@ class Instance:
 
     def has(self, model: Model) -> bool:
         """Whether this model may come here: it is cached, its weights fit the device, and the instance is of use."""
-        if self.draining or self.stranded or self.id not in model.cached:
-            return False  # `closed` in place: a pass over a full pool asks a thousand times
-        if model.cut_off and self.id in model.cut_off:
+        if self.draining or self.id not in model.cached:
+            return False
+        if self.role is Role.PREFILL and not self.hands_over(model):
             return False
         return model.footprint is None or model.footprint.weight_slabs < self.slabs
+
+    def hands_over(self, model: Model) -> bool:
+        """Whether what it computes of a model's prompts is decoded: there, by an engine within reach, or not at all."""
+        if self.role is not Role.PREFILL or model.pools:
+            return True
+        return any(not other.draining and other.id in model.cached for other in self.partners)
 
     def lacks(self, seq: Sequence) -> bool:
         """Whether its adapter cannot be served here, where its model may be."""
@@ -353,11 +359,6 @@ class Instance:
         for turn in self.turns:
             length -= turn.dropped
         return length
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing new is to go there."""
-        return self.draining or self.stranded
 
     def enter(self, model: Model, phase: Phase) -> None:
         """A model is so far here."""

@@ -56,7 +56,7 @@ class Timers:
             at, _, seq = heappop(self._holds)
             if not self._held(seq) or seq.held_until != at:
                 continue
-            if seq.copy is not None or seq.turns or seq.kv_tokens:
+            if seq.copy is not None or seq.turns or (seq.kv_tokens and self._goes_on(seq)):
                 self.hold(seq, now + self._pool.config.hold_s)  # something is done for it, or was: that is kept
                 continue
             seq.held_until = 0.0  # queued twice at one time it is here twice
@@ -69,6 +69,10 @@ class Timers:
             _, instance, _, held = self._leases.popleft()
             leases.append((instance, held))
         return holds, losses, leases
+
+    def _goes_on(self, seq: Sequence) -> bool:
+        """Whether an engine that is there can take it over from the one that prefilled it."""
+        return not self._pool.fleet.of(seq.model).halved
 
     def _held(self, seq: Sequence) -> bool:
         waits = seq.stage is not Stage.DECODE and seq.stage is not Stage.LOST

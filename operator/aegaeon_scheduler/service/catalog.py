@@ -7,8 +7,9 @@ from typing import TypeVar
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.config import ModelEntry, SourceEntry
-from aegaeon_scheduler.core.domain import InstanceId, ModelConfig, ModelName, Slo, Terms, Tier
+from aegaeon_scheduler.core.domain import InstanceId, ModelConfig, ModelName, Phase, Slo, Terms, Tier
 from aegaeon_scheduler.core.events import CatalogChanged
+from aegaeon_scheduler.core.nodes import Apart
 from aegaeon_scheduler.service.identity import identified, with_adapter
 
 # A model that is cached anywhere can be served, one being fetched may be soon; failed is what failed everywhere.
@@ -16,6 +17,11 @@ _RANK = {
     model_pb2.MODEL_PHASE_CACHED: 3,
     model_pb2.MODEL_PHASE_FETCHING: 2,
     model_pb2.MODEL_PHASE_FAILED: 1,
+}
+_PHASES = {
+    Phase.FETCHING: model_pb2.MODEL_PHASE_FETCHING,
+    Phase.FAILED: model_pb2.MODEL_PHASE_FAILED,
+    None: model_pb2.MODEL_PHASE_UNSPECIFIED,
 }
 _TIERS = {
     Tier.BATCH: model_pb2.TIER_BATCH,
@@ -78,10 +84,16 @@ class Catalog:
     A model that is `withdrawing` is gone for gateways; core and sidecars have it until its requests have ended. What a
     name is about to stand for is `staged`: sidecars alone know of it, under a name of its own. While the name is
     `held`, gateways see that one, and that it is on its way. An adapter is a name of its own to gateways, as a model
-    is; requests for it are its base's, with the adapter's name beside (`resolved`).
+    is; requests for it are its base's, with the adapter's name beside (`resolved`). `apart` says why engines that have
+    a model do not serve it: no two of them can hand its sequences over.
     """
 
-    def __init__(self, models: Iterable[ModelEntry], changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        models: Iterable[ModelEntry],
+        changed: Callable[[], None],
+        apart: Callable[[str], Apart | None] = lambda name: None,
+    ) -> None:
         self._specs = {entry.name: spec_of(entry) for entry in models}
         self._adapters = _adapters(self._specs)
         self._states: dict[str, dict[InstanceId, model_pb2.ModelState]] = {name: {} for name in self._specs}
@@ -90,6 +102,7 @@ class Catalog:
         self._held: set[str] = set()
         self._known: dict[str, tuple[model_pb2.ModelState, gateway_pb2.ModelStatus]] = {}  # until a state changes
         self._announce = changed
+        self._apart = apart
 
     def _changed(self, *names: str) -> None:
         """Of these models (none named: of any) something has."""
@@ -221,6 +234,10 @@ class Catalog:
         if any(gone):
             self._changed()
 
+    def engines_changed(self) -> None:
+        """One takes nothing new any more: what others have of the models may be of no use without it."""
+        self._changed()
+
     def status(self) -> gateway_pb2.CatalogStatus:
         """Every model that takes requests with the best of its states."""
         serving = [name for name in self._specs if name not in self._withdrawing]
@@ -258,18 +275,21 @@ class Catalog:
             coming.CopyFrom(self._staged[name])
             coming.name = name
             return gateway_pb2.ModelStatus(spec=coming, phase=model_pb2.MODEL_PHASE_FETCHING, reason=_CHANGING)
-        reason = _ENDING if name in self._withdrawing else _reason(best, states)
+        apart = self._apart(name) if best.phase == model_pb2.MODEL_PHASE_CACHED else None
+        phase = best.phase if apart is None else _PHASES[apart.phase]
+        reason = _reason(best, states) if apart is None else apart.reason
         return gateway_pb2.ModelStatus(
             spec=self._specs[name],
-            phase=best.phase,
-            reason=reason,
+            phase=phase,
+            reason=_ENDING if name in self._withdrawing else reason,
             footprint=best.footprint if best.HasField("footprint") else None,
             bytes_done=best.bytes_done,
             bytes_total=best.bytes_total,
             bytes_per_s=best.bytes_per_s,
             remaining_s=best.remaining_s,
-            wait=best.phase == model_pb2.MODEL_PHASE_FETCHING,
+            wait=phase == model_pb2.MODEL_PHASE_FETCHING,
             unsupported=_unsupported(best, states),
+            apart=apart is not None,
         )
 
     def _adapter(self, name: str, adapter: model_pb2.AdapterSpec) -> gateway_pb2.ModelStatus:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.domain import POISONED, FailureKind, GatewayId, InstanceId, RejectCode, SeqId
+from aegaeon_scheduler.core.nodes import Apart
 from aegaeon_scheduler.core.snapshot import Snapshot
 from aegaeon_scheduler.service.alarm import Alarm
 from aegaeon_scheduler.service.codec import frontend as codec
@@ -39,6 +40,9 @@ class Brain(Protocol):
 
     def places(self, before: float) -> dict[SeqId, int]:
         """Places in their queues of the sequences that arrived before (seconds of the clock)."""
+
+    def apart(self, name: str) -> Apart | None:
+        """Why a model that some engine has is served by no pair of engines; None: it is, or none has it."""
 
 
 class Link(Protocol):

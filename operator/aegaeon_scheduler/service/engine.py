@@ -166,8 +166,12 @@ class EngineService(engine_pb2_grpc.EngineServicer):
 
     def _drain_if_ending(self, attachment: Attachment) -> None:
         if not attachment.draining and self._ending.get(attachment.instance, 0.0) > self._driver.clock():
-            attachment.draining = True
-            self._driver.handle(events.InstanceDraining(attachment.instance))
+            self._drains(attachment, events.InstanceDraining(attachment.instance))
+
+    def _drains(self, attachment: Attachment, event: events.InstanceDraining) -> None:
+        attachment.draining = True
+        self._driver.handle(event)
+        self._catalog.engines_changed()
 
     def _beside(self, hello: engine_pb2.Hello) -> bool:
         """Does another process of that name live, in whose place this one comes?
@@ -197,8 +201,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             return  # about a command of an earlier stream, or of an earlier life
         event = attachment.decoder.event(report)
         if isinstance(event, events.InstanceDraining):
-            attachment.draining = True
-        if isinstance(event, events.CommandDone):
+            self._drains(attachment, event)
+        elif isinstance(event, events.CommandDone):
             self._driver.done(event, report.done.handle if report.done.HasField("handle") else None)
         elif isinstance(event, events.ModelReported):
             self._model(event, report)

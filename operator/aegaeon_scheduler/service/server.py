@@ -75,7 +75,7 @@ class Service:
             watchers.append(RequestSpans(self._tracing.tracer, clock, self._traceparent_of))
         self.driver = Driver(brain, clock, watchers, self.crashed.set)
         self.leadership = LeadershipService(self.driver)
-        self.catalog = Catalog(config.models, self._announce)
+        self.catalog = Catalog(config.models, self._announce, brain.apart)
         self._changes = CatalogChanges(self.catalog, self.driver, self._tell_engines)
         self.engine = EngineService(
             self.driver, self.catalog, self._changes, config.heartbeat_timeout_s, config.reattach_s, bases

@@ -40,6 +40,8 @@ class _RejectCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RejectCode
     """what it asks for cannot be done; the reason names the parameter"""
     REJECT_CODE_CHANGED: _RejectCode.ValueType  # 7
     """its prompt is of what the name stood for before: make it anew, unless it has tokens"""
+    REJECT_CODE_UNSERVED: _RejectCode.ValueType  # 8
+    """it waited for engines that could go on with it; unlike OVERLOADED also where it has tokens"""
 
 class RejectCode(_RejectCode, metaclass=_RejectCodeEnumTypeWrapper): ...
 
@@ -56,6 +58,8 @@ REJECT_CODE_INVALID: RejectCode.ValueType  # 6
 """what it asks for cannot be done; the reason names the parameter"""
 REJECT_CODE_CHANGED: RejectCode.ValueType  # 7
 """its prompt is of what the name stood for before: make it anew, unless it has tokens"""
+REJECT_CODE_UNSERVED: RejectCode.ValueType  # 8
+"""it waited for engines that could go on with it; unlike OVERLOADED also where it has tokens"""
 Global___RejectCode: _TypeAlias = RejectCode  # noqa: Y015
 
 @_typing.final
@@ -569,6 +573,7 @@ class ModelStatus(_message.Message):
     WAIT_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
     UNSUPPORTED_FIELD_NUMBER: _builtins.int
+    APART_FIELD_NUMBER: _builtins.int
     phase: _model_pb2.ModelPhase.ValueType
     """the best over all sidecars"""
     reason: _builtins.str
@@ -584,6 +589,8 @@ class ModelStatus(_message.Message):
     """the adapter's name, and an identity of both
     for FAILED: no engine can run such a model; asking again is of no use
     """
+    apart: _builtins.bool
+    """engines have it that only prefill, and none that can take KV over from them serves it"""
     @_builtins.property
     def spec(self) -> _model_pb2.ModelSpec: ...
     @_builtins.property
@@ -602,10 +609,11 @@ class ModelStatus(_message.Message):
         wait: _builtins.bool = ...,
         parent: _builtins.str = ...,
         unsupported: _builtins.bool = ...,
+        apart: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["footprint", b"footprint", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "parent", b"parent", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec", "unsupported", b"unsupported", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apart", b"apart", "bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "parent", b"parent", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec", "unsupported", b"unsupported", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -193,6 +193,7 @@ class ModelFacts:
     bytes_total: int = 0
     bytes_per_s: float = 0.0
     remaining_s: float = 0.0
+    apart: bool = False  # engines that only prefill have it, and none that can take KV over from them serves it
 
 
 @dataclass(frozen=True, slots=True)

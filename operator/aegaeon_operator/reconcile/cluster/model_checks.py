@@ -32,7 +32,7 @@ def fits(served: Served) -> Condition:
 
 def reachable(served: Served) -> Condition:
     """Whether requests reach its models."""
-    return first_of((_not_routable, _route_failed, _pool_unreachable, _service, _route), served)
+    return first_of((_not_routable, _route_failed, _pool_unreachable, _apart, _service, _route), served)
 
 
 def degraded(served: Served) -> Condition:
@@ -107,7 +107,8 @@ def _cached(served: Served) -> Condition:
 
 
 def _cold(served: Served) -> list[str]:
-    return sorted(name + _progress(one) for name, one in served.facts.items() if one.phase != "cached")
+    cold = ((name, one) for name, one in served.facts.items() if one.phase != "cached" and not one.apart)
+    return sorted(name + _progress(one) for name, one in cold)
 
 
 def _named(model: str, reason: str) -> str:
@@ -151,6 +152,11 @@ def _route_failed(served: Served) -> Condition | None:
 
 def _pool_unreachable(served: Served) -> Condition | None:
     return unreachable(served.wide)
+
+
+def _apart(served: Served) -> Condition | None:
+    halves = [_named(name, one.reason) for name, one in served.facts.items() if one.apart and one.phase != "failed"]
+    return no("Routable", "NoDecoder", "; ".join(sorted(halves))) if halves else None
 
 
 def _service(served: Served) -> Condition | None:

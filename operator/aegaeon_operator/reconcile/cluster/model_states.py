@@ -27,7 +27,7 @@ def _state(name: str, facts: ModelFacts) -> Json:
     state = "Failed" if facts.phase == "failed" else "Cached" if facts.phase == "cached" else "Cold"
     found: Json = {
         "name": name,
-        "state": "Resident" if facts.resident else state,
+        "state": "Resident" if facts.resident and not facts.apart else state,
         "reason": facts.reason[:1024],
         "queued": facts.queued,
         "running": facts.running,

@@ -69,6 +69,7 @@ REJECTS: Mapping[RejectCode, gateway_pb2.RejectCode.ValueType] = {
     RejectCode.ENGINE: gateway_pb2.REJECT_CODE_ENGINE,
     RejectCode.INVALID: gateway_pb2.REJECT_CODE_INVALID,
     RejectCode.CHANGED: gateway_pb2.REJECT_CODE_CHANGED,
+    RejectCode.UNSERVED: gateway_pb2.REJECT_CODE_UNSERVED,
 }
 
 _POOLING = {Task.EMBED.value, Task.SCORE.value}

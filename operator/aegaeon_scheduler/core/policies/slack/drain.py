@@ -1,4 +1,4 @@
-"""Instances that are closed to new work: their groups leave for where their KV can be had."""
+"""Instances that are draining: their groups leave for where their KV can be had."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from aegaeon_scheduler.core.state import Instance
 
 
 def drain(picture: Picture) -> None:
-    """Evict from closed instances; groups that have nowhere to go stay until their instance ends."""
-    closed = [view for view in picture.views if view.inst.closed]
-    for view in closed:
+    """Evict from them; groups that have nowhere to go stay until their instance ends."""
+    draining = [view for view in picture.views if view.inst.draining]
+    for view in draining:
         view.free = False
         for load in [x for x in view.loads if may_leave(x.group) and _has_refuge(picture, x.group, view.inst)]:
             picture.evict(view, load, f"{view.inst.id} is draining")
-    if closed:
+    if draining:
         for _, _, group, _, rest in sorted(picture.waiting()):
             _shelter(picture, group, rest)
 
@@ -29,7 +29,7 @@ def _has_refuge(picture: Picture, group: Group, inst: Instance) -> bool:
 def _shelter(picture: Picture, group: Group, rest: Still) -> None:
     """One that has left joins the group of its model where there is one, as no instance has two of a model."""
     homes = {seq.home for seq in group.members.values() if seq.home is not None}
-    if rest.only is not None or not any(home.closed for home in homes):
+    if rest.only is not None or not any(home.draining for home in homes):
         return
     for other in picture.table.of(group.model):
         inst = other.inst

@@ -119,7 +119,7 @@ class Warm:
         """Whether a load can begin here, and makes no group late: the engine stops for it for a moment."""
         view.take_loads()
         unloads = any(w.unload is not None for w in view.inst.weights.values())
-        if not view.free or unloads or view.inst.closed or view.util > self._settings.hot_util:
+        if not view.free or unloads or view.inst.draining or view.util > self._settings.hot_util:
             return False
         least_s = self._settings.busy_slack_s
         urgencies = ((g, *g.urgency(now, 0.0)) for g in view.groups if g.members)

@@ -1,0 +1,54 @@
+"""What gateways and people see of a model that no two engines can serve together, with the real core."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scheduler_service.test_recovery import CACHED
+
+from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
+from aegaeon_scheduler.core.config import SchedulerConfig
+from aegaeon_scheduler.core.scheduler import Scheduler
+
+FETCHING = model_pb2.ModelState(model="tiny-a", phase=model_pb2.MODEL_PHASE_FETCHING)
+
+
+@pytest.fixture
+def brain() -> Scheduler:
+    """The real one."""
+    return Scheduler(SchedulerConfig(hold_s=0.2))
+
+
+async def next_of_a(gateway: Any) -> gateway_pb2.ModelStatus:
+    """What the next catalog says of it."""
+    catalog = await gateway.next("catalog")
+    return next(one for one in catalog.models if one.spec.name == "tiny-a")
+
+
+async def test_a_model_counts_as_served_while_a_pair_of_engines_that_can_exchange_kv_has_it(
+    serve: Any, brain: Any, submit: Any
+) -> None:
+    async with serve(brain) as stack:
+        gateway = await stack.gateway()
+        await stack.sidecar("p", role=engine_pb2.ROLE_PREFILL, models=[CACHED])
+        alone = await next_of_a(gateway)
+        assert (alone.phase, alone.wait, alone.apart) == (model_pb2.MODEL_PHASE_UNSPECIFIED, False, True)
+        assert alone.reason.startswith("p of node n prefills it, and no engine that can take its KV over")
+        await gateway.send(submit=submit())
+        refused = await gateway.next("rejected")
+        assert refused.code == gateway_pb2.REJECT_CODE_UNSERVED
+        assert refused.reason == f"tiny-a is not served: {alone.reason}"
+        assert refused.retry_after_s > 0
+
+        decoder = await stack.sidecar("d", role=engine_pb2.ROLE_DECODE, models=[FETCHING])
+        fetching = await next_of_a(gateway)
+        assert (fetching.phase, fetching.wait, fetching.apart) == (model_pb2.MODEL_PHASE_FETCHING, True, True)
+        await decoder.report(model=CACHED)
+        served = await next_of_a(gateway)
+        assert (served.phase, served.wait, served.apart) == (model_pb2.MODEL_PHASE_CACHED, False, False)
+        await decoder.report(draining=engine_pb2.Draining())
+        assert (await next_of_a(gateway)).apart
+        async for status in stack.status():
+            of_a = next(one for one in status.models if one.model == "tiny-a")
+            assert (of_a.phase, of_a.reason) == (alone.phase, alone.reason)

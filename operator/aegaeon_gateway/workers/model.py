@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from aegaeon_gateway.dialects.families import detected
 from aegaeon_gateway.errors import InvalidRequestError, TokenizerError
 from aegaeon_gateway.text.decoders import stages_of
 from aegaeon_gateway.workers.bounds import check_added, check_decoder, check_files, check_size, check_vocabulary
+from aegaeon_gateway.workers.files import tokenizer_of
 from aegaeon_gateway.workers.grammars import Compiler, NeedsGrammarsError, compiler_of
 from aegaeon_gateway.workers.wire import Job, Loaded
 from aegaeon_proto.pooling import PoolingError, Purpose, purpose_of, read_documents
@@ -36,13 +37,15 @@ _GENERIC_CLASSES = {"PreTrainedTokenizerFast", "TokenizersBackend"}
 class ModelText:
     """Everything about one model that concerns text."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, directory: Path, made_of: bytes = b"") -> None:
+        """`made_of`: see tokenizer_of."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise TokenizerError("no fast tokenizer; add a tokenizer.json")
         backend.no_truncation()
         backend.no_padding()
         check_size(backend.get_vocab_size(with_added_tokens=False), _positive(_text_config(directory), "vocab_size"))
+        self.made_of = made_of
         self._hf = tokenizer
         self._backend = backend
         self.size: int = backend.get_vocab_size(with_added_tokens=True)
@@ -168,17 +171,24 @@ class ModelText:
             added=sorted(added),
             decoder=json.dumps(decoder),
             max_positions=self.max_positions,
+            tokenizer=self.made_of,
         )
         return loaded, strings
 
+    def like(self, directory: Path) -> ModelText:
+        """The text of another model with the same tokenizer, which both have from here on. Raises TokenizerError."""
+        return ModelText(self._hf, directory, self.made_of)
 
-def load(directory: Path) -> ModelText:
-    """Raises TokenizerError."""
+
+def load(directory: Path, others: Iterable[ModelText] = ()) -> ModelText:
+    """`others`: texts that may have the same tokenizer. Raises TokenizerError."""
     if not directory.is_dir():
         raise TokenizerError("no such folder")
     try:
         check_files(directory)
-        return ModelText(_tokenizer(directory), directory)
+        made_of = tokenizer_of(directory)
+        twin = next((text for text in others if text.made_of == made_of), None)
+        return twin.like(directory) if twin else ModelText(_tokenizer(directory), directory, made_of)
     except (MemoryError, TokenizerError):
         raise
     except PoolingError as error:

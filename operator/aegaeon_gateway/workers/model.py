@@ -10,6 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from msgspec.structs import replace
+
 from aegaeon_gateway.dialects.families import detected
 from aegaeon_gateway.errors import InvalidRequestError, TokenizerError
 from aegaeon_gateway.text.decoders import stages_of
@@ -58,6 +60,7 @@ class ModelText:
         self._documents = read_documents(directory)
         self._directory = directory
         self._compiler: Compiler | None = None
+        self._described: tuple[Loaded, bytes] | None = None
         self.hidden_size = _positive(_json(directory / "config.json"), "hidden_size")
 
     def purpose(self, job: Job) -> Purpose:
@@ -155,6 +158,12 @@ class ModelText:
 
     def described(self, key: bytes) -> tuple[Loaded, bytes]:
         """What the gateway needs of it, with the tokens' strings. Raises TokenizerError when it may not run there."""
+        self._described = self._described or self._describe()
+        loaded, strings = self._described
+        return replace(loaded, key=key, max_positions=self.max_positions), strings
+
+    def _describe(self) -> tuple[Loaded, bytes]:
+        """The same of its tokenizer alone."""
         found = self._backend.decoder
         decoder = None if found is None else json.loads(found.__getstate__())  # to_str() would write the vocabulary too
         check_decoder(decoder)
@@ -165,19 +174,21 @@ class ModelText:
         added = self._backend.get_added_tokens_decoder()
         check_added(len(added))
         loaded = Loaded(
-            key=key,
+            key=b"",
             ends=ends,
             special=sorted(token for token, content in added.items() if content.special),
             added=sorted(added),
             decoder=json.dumps(decoder),
-            max_positions=self.max_positions,
+            max_positions=0,
             tokenizer=self.made_of,
         )
         return loaded, strings
 
     def like(self, directory: Path) -> ModelText:
         """The text of another model with the same tokenizer, which both have from here on. Raises TokenizerError."""
-        return ModelText(self._hf, directory, self.made_of)
+        other = ModelText(self._hf, directory, self.made_of)
+        other._described = self._described
+        return other
 
 
 def load(directory: Path, others: Iterable[ModelText] = ()) -> ModelText:

@@ -28,7 +28,7 @@ class Fetches:
             phase = inst.phases.get(model.name)
             if phase is Phase.FETCHING and not inst.draining:
                 return
-            if phase is Phase.ABSENT and not (inst.draining or inst.stranded):
+            if phase is Phase.ABSENT and not inst.draining:
                 nodes.setdefault(inst.node, []).append(inst)
         if nodes:
             node = min(nodes, key=lambda node: (not _serves(model, nodes[node]), self._latest.get(node, 0)))

@@ -24,7 +24,7 @@ SidecarError
 └── CommandError        a command cannot be carried out; reported as Failed, dependants as Skipped
     ├── NoMemoryError   the grant or the tier is too small; nothing changed
     ├── UnknownError    unknown model, sequence or handle
-    │   └── AbsentError     the model's files have made room for others'
+    │   └── AbsentError     the model's files have made room for others
     ├── StaleError      an older epoch
     ├── CancelledError  given up on request
     ├── InvalidError    what a request asks for cannot be computed; names the parameter

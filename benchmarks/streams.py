@@ -144,20 +144,21 @@ async def paced(rate: float) -> AsyncIterator[int]:
 
 def cpu_s(pid: int) -> float:
     """CPU seconds, user and system, of a process with all its threads, and of those that it has started."""
-    return sum(int(ticks) for one in _family(pid) for ticks in _stat(one)[11:13]) / _TICKS
+    return sum(int(ticks) for one in family(pid) for ticks in _stat(one)[11:13]) / _TICKS
 
 
 def memory_bytes(pid: int) -> int:
     """What they hold in memory."""
-    return sum(int(_stat(one)[21]) for one in _family(pid)) * _PAGE
+    return sum(int(_stat(one)[21]) for one in family(pid)) * _PAGE
 
 
-def _family(pid: int) -> Iterator[int]:
+def family(pid: int) -> Iterator[int]:
+    """A process and all below it."""
     yield pid
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(ProcessLookupError, FileNotFoundError):  # a thread that has just ended
             for child in children.read_text().split():
-                yield from _family(int(child))
+                yield from family(int(child))
 
 
 def _stat(pid: int) -> list[str]:

@@ -12,10 +12,12 @@ from aegaeon_proto.v1.model_pb2 import ModelPhase
 
 _POLL_S = 0.2
 _LOADED_OR_FAILED = (ModelPhase.MODEL_PHASE_CACHED, ModelPhase.MODEL_PHASE_FAILED)
+_ON_DEMAND = "on no node; the first request fetches it"
 
 
 async def wait_for_models(scheduler: str, patience_s: float) -> PoolStatus:
-    """The status once every model and adapter is cached or failed; as it is after `patience_s` or without engines.
+    """The status once every model and adapter is cached or failed, or is fetched on demand alone; as it is after
+    `patience_s` or without engines.
 
     A scheduler that is being started again is waited for. Raises NoAnswerError when it does not answer until then.
     """
@@ -25,7 +27,7 @@ async def wait_for_models(scheduler: str, patience_s: float) -> PoolStatus:
         try:
             async for status in watch_status(scheduler, _POLL_S):
                 over = loop.time() > deadline or not status.instances
-                if over or all(one.phase in _LOADED_OR_FAILED for _, one in by_name(status)):
+                if over or all(one.absent or one.phase in _LOADED_OR_FAILED for _, one in by_name(status)):
                     return status
         except NoAnswerError:
             if loop.time() > deadline:
@@ -59,6 +61,8 @@ def phase_text(model: ModelTraffic | ModelStatus) -> str:
             return f"failed: {model.reason}"
         case ModelPhase.MODEL_PHASE_CACHED:
             return "cached"
+        case ModelPhase.MODEL_PHASE_FETCHING if model.absent:
+            return _ON_DEMAND
         case ModelPhase.MODEL_PHASE_FETCHING if model.bytes_total:
             pace = f", {model.bytes_per_s / 1e6:.0f} MB/s, {model.remaining_s:.0f} s to go" if model.bytes_per_s else ""
             return f"fetching {100 * model.bytes_done // model.bytes_total} %{pace}"

@@ -22,6 +22,7 @@ from aegaeon_proto.outbound.egress import DIRECT, Egress, from_environment
 from aegaeon_proto.outbound.policy import EntryError, Policy
 from aegaeon_proto.tracing import TracingSettings
 
+MOST_TOKENIZER_BYTES = 2 << 30
 PrefixScope = Literal["tenant", "pool"]
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.\-]*://[^/?#\s]+")
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -37,6 +38,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "workers": (int,),
     "worker_cpu_s": (int, float),
     "worker_memory_bytes": (int,),
+    "tokenizer_bytes": (int,),
     "hub_cache": (str, type(None)),
     "fetched": (str, type(None)),
     "allowed_sources": (list,),
@@ -127,6 +129,8 @@ class GatewayConfig:
     """CPU time that checking, rendering and tokenizing one large request may take"""
     worker_memory_bytes: int = 1 << 30
     """and memory, beyond the models' tokenizers, which all workers share"""
+    tokenizer_bytes: int = MOST_TOKENIZER_BYTES
+    """memory of these, which are loaded at a model's first request; those used longest ago make room for others"""
     hub_cache: str | None = None
     """folder for tokenizer files of hub models; None: the library's own"""
     fetched: str | None = None

@@ -112,7 +112,7 @@ def _gateway(config: GatewayConfig, open_: OpenRequests, counting: Counting, sta
         redis = counting.link
         metrics.watch_redis(lambda: not redis.away)
     workers = WorkerPool(_pool_config(config), start_workers)
-    texts = Texts(workers, config.hub_cache, config.fetched, config.outbound)
+    texts = Texts(workers, config.hub_cache, config.fetched, config.outbound, config.tokenizer_bytes)
     tenants = Tenants(
         TenantsFile(Path(config.tenants) if config.tenants else None), by_scheduler=config.tenants_by_scheduler
     )

@@ -34,21 +34,25 @@ async def tokens_of(workers: WorkerPool, texts: Texts, folder: Path, **body: obj
     return list(Prompt(*done.tokens, tail).ids), Sampling.FromString(done.sampling)
 
 
-async def test_files_that_fail_before_engines_have_them_are_tried_again_without_a_request(tmp_path: Path) -> None:
+async def test_files_that_fail_before_engines_have_them_are_tried_again_at_once_when_engines_do(
+    tmp_path: Path, workers: WorkerPool
+) -> None:
     source = ModelSource(directory=str(tmp_path / "none"))
     status = ModelStatus(spec=ModelSpec(name="m", source=source), phase=ModelPhase.MODEL_PHASE_FETCHING)
-    reported: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
-    async with working(start_process) as workers, asyncio.timeout(30):
-        texts = Texts(workers)
-        texts.report = lambda name, reason: reported.put_nowait((name, reason))
-        texts.keep([status])
-        while not texts.failure(source) or texts._ahead:  # noqa: ASYNC110 - it is not reported
-            await asyncio.sleep(0.01)
-        assert reported.empty()
-        status.phase = ModelPhase.MODEL_PHASE_CACHED
-        texts.keep([status])
-        name, reason = await reported.get()
-        assert (name, texts.failures()) == ("m", {"m": reason})
+    reported: list[tuple[str, str]] = []
+    texts = Texts(workers)
+    texts.report = lambda name, reason: reported.append((name, reason))
+    texts.keep([status])
+    with pytest.raises(TokenizerError):
+        await texts.get(source)
+    assert texts.failure(source)
+    assert not reported
+    status.phase = ModelPhase.MODEL_PHASE_CACHED
+    texts.keep([status])
+    assert not texts.failure(source)
+    with pytest.raises(TokenizerError):
+        await texts.get(source)
+    assert reported == [("m", texts.failures()["m"])]
 
 
 async def test_a_failure_is_reported_of_the_names_that_have_the_source_now(

@@ -114,6 +114,9 @@ async def test_a_model_whose_files_were_lost_with_the_fork_server_is_loaded_agai
     job = Job((await texts.get(source)).key, "completions", "m", 0)
     shutil.rmtree(folder)
     ends[0].shutdown(socket.SHUT_RDWR)
+    await workers.prepare("me", job, BODY)  # from the gateway's own copy
+    shutil.rmtree(texts._contents._place(job.key))
+    ends[1].shutdown(socket.SHUT_RDWR)
     with pytest.raises(TokenizerError, match="no such folder"):
         await workers.prepare("me", job, BODY)
     shutil.copytree(model_directory, folder)
@@ -188,6 +191,7 @@ async def test_no_process_is_left_of_replaced_fork_servers(model_directory: Path
         texts = Texts(workers)
         for number in range(3):
             folder = shutil.copytree(model_directory, tmp_path / f"{number}")
+            (folder / "generation_config.json").write_text(f'{{"top_k": {number + 1}}}')  # equal ones are loaded once
             text = await texts.get(ModelSource(directory=str(folder)))
             await workers.prepare("me", Job(text.key, "completions", "m", 0), BODY)
         assert len(children(os.getpid()) - own) == 1

@@ -55,7 +55,7 @@ class Server:
     Without `sizes` it never says how long a file is, and ends an answer by closing the connection. What
     is asked for below the folder `hanging` is not answered until `released`; below `dripping` a byte comes ten times a
     second. `redirects`: where a file is instead; `promised`: what HEAD says of a file's size; `endless`: files
-    that never end. `tokens`: the Authorization header of every request, by path.
+    that never end; `retry_after`: header of refusals. `tokens`: the Authorization header of every request, by path.
     """
 
     address: str = ""
@@ -64,6 +64,7 @@ class Server:
     ranges: bool = True
     sizes: bool = True
     status: dict[str, int] = field(default_factory=dict)
+    retry_after: str = ""
     asked: list[tuple[str, int]] = field(default_factory=list)
     hanging: str = ""
     dripping: str = ""
@@ -109,6 +110,8 @@ class Handler(BaseHTTPRequestHandler):
         status = self.folder.status.get(name, 200 if data is not None else 404)
         if data is None or status != 200:
             self.send_response(status)
+            if self.folder.retry_after:
+                self.send_header("Retry-After", self.folder.retry_after)
             self.send_header("Content-Length", "0")
             self.end_headers()
             return

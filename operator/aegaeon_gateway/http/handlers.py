@@ -33,6 +33,7 @@ from aegaeon_gateway.http.record import RECORD
 from aegaeon_gateway.http.responses import Complete, stream, whole
 from aegaeon_gateway.http.silence import Silence
 from aegaeon_gateway.metrics import ModelMetrics
+from aegaeon_gateway.models.catalog import fetch_of
 from aegaeon_gateway.tenancy import Charge, Tenant
 from aegaeon_gateway.workers.wire import Endpoint
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
@@ -251,17 +252,20 @@ class Answerer:
             try:
                 if events is None or not request.options.stream:
                     return await whole(answer, renderer, holding, complete), "ok"
-                return events.response, await self._streamed(answer, renderer, events, complete)
+                return events.response, await self._streamed(answer, renderer, events, complete, request.model)
             finally:
                 caller.record.answered(answer)
                 usage = answer.usage
                 metrics.used(caller.tenant.name, usage["prompt_tokens"], usage["completion_tokens"])
                 self._gateway.limits.answered(request.model, usage["completion_tokens"], answer.choices)
 
-    async def _streamed(self, answer: Answer, renderer: Renderer, events: EventStream, complete: Complete) -> str:
+    async def _streamed(
+        self, answer: Answer, renderer: Renderer, events: EventStream, complete: Complete, model: str
+    ) -> str:
         """The answer as it comes, comments while it does not; returns how it ended."""
         with Silence(self._gateway.config.keepalive_s, answer.wake) as silence:
-            return await stream(events, answer, renderer, silence, complete)
+            catalog = self._gateway.catalog
+            return await stream(events, answer, renderer, silence, complete, lambda: fetch_of(catalog.find(model)))
 
     async def _complete(self, tenant: Tenant, request: Request, renderer: Renderer, usage: Usage) -> None:
         """A response is kept before its client can name it."""

@@ -98,7 +98,7 @@ class Preparation:
         try:
             text, job = await self._job(received, body, model)
             tail = received.history + body if received.history else body
-            with self._loadable(model):
+            with self._loadable(model), self._gateway.texts.used(text):
                 done = await self._gateway.workers.prepare(received.client.owner_of(received.model), job, tail)
         except ApiError as error:
             self._gateway.metrics.of(received.model).ended(error.outcome)
@@ -113,8 +113,8 @@ class Preparation:
         """An answer that needs no engine, with its body. Raises ApiError."""
         body = received.body
         assert body is not None
-        _, job = await self._job(received, body, model)
-        with self._loadable(model):
+        text, job = await self._job(received, body, model)
+        with self._loadable(model), self._gateway.texts.used(text):
             return await self._gateway.workers.answer(received.client.owner_of(received.model), job, body)
 
     async def _job(self, received: Received, body: bytearray, model: ModelStatus) -> tuple[ModelText, Job]:

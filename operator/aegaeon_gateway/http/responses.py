@@ -38,12 +38,19 @@ async def whole(answer: Answer, renderer: Renderer, holding: Holding, complete: 
     return web.Response(body=b"".join(pieces), content_type="application/json", headers=headers)
 
 
-async def stream(events: EventStream, answer: Answer, renderer: Renderer, silence: Silence, complete: Complete) -> str:
+async def stream(
+    events: EventStream,
+    answer: Answer,
+    renderer: Renderer,
+    silence: Silence,
+    complete: Complete,
+    fetch: Callable[[], str],
+) -> str:
     """Write events as tokens come, and say how it ended; what came together is one write.
 
     The status line is sent as soon as the scheduler has taken the request, so that no proxy gives it up; earlier where
     that takes long. A refusal before it has its own status and is raised, as is one before the first event: the caller
-    may try again. A later error is an event.
+    may try again. A later error is an event. `fetch`: see silence.waiting.
     """
     outcome, opened = "", False
     direct = partial(_write_arrived, events, answer, renderer, silence)
@@ -66,7 +73,7 @@ async def stream(events: EventStream, answer: Answer, renderer: Renderer, silenc
             await events.write(data)
             silence.wrote()
         elif silence.due:
-            await events.comment(HELD if answer.held else waiting(answer.place))
+            await events.comment(HELD if answer.held else waiting(answer.place, fetch()))
             silence.wrote()
     await events.end()
     return outcome

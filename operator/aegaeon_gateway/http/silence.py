@@ -10,9 +10,11 @@ HELD = "waiting for the quota of tokens a minute, which is used up"
 """what a stream says that its quota holds"""
 
 
-def waiting(place: int) -> str:
-    """What a stream says that says nothing else; `place` in the queue, 0: in none, or not known."""
-    return f"waiting for an engine, place {place} in the queue" if place else "waiting for an engine"
+def waiting(place: int, fetch: str = "") -> str:
+    """What a stream says that says nothing else; `place` in the queue, 0: in none, or not known; `fetch`: what comes
+    before, if anything does."""
+    text = f"waiting for an engine, place {place} in the queue" if place else "waiting for an engine"
+    return f"{text}; {fetch}" if fetch else text
 
 
 class Silence:

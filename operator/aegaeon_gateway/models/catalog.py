@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable
 
 from aegaeon_gateway.errors import ApiError, ModelNotFoundError, UnsupportedModelError, model_failed, overloaded
@@ -16,8 +17,8 @@ def served_length(model: ModelStatus) -> int:
 
 
 def phase_name(model: ModelStatus) -> str:
-    """For people: unspecified, fetching, cached or failed."""
-    return ModelPhase.Name(model.phase).removeprefix("MODEL_PHASE_").lower()
+    """For people: unspecified, absent, fetching, cached or failed."""
+    return "absent" if model.absent else ModelPhase.Name(model.phase).removeprefix("MODEL_PHASE_").lower()
 
 
 def failure_of(model: ModelStatus) -> ApiError | None:
@@ -26,6 +27,18 @@ def failure_of(model: ModelStatus) -> ApiError | None:
         return None
     made = UnsupportedModelError if model.unsupported else model_failed
     return made(model.spec.name, model.reason)
+
+
+def fetch_of(model: ModelStatus | None) -> str:
+    """What streams say of the fetch that their model needs first; empty: of none."""
+    if model is None or model.phase != ModelPhase.MODEL_PHASE_FETCHING:
+        return ""
+    text = "its model is fetched first"
+    if model.bytes_done:
+        text += f", {model.bytes_done / 1e9:.3g} of {model.bytes_total / 1e9:.3g} GB are here"
+    elif model.reason and not model.absent:
+        text += f", {model.reason}"
+    return f"{text}, about {math.ceil(model.remaining_s)} s to go" if model.remaining_s else text
 
 
 class Catalog:

@@ -1,4 +1,7 @@
-"""The text side of models: where their files are, whether their workers could load them, and their vocabularies."""
+"""The text side of models: where their files are, whether their workers could load them, and their vocabularies.
+
+Nothing is fetched or loaded before a request asks for it: of a thousand models few are in use.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from aegaeon_gateway.config import MOST_TOKENIZER_BYTES
 from aegaeon_gateway.errors import ApiError, TokenizerError
+from aegaeon_gateway.models.contents import Contents, ModelText
 from aegaeon_gateway.models.remote import Directories
-from aegaeon_gateway.models.vocabulary import TokenTable
-from aegaeon_gateway.text.detokenize import Vocabulary
 from aegaeon_gateway.workers.pool import WorkerPool
-from aegaeon_gateway.workers.wire import Loaded
 from aegaeon_proto.outbound.client import Outbound
 from aegaeon_proto.outbound.policy import Policy
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
@@ -29,15 +32,6 @@ Reporter = Callable[[str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class ModelText:
-    """What the gateway's loop has of a model: the rest is with the workers, under `key`."""
-
-    key: bytes
-    vocabulary: Vocabulary
-    max_positions: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Failure:
     """`early`: before any engine had the files, so that it says nothing of them."""
 
@@ -47,7 +41,8 @@ class _Failure:
 
 
 class Texts:
-    """One ModelText per source. A model that failed to load is tried again at a later request."""
+    """One ModelText per source, which sources of equal content share. A model that failed to load is tried again at a
+    later request."""
 
     def __init__(
         self,
@@ -55,29 +50,36 @@ class Texts:
         hub_cache: str | None = None,
         fetched: str | None = None,
         outbound: Outbound | None = None,
+        most_bytes: int = MOST_TOKENIZER_BYTES,
     ) -> None:
-        self._pool = pool
         self.report: Reporter | None = None
         self._directories = Directories(hub_cache, fetched, outbound or Outbound(Policy(())))
+        self._contents = Contents(pool, most_bytes)
         self._loading: dict[bytes, asyncio.Task[ModelText]] = {}
         self._failed: dict[bytes, _Failure] = {}
         self._names: dict[bytes, list[str]] = {}
         self._reported: dict[str, str] = {}  # the reasons by model, as `report` has them
         self._cached: set[bytes] = set()
-        self._ahead: dict[bytes, asyncio.Task[None]] = {}
-        self._turn = asyncio.Lock()
 
     async def get(self, source: ModelSource) -> ModelText:
         """Raises TokenizerError, UnavailableError."""
-        failure = self._failed.get(_key(source))
+        key = _key(source)
+        failure = self._failed.get(key)
         if failure is not None and time.monotonic() - failure.at < _RETRY_S:
             raise TokenizerError(failure.reason)
+        if (text := self._loaded(key)) is not None and self._contents.find(text.key) is None:
+            del self._loading[key]  # it has made room for others
         return await asyncio.shield(self._task(source))
+
+    def used(self, text: ModelText) -> AbstractContextManager[None]:
+        """While workers have a job with it."""
+        return self._contents.used(text.key)
 
     def forget(self, source: ModelSource) -> None:
         """Its files have gone since they were loaded: the next request fetches and loads them again."""
-        if self._loading.pop(key := _key(source), None) is not None:
-            self._pool.drop(key)
+        if (text := self._loaded(_key(source))) is not None:
+            self._contents.drop(text.key)
+        self._loading.pop(_key(source), None)
 
     def failure(self, source: ModelSource) -> str:
         """Why the text of a source cannot be used; empty when it can, or it was not tried yet."""
@@ -86,10 +88,8 @@ class Texts:
 
     def max_positions(self, source: ModelSource) -> int:
         """What the files of a source allow, in tokens; 0 while they are not loaded, or where they do not say."""
-        task = self._loading.get(_key(source))
-        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
-            return 0
-        return task.result().max_positions
+        text = self._loaded(_key(source))
+        return text.max_positions if text else 0
 
     def failures(self) -> dict[str, str]:
         """The reason by model."""
@@ -97,70 +97,52 @@ class Texts:
         return {name: reasons[key] for key, names in self._names.items() if key in reasons for name in names}
 
     def keep(self, models: Sequence[ModelStatus]) -> None:
-        """Load ahead what the catalog serves and drop what it does not serve any more.
-
-        Once it takes requests: engines have its files, or there is no engine, and then the request that starts one must
-        not wait for a tokenizer before.
-        """
+        """Drop what the catalog does not serve any more."""
         self._names = {}
         self._cached = {_key(one.spec.source) for one in models if one.phase == ModelPhase.MODEL_PHASE_CACHED}
         for key in [key for key in self._cached & self._failed.keys() if self._failed[key].early]:
-            del self._failed[key]
-            if (task := self._loading.get(key)) is not None and task.done():
-                del self._loading[key]  # it is tried again below
+            del self._failed[key]  # the next request tries it at once
         for model in models:
             if model.phase != ModelPhase.MODEL_PHASE_FAILED:  # when it is repaired, its texts may differ
                 self._names.setdefault(_key(model.spec.source), []).append(model.spec.name)
         for key in (self._loading.keys() | self._failed.keys()) - self._names.keys():
             self._failed.pop(key, None)
-            if self._loading.pop(key, None) is not None:
-                self._pool.drop(key)
+            self._loading.pop(key, None)
+        texts = (self._loaded(key) for key in self._loading)
+        self._contents.keep_only({text.key for text in texts if text is not None})
         self._report_news()
-        for source in [model.spec.source for model in models if _takes_requests(model)]:
-            if (key := _key(source)) not in self._loading.keys() | self._failed.keys() | self._ahead.keys():
-                self._ahead[key] = asyncio.create_task(self._preload(key, source))
 
     async def stop(self) -> None:
         """Wait for nothing more."""
-        tasks = [*self._loading.values(), *self._ahead.values()]
+        tasks = list(self._loading.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._contents.stop()
 
-    async def _preload(self, key: bytes, source: ModelSource) -> None:
-        """Files come side by side: a slow source is waited for by its own models alone. What they hold is loaded one
-        model after another, so that a request for another one never waits for more than one."""
-        try:
-            await self._directories.get(source)
-            async with self._turn:
-                if key in self._names:
-                    await asyncio.wait([self._task(source)])
-        except TokenizerError as error:
-            self._fail(key, error)
-        finally:
-            self._ahead.pop(key, None)
-
-    def _fail(self, key: bytes, error: TokenizerError) -> None:
-        self._failed[key] = _Failure(str(error), time.monotonic(), early=key not in self._cached)
-        self._report_news()
+    def _loaded(self, key: bytes) -> ModelText | None:
+        """The text of a source, if its loading is over and ended well."""
+        task = self._loading.get(key)
+        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+            return None
+        return task.result()
 
     def _task(self, source: ModelSource) -> asyncio.Task[ModelText]:
         """The loading of a source, begun unless it is loaded or loading."""
         key = _key(source)
         task = self._loading.get(key)
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+        if task is None or (task.done() and self._loaded(key) is None):
             task = self._loading[key] = asyncio.create_task(self._load(key, source))
             task.add_done_callback(_observe)
         return task
 
     async def _load(self, key: bytes, source: ModelSource) -> ModelText:
         try:
-            text = await self._loaded(key, source)
+            text = await self._bring(source)
         except TokenizerError as error:
-            self._fail(key, error)
+            self._failed[key] = _Failure(str(error), time.monotonic(), early=key not in self._cached)
+            self._report_news()
             raise
-        if key not in self._loading:
-            self._pool.drop(key)  # the catalog has dropped the model in the meantime, and not taken it up again
         self._failed.pop(key, None)
         self._report_news()
         return text
@@ -175,25 +157,15 @@ class Texts:
                 if self.report is not None:
                     self.report(name, reason)
 
-    async def _loaded(self, key: bytes, source: ModelSource) -> ModelText:
+    async def _bring(self, source: ModelSource) -> ModelText:
         directory = await self._directories.get(source)
         try:
-            loaded, strings = await self._pool.load(key, str(directory))
+            return await self._contents.load(directory)
         except TokenizerError as error:
             if source.WhichOneof("kind") == "directory":
                 raise TokenizerError(f"{directory}: {error}") from error
             said = str(error).replace(str(directory), "its folder")  # the gateway's own is not shown
             raise TokenizerError(f"source.{source.WhichOneof('kind')}: {said}") from error
-        vocabulary = await asyncio.to_thread(_vocabulary, loaded, strings)
-        return ModelText(key, vocabulary, loaded.max_positions)
-
-
-def _vocabulary(loaded: Loaded, strings: bytes) -> Vocabulary:
-    return Vocabulary(TokenTable(loaded, strings))
-
-
-def _takes_requests(model: ModelStatus) -> bool:
-    return not model.wait and model.phase != ModelPhase.MODEL_PHASE_FAILED
 
 
 def _key(source: ModelSource) -> bytes:
@@ -201,6 +173,6 @@ def _key(source: ModelSource) -> bytes:
 
 
 def _observe(task: asyncio.Task[ModelText]) -> None:
-    """A failure of a preload is reported to the next request, not to the log of lost exceptions."""
+    """A failure is reported to the next request as well, not to the log of lost exceptions."""
     if not task.cancelled() and isinstance(error := task.exception(), ApiError):
         log.warning("a tokenizer was not loaded: %s", error)

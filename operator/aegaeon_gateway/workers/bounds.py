@@ -33,7 +33,7 @@ _DECODER_STEPS = 16
 _DECODER_BYTES = 64 << 10
 """of its description, which the gateway's loop parses"""
 _GROWTH = 16.0
-_TEXT_FILES = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.jinja")
+TEXT_FILES = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.jinja")
 
 
 def check_resident(size: int) -> None:
@@ -45,7 +45,7 @@ def check_resident(size: int) -> None:
 def check_files(directory: Path) -> None:
     """Raises TokenizerError for a file of text that is too large."""
     total = 0
-    for path in sorted({path for name in (*FILE_BYTES, *_TEXT_FILES) for path in directory.glob(name)}):
+    for path in sorted({path for name in (*FILE_BYTES, *TEXT_FILES) for path in directory.glob(name)}):
         if not (path.is_file() or path.is_dir()):
             raise TokenizerError(f"{path.name} is no file")  # to open a pipe may take for ever
         size, most = path.stat().st_size, FILE_BYTES.get(path.name, OTHER_FILE_BYTES)

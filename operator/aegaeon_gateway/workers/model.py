@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from msgspec.structs import replace
+
 from aegaeon_gateway.dialects.families import detected
 from aegaeon_gateway.errors import InvalidRequestError, TokenizerError
 from aegaeon_gateway.text.decoders import stages_of
 from aegaeon_gateway.workers.bounds import check_added, check_decoder, check_files, check_size, check_vocabulary
+from aegaeon_gateway.workers.files import tokenizer_of
 from aegaeon_gateway.workers.grammars import Compiler, NeedsGrammarsError, compiler_of
 from aegaeon_gateway.workers.wire import Job, Loaded
 from aegaeon_proto.pooling import PoolingError, Purpose, purpose_of, read_documents
@@ -36,13 +39,15 @@ _GENERIC_CLASSES = {"PreTrainedTokenizerFast", "TokenizersBackend"}
 class ModelText:
     """Everything about one model that concerns text."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, directory: Path, made_of: bytes = b"") -> None:
+        """`made_of`: see tokenizer_of."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise TokenizerError("no fast tokenizer; add a tokenizer.json")
         backend.no_truncation()
         backend.no_padding()
         check_size(backend.get_vocab_size(with_added_tokens=False), _positive(_text_config(directory), "vocab_size"))
+        self.made_of = made_of
         self._hf = tokenizer
         self._backend = backend
         self.size: int = backend.get_vocab_size(with_added_tokens=True)
@@ -55,6 +60,7 @@ class ModelText:
         self._documents = read_documents(directory)
         self._directory = directory
         self._compiler: Compiler | None = None
+        self._described: tuple[Loaded, bytes] | None = None
         self.hidden_size = _positive(_json(directory / "config.json"), "hidden_size")
 
     def purpose(self, job: Job) -> Purpose:
@@ -152,6 +158,12 @@ class ModelText:
 
     def described(self, key: bytes) -> tuple[Loaded, bytes]:
         """What the gateway needs of it, with the tokens' strings. Raises TokenizerError when it may not run there."""
+        self._described = self._described or self._describe()
+        loaded, strings = self._described
+        return replace(loaded, key=key, max_positions=self.max_positions), strings
+
+    def _describe(self) -> tuple[Loaded, bytes]:
+        """The same of its tokenizer alone."""
         found = self._backend.decoder
         decoder = None if found is None else json.loads(found.__getstate__())  # to_str() would write the vocabulary too
         check_decoder(decoder)
@@ -162,23 +174,32 @@ class ModelText:
         added = self._backend.get_added_tokens_decoder()
         check_added(len(added))
         loaded = Loaded(
-            key=key,
+            key=b"",
             ends=ends,
             special=sorted(token for token, content in added.items() if content.special),
             added=sorted(added),
             decoder=json.dumps(decoder),
-            max_positions=self.max_positions,
+            max_positions=0,
+            tokenizer=self.made_of,
         )
         return loaded, strings
 
+    def like(self, directory: Path) -> ModelText:
+        """The text of another model with the same tokenizer, which both have from here on. Raises TokenizerError."""
+        other = ModelText(self._hf, directory, self.made_of)
+        other._described = self._described
+        return other
 
-def load(directory: Path) -> ModelText:
-    """Raises TokenizerError."""
+
+def load(directory: Path, others: Iterable[ModelText] = ()) -> ModelText:
+    """`others`: texts that may have the same tokenizer. Raises TokenizerError."""
     if not directory.is_dir():
         raise TokenizerError("no such folder")
     try:
         check_files(directory)
-        return ModelText(_tokenizer(directory), directory)
+        made_of = tokenizer_of(directory)
+        twin = next((text for text in others if text.made_of == made_of), None)
+        return twin.like(directory) if twin else ModelText(_tokenizer(directory), directory, made_of)
     except (MemoryError, TokenizerError):
         raise
     except PoolingError as error:

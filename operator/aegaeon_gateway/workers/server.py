@@ -16,6 +16,8 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from aegaeon_gateway.errors import TokenizerError, WireError
 from aegaeon_gateway.workers.bounds import check_resident
 from aegaeon_gateway.workers.model import ModelText, load
@@ -160,16 +162,16 @@ def _loaded(control: socket.socket, order: Load, models: dict[bytes, ModelText])
         limits.limit_address_space(order.limit.memory_bytes)
         with limits.cpu_time(order.limit.cpu_s):
             text = models.get(order.key) if order.grammars else None
-            text = text or load(Path(order.directory))
+            text = text or load(Path(order.directory), models.values())
             if order.grammars:
                 text.read_grammars()
-            described = text.described(order.key)
+            described, strings = text.described(order.key)
         gc.collect()
-        check_resident(limits.resident() - before)
+        check_resident(resident := limits.resident() - before)
         limits.lift_address_space_limit()
         models[order.key] = text
         gc.freeze()  # what is there is not touched by collections of forks, so its pages stay shared
-        return described
+        return replace(described, resident_bytes=max(resident, 0)), strings
     except (limits.TimeLimitReached, MemoryError):
         os._exit(1)
     except TokenizerError as error:

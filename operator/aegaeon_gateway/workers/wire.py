@@ -73,7 +73,8 @@ class Loaded(Struct, frozen=True, tag=True):
     """What the gateway needs on its loop. The tail holds the tokens' strings in UTF-8 by id, one after another.
 
     `ends`: uint32 [ids + 1], where each string ends in the tail, from 0 on; two equal ones: no such token. `special`
-    and `added` are ids, `decoder` is JSON (null: none), `max_positions` tokens.
+    and `added` are ids, `decoder` is JSON (null: none), `max_positions` tokens. `tokenizer`: a hash of what the
+    tokenizer is made of; `resident_bytes`: what it takes.
     """
 
     key: bytes
@@ -82,6 +83,8 @@ class Loaded(Struct, frozen=True, tag=True):
     added: list[int]
     decoder: str
     max_positions: int
+    tokenizer: bytes = b""
+    resident_bytes: int = 0
 
 
 class Failed(Struct, frozen=True, tag=True):

@@ -124,7 +124,7 @@ def facts(status: admin_pb2.AdminStatus, slab_bytes: int) -> SchedulerFacts:
 
 def _model(status: gateway_pb2.ModelStatus, traffic: gateway_pb2.ModelTraffic, resident: bool) -> ModelFacts:
     return ModelFacts(
-        phase=_PHASES.get(status.phase, ""),
+        phase="absent" if status.absent else _PHASES.get(status.phase, ""),
         apart=status.apart,
         reason=status.reason,
         resident=resident,

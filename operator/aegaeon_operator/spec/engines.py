@@ -47,7 +47,9 @@ class ModelDisk(Strict):
         description="Folder on a disk of each node, an absolute path; the engines of a node share it."
     )
     size: PositiveQuantity = Field(
-        default=100 << 30, description="Most that it may take; the least recently used models are evicted."
+        default=100 << 30,
+        description="Most that it may take. Models that find no room are fetched when they are asked for, in place of "
+        "the least recently used ones.",
     )
 
 

@@ -120,7 +120,15 @@ class Cancel:
     id: CommandId
 
 
-Body = Union[Load, Unload, SwapOut, SwapIn, Adopt, Turn, Open, Close, Amend, Cancel]
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Bring a model that is absent to the node; `identity`: see Load."""
+
+    model: ModelName
+    identity: str = ""
+
+
+Body = Union[Load, Unload, SwapOut, SwapIn, Adopt, Turn, Open, Close, Amend, Cancel, Fetch]
 
 
 @dataclass(frozen=True, slots=True)

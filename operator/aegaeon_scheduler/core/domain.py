@@ -48,8 +48,9 @@ class Finish(Enum):
 
 
 class Phase(Enum):
-    """How far a model is on an instance."""
+    """How far a model is on an instance. ABSENT: not on its node, which fetches it on request."""
 
+    ABSENT = "absent"
     FETCHING = "fetching"
     CACHED = "cached"
     FAILED = "failed"

@@ -72,7 +72,7 @@ class ModelReported:
     """How far a model is on an instance; `footprint` once it is cached, `reason` when it failed.
 
     `without`: identities of its adapters that cannot be served there, each with why not. `cold`: its first steps there
-    will take longer than later ones, unless a turn warms up.
+    will take longer than later ones, unless a turn warms up. `remaining_s`: until it is fetched; 0: not known.
     """
 
     instance: InstanceId
@@ -82,6 +82,7 @@ class ModelReported:
     reason: str = ""
     without: tuple[tuple[str, str], ...] = ()
     cold: bool = False
+    remaining_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

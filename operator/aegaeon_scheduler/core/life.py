@@ -12,6 +12,7 @@ from aegaeon_scheduler.core.book import blocks_for, least_slabs, slabs_of
 from aegaeon_scheduler.core.commands import Accept, Amend, Close, Reject, SequenceEnded, SequenceLost
 from aegaeon_scheduler.core.domain import PASSING, POISONED, Footprint, GatewayId, Phase, RejectCode, Role, Stage
 from aegaeon_scheduler.core.events import Submitted
+from aegaeon_scheduler.core.fetches import Fetches
 from aegaeon_scheduler.core.nodes import apart, failed_beside
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
@@ -22,8 +23,9 @@ from aegaeon_scheduler.core.timers import Timers
 class Life:
     """Moves sequences from stage to stage. `dirty` collects instances whose compute lane may have new work."""
 
-    def __init__(self, pool: Pool, policy: Policy, timers: Timers) -> None:
+    def __init__(self, pool: Pool, policy: Policy, timers: Timers, fetches: Fetches) -> None:
         self._pool = pool
+        self._fetches = fetches
         self._policy = policy
         self._timers = timers
         self._admission = Admission(pool, policy)
@@ -91,6 +93,7 @@ class Life:
                 self._model_failed(seq)
             else:
                 model.waiting[seq.id] = seq
+                self._fetches.demand(model)
             return
         seq.home = inst
         inst.sequences[seq.id] = inst.newcomer = seq
@@ -116,7 +119,10 @@ class Life:
         self._timers.hold(seq, self._admission.until(seq))
 
     def overdue(self, seq: Sequence) -> None:
-        """Its wait is over: an answer, unless an engine is being started for it or may be back soon."""
+        """Its wait is over: an answer, unless its model is on its way, or an engine for it may be here soon."""
+        if seq.home is None and seq.model.expected_by > self._pool.now:
+            self._timers.hold(seq, seq.model.expected_by)
+            return
         if self._admission.may_wait_on(seq):
             self.hold(seq)
             return

@@ -69,7 +69,7 @@ class Pool:
         return self.serial
 
     def send(self, inst: Instance, body: Body, reason: str, after: Iterable[CommandId] = ()) -> CommandId:
-        """Issue a command without a lane (Open, Close, Amend, Cancel)."""
+        """Issue a command without a lane (Open, Close, Amend, Cancel, Fetch)."""
         id = CommandId(inst.next_id)
         inst.next_id += 1
         inst.reason = reason

@@ -10,6 +10,7 @@ from aegaeon_scheduler.core.commands import Close, Reject, SequenceEnded
 from aegaeon_scheduler.core.domain import GatewayId, Held, InstanceId, Phase, Place, RejectCode, Role, Stage
 from aegaeon_scheduler.core.events import CatalogChanged, InstanceUp, ModelReported, Submitted
 from aegaeon_scheduler.core.failures import Failures
+from aegaeon_scheduler.core.fetches import Fetches
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.nodes import connect, disconnect
@@ -20,13 +21,15 @@ from aegaeon_scheduler.core.shared_weights import entered, show, unshow
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, SharedWeights, Weights
 from aegaeon_scheduler.core.timers import Timers
 
+_NOT_THERE = (Phase.ABSENT, Phase.FETCHING)
+
 
 class Recovery:
     """Attachments, losses and claims."""
 
     def __init__(
         self, pool: Pool, policy: Policy, timers: Timers, life: Life, residency: Residency, handoff: HandOff,
-        failures: Failures,
+        failures: Failures, fetches: Fetches,
     ) -> None:  # fmt: skip
         self._pool = pool
         self._policy = policy
@@ -34,6 +37,7 @@ class Recovery:
         self._life = life
         self._handoff = handoff
         self._failures = failures
+        self._fetches = fetches
         self._timers = timers
 
     # -- models ------------------------------------------------------------------------------------------------------
@@ -77,7 +81,7 @@ class Recovery:
         if event.phase is Phase.FAILED:
             self._failures.model_failed(inst, model, event.reason)
             return
-        if event.phase is Phase.FETCHING and before is not Phase.FETCHING:
+        if event.phase is not Phase.CACHED and before not in _NOT_THERE:
             self._begun_anew(inst, model)
         inst.enter(model, event.phase)
         inst.cold.discard(model.name)
@@ -97,6 +101,19 @@ class Recovery:
             self._cached(inst, model)
         if event.cold and model.name in inst.weights:
             self._life.wake(inst)
+        if event.phase is Phase.FETCHING:
+            self._fetches.expected(model, event.remaining_s)
+        elif event.phase is Phase.ABSENT:
+            self._absent(inst, model)
+        else:
+            model.expected_by = 0.0
+
+    def _absent(self, inst: Instance, model: Model) -> None:
+        """It has made room for others on the instance's node: what was to run there goes elsewhere, or waits for it."""
+        inst.failures.pop(model.name, None)
+        for seq in [s for s in inst.sequences.values() if s.model is model]:
+            self._life.lose(seq, f"{model.name} is not on the node of {inst.id} any more", blame=0)
+        self._fetches.demand(model)
 
     def _adapters(self, inst: Instance, model: Model, without: tuple[tuple[str, str], ...]) -> None:
         """Which of the model's adapters the instance lacks. All instances are looked at only where one lacked, or
@@ -189,6 +206,8 @@ class Recovery:
         for model in list(self._pool.models.values()):
             if model.without:
                 self._failures.adapters_failed(model)
+        for model in self._pool.models.values():
+            self._fetches.demand(model)  # the instance that was to fetch it may be gone
 
     def down(self, instance: InstanceId, why: str, died: bool = True) -> None:
         """A sidecar is gone. Sequences handed off from elsewhere and not yet adopted stay with their source.

@@ -16,6 +16,7 @@ from aegaeon_scheduler.core.conservation import check
 from aegaeon_scheduler.core.copies import Copies
 from aegaeon_scheduler.core.domain import ModelName, RejectCode, SeqId
 from aegaeon_scheduler.core.failures import Failures
+from aegaeon_scheduler.core.fetches import Fetches
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.mover import Mover
@@ -52,7 +53,8 @@ class Scheduler:
         policy = self._policy = policy_for(pool)
         timers = self._timers = Timers(pool)
         copies = Copies(pool)
-        life = self._life = Life(pool, policy, timers)
+        fetches = Fetches(pool)
+        life = self._life = Life(pool, policy, timers, fetches)
         room = Room(pool, policy, copies, life)
         residency = self._residency = Residency(pool, policy, room, copies)
         handoff = self._handoff = HandOff(pool, policy, copies, life, residency)
@@ -60,7 +62,7 @@ class Scheduler:
         self._overtaking = Overtaking(pool, policy)
         self._reports = Reports(pool, policy, life, handoff)
         self._failures = Failures(pool, life, handoff, self._reports)
-        self._recovery = Recovery(pool, policy, timers, life, residency, handoff, self._failures)
+        self._recovery = Recovery(pool, policy, timers, life, residency, handoff, self._failures, fetches)
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.CatalogChanged: self._recovery.catalog,
             ev.InstanceUp: self._recovery.up,

@@ -47,6 +47,7 @@ class Model:
     without: Lacking = field(default_factory=dict)  # adapters that cannot be served there; see adapters.py
     cached: dict[InstanceId, Instance] = field(default_factory=dict)  # on whose nodes its weights are
     holders: dict[InstanceId, Instance] = field(default_factory=dict)  # whose `weights` have it; see shared_weights.py
+    expected_by: float = 0.0  # until when a fetch of it may be waited for; see fetches.py
     withdrawn: bool = False
     ranked: bool = False  # some of its sequences were deferred, or had a priority
     # Incarnations of instances that were lost in a turn that warmed it up: there are no more of these.

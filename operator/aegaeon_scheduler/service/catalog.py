@@ -215,9 +215,13 @@ class Catalog:
             submit.adapter, submit.adapter_identity = adapter.name, adapter.identity
         return submit
 
+    def prepares(self, name: str) -> bool:
+        """Whether sidecars are to have it though nothing is asked of it: it is staged under this name."""
+        return any(staged.name == name for staged in self._staged.values())
+
     def report(self, instance: InstanceId, state: model_pb2.ModelState) -> bool:
         """A sidecar's newest word on a model; whether it is one that is served, and not what its name stood for."""
-        if any(staged.name == state.model for staged in self._staged.values()):
+        if self.prepares(state.model):
             self._states[state.model][instance] = state
             return False
         if not self.means(state.model, state.identity):
@@ -253,8 +257,9 @@ class Catalog:
         """One model; without a phase when no sidecar has spoken of it. `name` must be in the catalog.
 
         Gateways let requests wait while engines fetch it: whether it can be served at all is not known yet, and what a
-        gateway has not read costs nothing. Where there is no engine, or the name is `held`, they wait in the
-        scheduler's queue: a request there starts an engine, and is not lost when that takes long.
+        gateway has not read costs nothing. Where there is no engine, the model is fetched on demand, or the name is
+        `held`, they wait in the scheduler's queue: a request there starts an engine or a fetch, and is not lost when
+        that takes long.
         """
         return self._of(name)[1]
 
@@ -287,7 +292,8 @@ class Catalog:
             bytes_total=best.bytes_total,
             bytes_per_s=best.bytes_per_s,
             remaining_s=best.remaining_s,
-            wait=phase == model_pb2.MODEL_PHASE_FETCHING,
+            wait=phase == model_pb2.MODEL_PHASE_FETCHING and not (best.absent or best.on_demand),
+            absent=best.absent,
             unsupported=_unsupported(best, states),
             apart=apart is not None,
         )
@@ -318,7 +324,7 @@ class Catalog:
     def fetching(self) -> list[model_pb2.ModelState]:
         """The models on their way to a host cache, one state for each: the furthest."""
         best = (self._of(name)[0] for name in self._specs)
-        return [state for state in best if state.phase == model_pb2.MODEL_PHASE_FETCHING]
+        return [state for state in best if state.phase == model_pb2.MODEL_PHASE_FETCHING and not state.absent]
 
 
 State = TypeVar("State", model_pb2.ModelState, model_pb2.AdapterState)
@@ -338,6 +344,6 @@ def _unsupported(best: State, states: Collection[State]) -> bool:
     return best.phase == model_pb2.MODEL_PHASE_FAILED and all(state.unsupported for state in states)
 
 
-def _merit(state: model_pb2.ModelState) -> tuple[int, float]:
+def _merit(state: model_pb2.ModelState) -> tuple[int, bool, float]:
     done = state.bytes_done / state.bytes_total if state.bytes_total else 0.0
-    return _RANK.get(state.phase, 0), done
+    return _RANK.get(state.phase, 0), not state.absent, done

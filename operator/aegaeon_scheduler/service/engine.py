@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from aegaeon_proto.v1 import engine_pb2, engine_pb2_grpc
+from aegaeon_proto.v1 import engine_pb2, engine_pb2_grpc, model_pb2
 from aegaeon_scheduler.core import events
 from aegaeon_scheduler.core.domain import InstanceId
 from aegaeon_scheduler.errors import ProtocolError, ReplacedError
@@ -205,13 +205,16 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         elif isinstance(event, events.CommandDone):
             self._driver.done(event, report.done.handle if report.done.HasField("handle") else None)
         elif isinstance(event, events.ModelReported):
-            self._model(event, report)
+            self._model(attachment, event, report.model)
         elif event is not None:
             self._driver.handle(event)
 
-    def _model(self, event: events.ModelReported, report: engine_pb2.Report) -> None:
-        if self._catalog.report(event.instance, report.model):
+    def _model(self, attachment: Attachment, event: events.ModelReported, state: model_pb2.ModelState) -> None:
+        if self._catalog.report(event.instance, state):
             self._driver.handle(event)
+        elif state.absent and self._catalog.prepares(state.model):
+            fetch = engine_pb2.Fetch(model=state.model, identity=state.identity)
+            attachment.send(engine_pb2.Command(reason="what a name is to stand for is prepared", fetch=fetch))
 
     # ---- alive or not -----------------------------------------------------------------------------------------------
 

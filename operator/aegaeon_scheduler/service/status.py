@@ -104,6 +104,7 @@ def _model(view: ModelView, state: gateway_pb2.ModelStatus) -> gateway_pb2.Model
         bytes_total=state.bytes_total,
         bytes_per_s=state.bytes_per_s,
         remaining_s=state.remaining_s,
+        absent=state.absent,
     )
 
 

@@ -11,7 +11,8 @@ _AT_A_TIME = 4  # of one source; together they rarely get more out of it than on
 
 
 class Slots:
-    """At most `at_a_time` jobs of a source run, in the order in which they came; other sources never wait for them.
+    """At most `at_a_time` jobs of a source run, in the order in which they came, urgent ones before others; other
+    sources never wait for them.
 
     There is no bound over all sources: slow ones could use it up for every other. A waiting thread costs
     some 100 KB; how many models there are is bounded by the manifests. Jobs raise nothing.
@@ -22,17 +23,18 @@ class Slots:
         self._at_a_time = at_a_time
         self._lock = threading.Lock()
         self._waiting: dict[str, deque[Callable[[], None]]] = {}
+        self._urgent: dict[str, deque[Callable[[], None]]] = {}
         self._threads: dict[str, set[threading.Thread]] = {}
         self._stopped = False
 
-    def submit(self, source: str, job: Callable[[], None]) -> None:
+    def submit(self, source: str, job: Callable[[], None], *, urgent: bool = False) -> None:
         """Run the job when one of its source's slots is free."""
         with self._lock:
             if self._stopped:
                 return
             threads = self._threads.setdefault(source, set())
             if len(threads) >= self._at_a_time:
-                self._waiting.setdefault(source, deque()).append(job)
+                (self._urgent if urgent else self._waiting).setdefault(source, deque()).append(job)
                 return
             thread = threading.Thread(target=self._run, args=(source, job), name=f"{self._name}-{source}", daemon=True)
             threads.add(thread)
@@ -43,6 +45,7 @@ class Slots:
         with self._lock:
             self._stopped = True
             self._waiting.clear()
+            self._urgent.clear()
             running = [thread for threads in self._threads.values() for thread in threads]
         deadline_s = time.monotonic() + timeout_s
         for thread in running:
@@ -62,11 +65,12 @@ class Slots:
     def _next(self, source: str, *, last: bool = False) -> Callable[[], None] | None:
         """The next job of a source; None when this thread ends."""
         with self._lock:
-            waiting = self._waiting.get(source)
+            of = self._urgent if source in self._urgent else self._waiting
+            waiting = of.get(source)
             if waiting and not last:
                 job = waiting.popleft()
                 if not waiting:
-                    del self._waiting[source]
+                    del of[source]
                 return job
             threads = self._threads[source]
             threads.discard(threading.current_thread())

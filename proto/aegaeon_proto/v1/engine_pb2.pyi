@@ -159,6 +159,7 @@ class Command(_message.Message):
     AMEND_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
     CATALOG_FIELD_NUMBER: _builtins.int
+    FETCH_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """rising, unique on this attachment"""
     reason: _builtins.str
@@ -189,6 +190,8 @@ class Command(_message.Message):
     def cancel(self) -> Global___CancelCommand: ...
     @_builtins.property
     def catalog(self) -> Global___Catalog: ...
+    @_builtins.property
+    def fetch(self) -> Global___Fetch: ...
     def __init__(
         self,
         *,
@@ -206,12 +209,13 @@ class Command(_message.Message):
         amend: Global___Amend | None = ...,
         cancel: Global___CancelCommand | None = ...,
         catalog: Global___Catalog | None = ...,
+        fetch: Global___Fetch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["adopt", b"adopt", "amend", b"amend", "body", b"body", "cancel", b"cancel", "catalog", b"catalog", "close", b"close", "load", b"load", "open", b"open", "swap_in", b"swap_in", "swap_out", b"swap_out", "turn", b"turn", "unload", b"unload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["adopt", b"adopt", "amend", b"amend", "body", b"body", "cancel", b"cancel", "catalog", b"catalog", "close", b"close", "fetch", b"fetch", "load", b"load", "open", b"open", "swap_in", b"swap_in", "swap_out", b"swap_out", "turn", b"turn", "unload", b"unload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopt", b"adopt", "after", b"after", "amend", b"amend", "body", b"body", "cancel", b"cancel", "catalog", b"catalog", "close", b"close", "id", b"id", "load", b"load", "open", b"open", "reason", b"reason", "swap_in", b"swap_in", "swap_out", b"swap_out", "turn", b"turn", "unload", b"unload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopt", b"adopt", "after", b"after", "amend", b"amend", "body", b"body", "cancel", b"cancel", "catalog", b"catalog", "close", b"close", "fetch", b"fetch", "id", b"id", "load", b"load", "open", b"open", "reason", b"reason", "swap_in", b"swap_in", "swap_out", b"swap_out", "turn", b"turn", "unload", b"unload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["load", "unload", "swap_out", "swap_in", "adopt", "turn", "open", "close", "amend", "cancel", "catalog"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["load", "unload", "swap_out", "swap_in", "adopt", "turn", "open", "close", "amend", "cancel", "catalog", "fetch"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -603,6 +607,32 @@ class Catalog(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Catalog: _TypeAlias = Catalog  # noqa: Y015
+
+@_typing.final
+class Fetch(_message.Message):
+    """Requests wait for a model that is absent (ModelState): bring it to the node; what is used least recently makes room. Its
+    states say how that goes. `identity` as in Load. Nothing happens where the model is not absent.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    identity: _builtins.str
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        identity: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Fetch: _TypeAlias = Fetch  # noqa: Y015
 
 @_typing.final
 class KvHandle(_message.Message):

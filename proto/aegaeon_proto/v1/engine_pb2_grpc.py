@@ -30,8 +30,8 @@ class EngineStub:
 
     A sidecar is four lanes that run side by side: weights (Load, Unload), kv-out (SwapOut), kv-in (SwapIn, Adopt) and
     compute (Turn). Each lane runs its commands in the order of issue; a command starts when all ids in `after` are
-    done. When a command fails or is cancelled, those that wait for it are Skipped. Open, Close, Amend, Cancel and
-    Catalog have no lane: they act at once (Close: after a copy that is running on that sequence).
+    done. When a command fails or is cancelled, those that wait for it are Skipped. Open, Close, Amend, Cancel, Catalog
+    and Fetch have no lane: they act at once (Close: after a copy that is running on that sequence).
     """
 
     def __init__(self, channel):
@@ -52,8 +52,8 @@ class EngineServicer:
 
     A sidecar is four lanes that run side by side: weights (Load, Unload), kv-out (SwapOut), kv-in (SwapIn, Adopt) and
     compute (Turn). Each lane runs its commands in the order of issue; a command starts when all ids in `after` are
-    done. When a command fails or is cancelled, those that wait for it are Skipped. Open, Close, Amend, Cancel and
-    Catalog have no lane: they act at once (Close: after a copy that is running on that sequence).
+    done. When a command fails or is cancelled, those that wait for it are Skipped. Open, Close, Amend, Cancel, Catalog
+    and Fetch have no lane: they act at once (Close: after a copy that is running on that sequence).
     """
 
     def Attach(self, request_iterator, context):
@@ -83,8 +83,8 @@ class Engine:
 
     A sidecar is four lanes that run side by side: weights (Load, Unload), kv-out (SwapOut), kv-in (SwapIn, Adopt) and
     compute (Turn). Each lane runs its commands in the order of issue; a command starts when all ids in `after` are
-    done. When a command fails or is cancelled, those that wait for it are Skipped. Open, Close, Amend, Cancel and
-    Catalog have no lane: they act at once (Close: after a copy that is running on that sequence).
+    done. When a command fails or is cancelled, those that wait for it are Skipped. Open, Close, Amend, Cancel, Catalog
+    and Fetch have no lane: they act at once (Close: after a copy that is running on that sequence).
     """
 
     @staticmethod

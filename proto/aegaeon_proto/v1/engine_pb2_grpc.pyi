@@ -31,8 +31,8 @@ class EngineStub:
 
     A sidecar is four lanes that run side by side: weights (Load, Unload), kv-out (SwapOut), kv-in (SwapIn, Adopt) and
     compute (Turn). Each lane runs its commands in the order of issue; a command starts when all ids in `after` are
-    done. When a command fails or is cancelled, those that wait for it are Skipped. Open, Close, Amend, Cancel and
-    Catalog have no lane: they act at once (Close: after a copy that is running on that sequence).
+    done. When a command fails or is cancelled, those that wait for it are Skipped. Open, Close, Amend, Cancel, Catalog
+    and Fetch have no lane: they act at once (Close: after a copy that is running on that sequence).
     """
 
     @_typing.overload
@@ -47,8 +47,8 @@ class EngineAsyncStub(EngineStub):
 
     A sidecar is four lanes that run side by side: weights (Load, Unload), kv-out (SwapOut), kv-in (SwapIn, Adopt) and
     compute (Turn). Each lane runs its commands in the order of issue; a command starts when all ids in `after` are
-    done. When a command fails or is cancelled, those that wait for it are Skipped. Open, Close, Amend, Cancel and
-    Catalog have no lane: they act at once (Close: after a copy that is running on that sequence).
+    done. When a command fails or is cancelled, those that wait for it are Skipped. Open, Close, Amend, Cancel, Catalog
+    and Fetch have no lane: they act at once (Close: after a copy that is running on that sequence).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -59,8 +59,8 @@ class EngineServicer(metaclass=_abc_1.ABCMeta):
 
     A sidecar is four lanes that run side by side: weights (Load, Unload), kv-out (SwapOut), kv-in (SwapIn, Adopt) and
     compute (Turn). Each lane runs its commands in the order of issue; a command starts when all ids in `after` are
-    done. When a command fails or is cancelled, those that wait for it are Skipped. Open, Close, Amend, Cancel and
-    Catalog have no lane: they act at once (Close: after a copy that is running on that sequence).
+    done. When a command fails or is cancelled, those that wait for it are Skipped. Open, Close, Amend, Cancel, Catalog
+    and Fetch have no lane: they act at once (Close: after a copy that is running on that sequence).
     """
 
     @_abc_1.abstractmethod

@@ -574,6 +574,7 @@ class ModelStatus(_message.Message):
     PARENT_FIELD_NUMBER: _builtins.int
     UNSUPPORTED_FIELD_NUMBER: _builtins.int
     APART_FIELD_NUMBER: _builtins.int
+    ABSENT_FIELD_NUMBER: _builtins.int
     phase: _model_pb2.ModelPhase.ValueType
     """the best over all sidecars"""
     reason: _builtins.str
@@ -591,6 +592,8 @@ class ModelStatus(_message.Message):
     """
     apart: _builtins.bool
     """engines have it that only prefill, and none that can take KV over from them serves it"""
+    absent: _builtins.bool
+    """for FETCHING: it is on no node, and fetched when a request waits for it"""
     @_builtins.property
     def spec(self) -> _model_pb2.ModelSpec: ...
     @_builtins.property
@@ -610,10 +613,11 @@ class ModelStatus(_message.Message):
         parent: _builtins.str = ...,
         unsupported: _builtins.bool = ...,
         apart: _builtins.bool = ...,
+        absent: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["footprint", b"footprint", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["apart", b"apart", "bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "parent", b"parent", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec", "unsupported", b"unsupported", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "apart", b"apart", "bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "parent", b"parent", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec", "unsupported", b"unsupported", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1072,6 +1076,7 @@ class ModelTraffic(_message.Message):
     REMAINING_S_FIELD_NUMBER: _builtins.int
     BUSY_S_FIELD_NUMBER: _builtins.int
     SWITCH_S_FIELD_NUMBER: _builtins.int
+    ABSENT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     phase: _model_pb2.ModelPhase.ValueType
     reason: _builtins.str
@@ -1093,6 +1098,8 @@ class ModelTraffic(_message.Message):
     """compute lanes worked for it"""
     switch_s: _builtins.float
     """compute lanes waited to change to it"""
+    absent: _builtins.bool
+    """as in ModelStatus"""
     def __init__(
         self,
         *,
@@ -1112,10 +1119,11 @@ class ModelTraffic(_message.Message):
         remaining_s: _builtins.float = ...,
         busy_s: _builtins.float = ...,
         switch_s: _builtins.float = ...,
+        absent: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy_s", b"busy_s", "bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "model", b"model", "output_tokens", b"output_tokens", "phase", b"phase", "queued", b"queued", "reason", b"reason", "remaining_s", b"remaining_s", "requests", b"requests", "running", b"running", "stall_s", b"stall_s", "switch_s", b"switch_s", "switches", b"switches", "tokens_on_time", b"tokens_on_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "busy_s", b"busy_s", "bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "model", b"model", "output_tokens", b"output_tokens", "phase", b"phase", "queued", b"queued", "reason", b"reason", "remaining_s", b"remaining_s", "requests", b"requests", "running", b"running", "stall_s", b"stall_s", "switch_s", b"switch_s", "switches", b"switches", "tokens_on_time", b"tokens_on_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -435,6 +435,8 @@ class ModelState(_message.Message):
     ADAPTERS_FIELD_NUMBER: _builtins.int
     COLD_FIELD_NUMBER: _builtins.int
     UNSUPPORTED_FIELD_NUMBER: _builtins.int
+    ABSENT_FIELD_NUMBER: _builtins.int
+    ON_DEMAND_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     phase: Global___ModelPhase.ValueType
     reason: _builtins.str
@@ -452,6 +454,12 @@ class ModelState(_message.Message):
     """For CACHED: graphs are captured and kernels compiled when it runs its first steps, or before, in a Turn that warms up."""
     unsupported: _builtins.bool
     """for FAILED: this engine cannot run such a model, however often it is asked"""
+    absent: _builtins.bool
+    """For FETCHING: it is not on this node, whose disk has room for fewer models than the catalog names, and is fetched when
+    requests wait for it (Fetch).
+    """
+    on_demand: _builtins.bool
+    """for FETCHING: it comes because of a Fetch; until then requests wait in the scheduler"""
     @_builtins.property
     def footprint(self) -> Global___Footprint:
         """for CACHED"""
@@ -475,10 +483,12 @@ class ModelState(_message.Message):
         adapters: _abc.Iterable[Global___AdapterState] | None = ...,
         cold: _builtins.bool = ...,
         unsupported: _builtins.bool = ...,
+        absent: _builtins.bool = ...,
+        on_demand: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["footprint", b"footprint"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "cold", b"cold", "footprint", b"footprint", "identity", b"identity", "model", b"model", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s", "unsupported", b"unsupported"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "adapters", b"adapters", "bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "cold", b"cold", "footprint", b"footprint", "identity", b"identity", "model", b"model", "on_demand", b"on_demand", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s", "unsupported", b"unsupported"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -127,7 +127,8 @@ class ModelState:
     """A report: how far a model is. `footprint` when it is cached; bytes, rate and time to go while it is fetched.
 
     `cold`: its first steps will take longer than later ones, unless a turn warms up. `unsupported`: it failed because
-    this engine cannot run such a model.
+    this engine cannot run such a model. `absent`: it is not on this node, and is fetched when requests wait for it;
+    `on_demand`: they do.
     """
 
     model: str
@@ -142,3 +143,5 @@ class ModelState:
     adapters: tuple[AdapterState, ...] = ()
     cold: bool = False
     unsupported: bool = False
+    absent: bool = False
+    on_demand: bool = False

@@ -135,7 +135,15 @@ class Catalog:
     retry: bool = False
 
 
-Immediate = Union[Open, Close, Amend, Cancel, Catalog]
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """At once: requests wait for a model that is absent. `identity`: as in Load."""
+
+    model: str
+    identity: str = ""
+
+
+Immediate = Union[Open, Close, Amend, Cancel, Catalog, Fetch]
 """without a lane"""
 Body = Union[Load, Unload, SwapOut, SwapIn, Adopt, Turn, Immediate]
 

@@ -18,11 +18,13 @@ SidecarError
 ├── SettingsError       the --config file
 ├── CacheFullError      the node's host cache cannot hold a model's weights
 ├── SourceError         a model's files could not be fetched from where the catalog says they are
-├── DiskFullError       the disk tier cannot hold a model's files
+├── DiskFullError       the disk tier has no room for a model's files
+│   └── TooLargeError       nor would it have if it were empty
 ├── MemoryBookError     the memory's books do not balance: a defect of this package
 └── CommandError        a command cannot be carried out; reported as Failed, dependants as Skipped
     ├── NoMemoryError   the grant or the tier is too small; nothing changed
     ├── UnknownError    unknown model, sequence or handle
+    │   └── AbsentError     the model's files have made room for others
     ├── StaleError      an older epoch
     ├── CancelledError  given up on request
     ├── InvalidError    what a request asks for cannot be computed; names the parameter
@@ -99,11 +101,21 @@ class CacheFullError(SidecarError):
 
 
 class SourceError(SidecarError):
-    """The hub, the server or the directory does not give the model's files, or gives wrong ones."""
+    """The hub, the server or the directory does not give the model's files, or gives wrong ones. `retry_after_s`: the
+    server wants not to be asked before; 0 where it does not say."""
+
+    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class DiskFullError(SidecarError):
-    """The budget of the disk tier, or the disk itself, has no room for a model's files."""
+    """The budget of the disk tier, or the disk itself, has no room for a model's files: a state of the node, not of
+    the model."""
+
+
+class TooLargeError(DiskFullError):
+    """The files of one model are larger than the whole budget of the disk tier."""
 
 
 class MemoryBookError(SidecarError):
@@ -120,6 +132,10 @@ class NoMemoryError(CommandError):
 
 class UnknownError(CommandError):
     """Names a model, sequence or handle that is not here."""
+
+
+class AbsentError(UnknownError):
+    """The model was evicted from the disk tier since it was reported: it has to be fetched first."""
 
 
 class StaleError(CommandError):

@@ -1,6 +1,6 @@
 """Dispatches an arriving command: queues it on its lane, or executes a command without a lane at once.
 
-Open, Close, Amend, Cancel and Catalog never wait for a running step or copy.
+Open, Close, Amend, Cancel, Catalog and Fetch never wait for a running step or copy.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from collections.abc import Iterable, Mapping
 
 from aegaeon_sidecar.domain import commands
 from aegaeon_sidecar.domain.catalog import ModelPhase
-from aegaeon_sidecar.domain.errors import CancelledError, CommandError, EngineError, StaleError, UnknownError
+from aegaeon_sidecar.domain.errors import (
+    AbsentError,
+    CancelledError,
+    CommandError,
+    EngineError,
+    StaleError,
+    UnknownError,
+)
 from aegaeon_sidecar.domain.program import Lane
 from aegaeon_sidecar.domain.reports import Skipped
 from aegaeon_sidecar.engine.lanes import Post, failed
@@ -91,6 +98,8 @@ class Dispatcher:
                 self._cancel(command)
             case commands.Catalog(models, retry):
                 self._fetcher.follow(models, retry)
+            case commands.Fetch(model, identity):
+                self._fetcher.fetch(model, identity)
             case None:
                 raise EngineError(
                     "the command has no body that this version knows; use sidecar and scheduler of one version"
@@ -120,8 +129,11 @@ class Dispatcher:
         constraint = command.sampling.constraint
         if constraint is None:
             return None
-        if model.files is None or model.layout is None:
+        if model.files is None or model.layout is None or model.located is None:
             raise UnknownError(f"model {command.model} is not registered here")
+        if model.located.stored is not None and not model.located.stored.is_there:
+            self._fetcher.put_off(model)  # the weights may be in yet, but the tokenizer's files are not
+            raise AbsentError(f"model {command.model} has made room for others on this node's disk")
         vocabulary = Vocabulary(model.files.directory, model.layout.vocab_size)
         return self._grammars.guide(vocabulary, constraint, self._state.monitor.notify)
 

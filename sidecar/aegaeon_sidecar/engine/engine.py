@@ -48,6 +48,7 @@ from aegaeon_sidecar.sampling.grammars import Grammars
 from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.deaths import Deaths
 from aegaeon_sidecar.weights.disk import DiskTier
+from aegaeon_sidecar.weights.evictions import Evictions
 from aegaeon_sidecar.weights.fetcher import Fetcher
 from aegaeon_sidecar.weights.held import Held
 from aegaeon_sidecar.weights.images import Images
@@ -113,6 +114,9 @@ class Engine:
             partial(enter, config.device),
             _captured(config, backend),
         )
+        self._evictions = Evictions(
+            self.state.table, self.state.kv.sequences, self._cache, sources, self._fetcher.put_off
+        )
         self._retries = Retries(self.state.table, self._fetcher.again, crashed)
         self._grammars = Grammars()
         self._dispatcher = Dispatcher(self.state, self._fetcher, self._copiers, self._grammars, push, self._post)
@@ -162,6 +166,7 @@ class Engine:
     def host_cache(self) -> reports.HostCache | None:
         """What the host cache holds when that has changed. It waits while another sidecar has the cache's folder
         locked: for seconds, where that evicts a large image."""
+        self._evictions.look()
         held = self._held.news()
         return None if held is None else reports.HostCache(tuple(held))
 
@@ -241,7 +246,7 @@ class Engine:
         )
         images = Images(self.state.table, self._cache, self._ring, self._phases)
         kv = KvMoves(self.state.kv, config.node, self._segment.name, self._attachments)
-        return Switch(self.state, images, self._phases, kv, compute, self._copiers)
+        return Switch(self.state, images, self._phases, kv, compute, self._copiers, self._fetcher.put_off)
 
 
 def _captured(config: SidecarConfig, backend: Backend) -> tuple[int, ...]:

@@ -7,13 +7,13 @@ blocks, copy bytes and wait for them with `finish`. docs/engine-memory.md has a 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from aegaeon_native import NativeError, Range
 from aegaeon_sidecar.domain.catalog import ModelPhase
 from aegaeon_sidecar.domain.commands import Adopt, Load, SwapIn, SwapOut, Unload
-from aegaeon_sidecar.domain.errors import CancelledError, CommandError, EngineError, UnknownError
+from aegaeon_sidecar.domain.errors import AbsentError, CancelledError, CommandError, EngineError, UnknownError
 from aegaeon_sidecar.domain.program import Lane
 from aegaeon_sidecar.domain.sequences import Place
 from aegaeon_sidecar.engine.compute import Compute
@@ -59,13 +59,16 @@ class Switch:
         kv: KvMoves,
         compute: Compute,
         copiers: Mapping[Lane, Copier],
+        put_off: Callable[[Model], None],
     ) -> None:
+        """`put_off` is called, lock held, with a model whose copies on this node were evicted."""
         self._state = state
         self._images = images
         self._phases = phases
         self._kv = kv
         self._compute = compute
         self._copiers = copiers
+        self._put_off = put_off
 
     def carry_out(self, command: Queued) -> Outcome:
         """One command, on its lane's thread. Raises CommandError or NativeError: Failed, and Skipped for dependants."""
@@ -139,6 +142,11 @@ class Switch:
         try:
             return self._load(command, load)
         except CancelledError:
+            raise
+        except AbsentError:
+            with self._state.monitor.changed:
+                if (model := self._state.table.models.get(load.model)) is not None:
+                    self._put_off(model)
             raise
         except (CommandError, NativeError) as error:
             if (model := self._state.table.models.get(load.model)) is not None:

@@ -25,6 +25,7 @@ from aegaeon_sidecar.weights.models import Adapter, Model, Served
 from aegaeon_sidecar.weights.phases import Phases
 from aegaeon_sidecar.weights.remote import ADAPTER_FILES
 from aegaeon_sidecar.weights.ring import StageRing
+from aegaeon_sidecar.weights.room import ON_DEMAND
 from aegaeon_sidecar.weights.sources import Located, Sources, slot_of
 from aegaeon_sidecar.weights.table import ModelTable
 
@@ -129,7 +130,9 @@ class Adapters:
 
     def _locate(self, adapter: Adapter) -> None:
         with self._reporting(adapter):
-            located = self._sources.locate(adapter.spec.source, _unnoted, self._gives_up(adapter), ADAPTER_FILES)
+            located = self._sources.locate(
+                adapter.spec.source, _unnoted, self._gives_up(adapter), ADAPTER_FILES, ON_DEMAND
+            )
             self._near(partial(self._prepare, adapter, located))
 
     def _prepare(self, adapter: Adapter, located: Located) -> None:

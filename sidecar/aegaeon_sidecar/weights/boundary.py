@@ -14,6 +14,7 @@ from aegaeon_proto.outbound.client import Client
 from aegaeon_proto.outbound.errors import GivenUpError, OutboundError, UnreachableError
 from aegaeon_proto.redaction import sentence
 from aegaeon_sidecar.domain.errors import FillCancelledError, SidecarError, SourceError
+from aegaeon_sidecar.weights.addresses import key_of
 from aegaeon_sidecar.weights.remote import BrokenOffError, PastEndError, Remote, RemoteFile
 
 _LISTING_S = 600.0  # of all requests that find out which files there are: two for each of a thousand, and their sums
@@ -43,16 +44,14 @@ def _final() -> Iterator[None]:
     """Where no retry is made."""
     try:
         yield
-    except (BrokenOffError, PastEndError) as error:
+    except BrokenOffError as error:
+        raise SourceError(str(error), error.retry_after_s) from error
+    except PastEndError as error:
         raise SourceError(str(error)) from error
 
 
 class Guarded:
-    """A Remote that raises nothing but what Remote says. `make` makes the one behind it.
-
-    `key` tells apart what was fetched with other credentials: who has none must not find it on this machine's disk. And
-    which of the files of a folder were asked for (`names`), where these are not all.
-    """
+    """A Remote that raises nothing but what Remote says. `make` makes the one behind it; `key`: see key_of."""
 
     def __init__(
         self, name: str, client: Client, credentials_file: str, make: Callable[[], Remote], names: Sequence[str] = ()
@@ -61,8 +60,7 @@ class Guarded:
         with _final(), boundary(name):
             self._remote = make()
         self.address = self._remote.address
-        self.key = f"{self.address}\0{credentials_file}" if credentials_file else self.address
-        self.key += "".join(f"\0\0{one}" for one in names)
+        self.key = key_of(self.address, credentials_file, names)
 
     def files(self) -> list[RemoteFile]:
         """See Remote."""

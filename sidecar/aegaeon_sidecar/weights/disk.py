@@ -8,32 +8,58 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
 from aegaeon_native.leases import holders, share, try_lock, try_locked
-from aegaeon_sidecar.domain.errors import FillCancelledError
+from aegaeon_sidecar.domain.errors import AbsentError, DiskFullError, FillCancelledError, TooLargeError
+from aegaeon_sidecar.weights.addresses import folder_name
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.download import Download, Progress, doubt
 from aegaeon_sidecar.weights.model_folder import ModelFolder, model_folders
-from aegaeon_sidecar.weights.room import Room
+from aegaeon_sidecar.weights.room import Claim, Room
 
+ANY_ROOM = Claim()
 _POLL_S = 0.1
+_NOT_AHEAD = "the disk tier is full; what is fetched ahead evicts no model of the catalog"
 
 
 @dataclass(slots=True)
 class Stored:
-    """A complete model on disk, kept from eviction until `close`."""
+    """A complete model on disk. It is kept from eviction until `close`, and again while it is read."""
 
     directory: Path
-    _lock: int
+    _lock: int | None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it was not evicted since."""
+        return ModelFolder(self.directory).is_complete()
+
+    def touch(self) -> None:
+        """It is in use, here or in another sidecar."""
+        ModelFolder(self.directory).touch()
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """While it is read, by one thread at a time. Raises AbsentError when it was evicted."""
+        mine = self._lock is None
+        if mine:
+            self._lock = _pin(ModelFolder(self.directory))
+        if self._lock is None:
+            raise AbsentError("its files have made room for others on this node's disk; they are fetched again")
+        try:
+            yield
+        finally:
+            if mine:
+                self.close()
 
     def doubt(self, *, damaged: bool) -> None:
         """They cannot be served: the next to ask looks for what has changed at the source since, unless another
         sidecar has a use for them as they are. `damaged`: their bytes are wrong, here or there. To be closed next."""
-        if not try_lock(self._lock, fcntl.LOCK_EX):
+        if self._lock is None or not try_lock(self._lock, fcntl.LOCK_EX):
             return
         ModelFolder(self.directory).unpublish()
         if damaged:
@@ -41,45 +67,70 @@ class Stored:
         fcntl.flock(self._lock, fcntl.LOCK_UN)  # others need not wait for `close`
 
     def close(self) -> None:
-        os.close(self._lock)
+        """Others may make it go. Idempotent."""
+        if self._lock is not None:
+            os.close(self._lock)
+        self._lock = None
 
 
 class DiskTier:
-    """The node's folder of fetched models, kept below `budget_bytes` over all its sidecars."""
+    """The node's folder of fetched models, kept below `budget_bytes` over all its sidecars.
+
+    What is fetched ahead of requests evicts no model of the catalog. Once one finds no room so, none is fetched ahead
+    any more: to learn from its server how large each of a thousand is would be in vain.
+    """
 
     def __init__(self, folder: Path, budget_bytes: int, sleep: Callable[[float], object]) -> None:
         self._folder = folder
         self._budget_bytes = budget_bytes
         self._sleep = sleep
+        self._full = False
 
-    def obtain(self, remote: Guarded, progress: Progress, cancelled: Callable[[], bool]) -> Stored:
+    def reconsider(self) -> None:
+        """The catalog has changed: there may be room again for what is fetched ahead."""
+        self._full = False
+
+    def changed_ns(self) -> int:
+        """When a model last came or went, nanoseconds of the file system's clock; 0: there is no folder yet."""
+        return self._folder.stat().st_mtime_ns if self._folder.exists() else 0
+
+    def obtain(
+        self, remote: Guarded, progress: Progress, cancelled: Callable[[], bool], claim: Claim = ANY_ROOM
+    ) -> Stored:
         """Return the model at `remote`, fetched if it is not on disk; an interrupted fetch resumes where it stopped.
 
         A complete copy that can be served is used without asking the server: a source that changes must change its
         address. Raises SourceError, DiskFullError and FillCancelledError.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        model = ModelFolder(self._folder / sha256(remote.key.encode()).hexdigest()[:32])
-        while (stored := _pin(model)) is None:
+        model = ModelFolder(self._folder / folder_name(remote.key))
+        while (lock := _pin(model)) is None:
             with try_locked(model.lock) as mine:
                 if mine and not model.is_complete():
-                    self._fetch(model, remote, progress, cancelled)
+                    self._fetch(model, remote, claim, progress, cancelled)
             if cancelled():
                 raise FillCancelledError(f"{model.directory}: gave up waiting for another sidecar to fetch it")
             if not mine:
                 self._sleep(_POLL_S)
-        return stored
+        return Stored(model.directory, lock)
 
     def used_bytes(self) -> int:
         """What is stored, complete or not."""
         return sum(model.claimed_bytes() for model in model_folders(self._folder))
 
-    def _fetch(self, model: ModelFolder, remote: Guarded, progress: Progress, cancelled: Callable[[], bool]) -> None:
+    def _fetch(
+        self, model: ModelFolder, remote: Guarded, claim: Claim, progress: Progress, cancelled: Callable[[], bool]
+    ) -> None:
         """Its lock is held alone."""
-        room = Room(self._folder, model, self._budget_bytes, self._sleep, cancelled)
+        room = Room(self._folder, model, self._budget_bytes, claim, self._sleep, cancelled)
         try:
+            if claim.ahead and self._full:
+                raise DiskFullError(_NOT_AHEAD)
             download = Download(remote, model.directory, room, progress, cancelled)
             room.need(download.least_bytes)
+        except DiskFullError as error:
+            self._full |= claim.ahead and not isinstance(error, TooLargeError)
+            raise
         finally:
             model.end_lock()
         model.note_source(remote.address)
@@ -87,14 +138,14 @@ class DiskTier:
         model.publish()
 
 
-def _pin(model: ModelFolder) -> Stored | None:
-    """Keep a complete model from eviction; None when it is not complete, or evicted just now."""
+def _pin(model: ModelFolder) -> int | None:
+    """A lock that keeps a complete model from eviction; None when it is not complete, or evicted just now."""
     if not model.is_complete():
         return None
     handle = share(model.lock)
     if model.is_complete():
         model.touch()
-        return Stored(model.directory, handle)
+        return handle
     os.close(handle)
     return None
 

@@ -44,7 +44,9 @@ class Download:
         try:
             self._files = remote.files()
         except BrokenOffError as error:
-            raise SourceError(f"{remote.address} cannot be reached: {error}; check the network") from error
+            raise SourceError(
+                f"{remote.address} cannot be reached: {error}; check the network", error.retry_after_s
+            ) from error
         self.total = sum(max(file.nbytes, 0) for file in self._files)
         self._notes = json.dumps({file.name: asdict(file) for file in self._files})
         self.least_bytes = self.total + 2 * len(self._notes) + _NOTES_BYTES
@@ -151,12 +153,14 @@ class Download:
         target.truncate(0)
 
     def _pause(self, file: RemoteFile, error: BrokenOffError, sleep: Callable[[float], object]) -> None:
-        """A source that breaks off again and again has to bring something in between."""
+        """A source that breaks off again and again has to bring something in between. One that is to be left in peace
+        for long does not keep others of its server waiting meanwhile."""
         if self._done >= self._furthest + _PROGRESS_BYTES:
             self._furthest, self._pauses = self._done, iter(_PAUSES_S)
         pause_s = next(self._pauses, None)
-        if pause_s is None:
-            raise SourceError(f"{error}; check the network") from error
+        if pause_s is None or error.retry_after_s > _PAUSES_S[-1]:
+            raise SourceError(f"{error}; check the network", error.retry_after_s) from error
+        pause_s = max(pause_s, error.retry_after_s)
         while pause_s > 0:
             if self._cancelled():
                 raise FillCancelledError(f"{self._remote.address}: fetching was cancelled")

@@ -20,7 +20,7 @@ from aegaeon_native import Range
 from aegaeon_proto.outbound.slots import Slots
 from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.domain.catalog import DirectorySource, ModelPhase, ModelSpec
-from aegaeon_sidecar.domain.errors import CacheFullError, FillCancelledError, ModelError
+from aegaeon_sidecar.domain.errors import CacheFullError, DiskFullError, FillCancelledError, ModelError, TooLargeError
 from aegaeon_sidecar.domain.first_steps import FirstSteps
 from aegaeon_sidecar.domain.sticky import end_if_sticky
 from aegaeon_sidecar.kv.memory import KvMemory
@@ -29,13 +29,17 @@ from aegaeon_sidecar.models.documents import MOST_CONFIG_BYTES, read_document
 from aegaeon_sidecar.models.placement import Layout, Proof
 from aegaeon_sidecar.models.weight_files import WeightFiles, look
 from aegaeon_sidecar.weights.adapters import Adapters
+from aegaeon_sidecar.weights.addresses import folder_names
 from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.deaths import Deaths
 from aegaeon_sidecar.weights.faults import MODEL_ERRORS, understood
 from aegaeon_sidecar.weights.fill import fill
+from aegaeon_sidecar.weights.line import Line
 from aegaeon_sidecar.weights.models import Adapter, Model, Served
+from aegaeon_sidecar.weights.pace import Pace
 from aegaeon_sidecar.weights.phases import Phases
 from aegaeon_sidecar.weights.ring import NO_FILE, StageRing
+from aegaeon_sidecar.weights.room import ON_DEMAND, fetched_ahead
 from aegaeon_sidecar.weights.shared_weights import drop
 from aegaeon_sidecar.weights.sources import Located, Sources, slot_of
 from aegaeon_sidecar.weights.table import ModelTable
@@ -46,6 +50,8 @@ Jobs = queue.SimpleQueue[Callable[[], None] | None]  # None: the end
 
 _REPORT_EVERY_S = 0.25
 _LOG_EVERY_S = 5.0
+_NO_ROOM_S = 5.0
+_EVICTED = "others were used more recently, and the node's disk has no room for all"
 
 
 class Fetcher:
@@ -82,6 +88,8 @@ class Fetcher:
         self._jobs: Jobs = queue.SimpleQueue()
         self._unproved: deque[Callable[[], None]] = deque()  # models whose proof comes after all other work
         self._far = Slots("fetcher")
+        self._line = Line(table, phases.tell)
+        self._ahead = fetched_ahead(frozenset())
         self._thread = threading.Thread(target=self._run, name="fetcher", daemon=True)
         places = table, backend, cache, ring, sources, phases
         self.adapters = Adapters(*places, self._jobs.put, self._submit, kv.sequences.adapters)
@@ -101,11 +109,13 @@ class Fetcher:
     def follow(self, catalog: Iterable[ModelSpec], retry: bool = False) -> None:
         """The whole list (engine's lock held): new or changed models are fetched, missing ones forgotten.
 
-        With `retry` a model that failed is tried at once and as its files are now, on request.
+        With `retry` a model that failed, or found no room, is tried at once and as its files are now, on request.
         """
         wanted = {spec.name: spec for spec in catalog}
+        self._ahead = fetched_ahead(folder_names(spec.source for spec in wanted.values()))
+        self._sources.reconsider()
         for name, model in list(self._table.models.items()):
-            spec, again = wanted.get(name), retry and model.phase == ModelPhase.FAILED
+            spec, again = wanted.get(name), retry and (model.absent or model.phase is ModelPhase.FAILED)
             if spec is None or again or not _same(spec, model.spec):
                 self._forgive(model)
                 self._withdraw(model)
@@ -118,6 +128,27 @@ class Fetcher:
             if name not in self._table.models:
                 self._begin(Model(spec))
         self._update_pins()
+
+    def fetch(self, name: str, identity: str) -> None:
+        """Requests wait for a model (engine's lock held): it comes, before all that is fetched ahead."""
+        model = self._table.models.get(name)
+        if model is None or identity not in ("", model.spec.identity):
+            return  # the catalog has changed
+        if model.absent:
+            model.absent, model.reason, model.on_demand, model.pace = False, "", True, Pace()
+            self._line.join(model)
+            self._begin(model)
+        else:
+            self._phases.tell(model)
+
+    def put_off(self, model: Model, why: str = _EVICTED) -> None:
+        """Its copies have made room for others (engine's lock held): it is as if it had never been here, but for what
+        the name stands for."""
+        if model.phase is not ModelPhase.CACHED:
+            return
+        self._withdraw(model)
+        fresh = self._table.models[model.name] = Model(model.spec, served=model.served)
+        self._phases.absent(fresh, why)
 
     def again(self, model: Model | Adapter) -> None:
         """Try a failed one (engine's lock held). It counts as failed until it can be served as it was."""
@@ -140,13 +171,14 @@ class Fetcher:
         if isinstance(source, DirectorySource):
             self._jobs.put(job)
         else:
-            self._submit(slot_of(source), job)
+            self._far.submit(slot_of(source), partial(self._guarded, job), urgent=model.on_demand)
 
     def _submit(self, slot: str, job: Callable[[], None]) -> None:
         self._far.submit(slot, partial(self._guarded, job))
 
     def _withdraw(self, model: Model) -> None:
         model.forgotten = True
+        self._line.leave(model)
         self.adapters.leave(model)
         del self._table.models[model.name]
         for sequence in [s for s in self._kv.sequences if s.model == model.name]:
@@ -180,7 +212,8 @@ class Fetcher:
         if gives_up():
             return
         with self._reporting(model):
-            located = self._sources.locate(model.spec.source, partial(self._note, model), gives_up)
+            claim = ON_DEMAND if model.on_demand else self._ahead
+            located = self._sources.locate(model.spec.source, partial(self._note, model), gives_up, claim=claim)
             self._jobs.put(partial(self._prepare, model, located))
 
     def _prepare(self, model: Model, located: Located) -> None:
@@ -218,8 +251,12 @@ class Fetcher:
         with located.reading():
             note = self._cache_weights(model, files)
         self._register(model, files)
+        if located.stored is not None:
+            located.stored.close()  # from here on it is kept from eviction while it is read, and by being used
         with self._table.monitor.changed:
             self.adapters.follow(model)  # before it may be asked for: sequences wait for adapters that are known
+            self._line.leave(model, fetched=True)
+            model.on_demand = False
         self._phases.cached(model, note)
 
     @contextmanager
@@ -231,7 +268,13 @@ class Fetcher:
             model.let_go()
         except MODEL_ERRORS as error:
             end_if_sticky(error)
-            self._phases.failed(model, error)
+            if model.on_demand and isinstance(error, DiskFullError):
+                self._stop.wait(_NO_ROOM_S)  # it may be asked for again at once
+            self._line.leave(model)
+            if isinstance(error, DiskFullError) and not isinstance(error, TooLargeError):
+                self._phases.absent(model, str(error))
+            else:
+                self._phases.failed(model, error)
             model.let_go()
 
     def _cache_weights(self, model: Model, files: WeightFiles) -> str:
@@ -272,6 +315,7 @@ class Fetcher:
         if now >= model.next_log_s:
             model.next_log_s = now + _LOG_EVERY_S
             log.info("model %s: %s", model.name, model.pace)
+            self._line.advance(model)
 
     def _check_fits(self, layout: Layout) -> None:
         """Beside the weights a slab for KV blocks must be left, or no step could ever run. Raises ModelError.

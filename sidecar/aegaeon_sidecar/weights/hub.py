@@ -30,6 +30,7 @@ from aegaeon_proto.pooling import POOLING
 from aegaeon_proto.redaction import sentence
 from aegaeon_sidecar.domain.catalog import HubSource
 from aegaeon_sidecar.domain.errors import SourceError
+from aegaeon_sidecar.weights.addresses import address_of
 from aegaeon_sidecar.weights.remote import (
     BrokenOffError,
     RemoteFile,
@@ -37,7 +38,7 @@ from aegaeon_sidecar.weights.remote import (
     check_count,
     from_byte,
     is_temporary,
-    plainly,
+    retry_after_s,
 )
 
 _PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt", POOLING)
@@ -53,7 +54,7 @@ class HubRemote:
     def __init__(self, source: HubSource, client: Client, ambient: bool) -> None:
         self._repository = source.repository
         self._revision = source.revision
-        self.address = _name(source)
+        self.address = address_of(source)
         with _errors(self.address):
             hf_hub_url(source.repository, "config.json")  # refuses what is no id
         self._client = client
@@ -87,7 +88,8 @@ class HubRemote:
         url = f"{constants.ENDPOINT}/api/models/{self._repository}{revision}?blobs=true"
         with self._client.open(url, token=self._token, hosts=HUB_FILES_HOSTS) as given:
             if is_temporary(given.status):
-                raise BrokenOffError(f"{self.address}: the hub answers {given.status}")
+                wait_s = retry_after_s(given.headers.get("Retry-After"))
+                raise BrokenOffError(f"{self.address}: the hub answers {given.status}", wait_s)
             if given.status != HTTPStatus.OK:
                 raise SourceError(_answers(self.address, given.status))
             return json.loads(given.whole(_MOST_LIST_BYTES))
@@ -95,7 +97,7 @@ class HubRemote:
 
 def snapshot(source: HubSource, hub_cache: Path | None) -> Path:
     """The folder of the library's own cache; it reports no progress and cannot be cancelled. Raises SourceError."""
-    name = _name(source)
+    name = address_of(source)
     with _errors(name):
         try:
             path = snapshot_download(
@@ -112,10 +114,6 @@ def snapshot(source: HubSource, hub_cache: Path | None) -> Path:
                 f"{name}: cannot be stored: {sentence(error)}; check hub_cache and the free space"
             ) from error
     return Path(path)
-
-
-def _name(source: HubSource) -> str:
-    return plainly(f"hub:{source.repository} at {source.revision or 'its default branch'}")
 
 
 def _answers(name: str, status: int) -> str:

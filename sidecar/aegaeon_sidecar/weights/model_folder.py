@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,12 @@ class ModelFolder:
 
     def touch(self) -> None:
         """It is used."""
-        os.utime(self.directory)
+        with suppress(FileNotFoundError):  # it is evicted just then
+            os.utime(self.directory)
+
+    def is_idle(self, for_s: float) -> bool:
+        """Whether it was not used for so long."""
+        return not 0 <= time.time() - self.directory.stat().st_mtime < for_s
 
     @property
     def source(self) -> str:

@@ -59,6 +59,7 @@ class Served:
 class Claims:
     """What an entry of the catalog has of files and of the host cache.
 
+    `retry_after_s`: its source wants not to be asked for so long after it failed.
     `served`: what it must be, because it was served so; `located`: where its files are; `image`: None while it is not
     on the host, and to be pinned before it is read; `pinned`: it is.
     """
@@ -67,6 +68,7 @@ class Claims:
     located: Located | None = None
     image: Image | None = None
     pinned: bool = False
+    retry_after_s: float = 0.0
 
     def check(self, files: WeightFiles, content: str = "") -> None:
         """Raises OtherWeightsError when these files, of this content if it is known, are not what was served."""
@@ -96,7 +98,10 @@ class Model(Claims):
     `misses`: loads of it in a row that did not succeed;
     `files`: as they were when they last held what is served; `content`: hash of its weights, "" while they were never
     read whole.
-    `resident`: its weights are in; `moving`: they come or go just now; `weights`: their slabs, now or the last time;
+    `absent`: it is not on this node, and is fetched when requests wait for it; `on_demand`: they do, and so many others
+    are fetched before (`ahead`), which takes `wait_s` seconds as far as is known.
+    `resident`: its weights are in; `moving`: they come or go just now; `wanted`: one of these, or a queued load names
+    it; `weights`: their slabs, now or the last time;
     `shown`: slabs that its range is mapped to, its own or not any more;
     `users`: steps that read its weights; `leaving`: no further step may; `map_s`, `copy_s`: seconds of its last load
     until its first copy, and from then on; `loaded_s`: when that ended (time.monotonic());
@@ -121,8 +126,13 @@ class Model(Claims):
     layout: Layout | None = None
     range: Range | None = None
     first_steps: FirstSteps = field(default_factory=FirstSteps)
+    absent: bool = False
+    on_demand: bool = False
+    ahead: int = 0
+    wait_s: float = 0.0
     resident: bool = False
     moving: bool = False
+    wanted: bool = False
     weights: SharedWeights | None = None
     shown: list[int] = field(default_factory=list)
     users: int = 0
@@ -146,19 +156,22 @@ class Model(Claims):
 
     def state(self) -> ModelState:
         """The report on it."""
+        queued = self.phase is ModelPhase.FETCHING and self.on_demand and not self.pace.done
         return ModelState(
             model=self.name,
             phase=self.phase,
-            reason=self.reason,
+            reason=f"{self.ahead} models are fetched before it" if queued and self.ahead else self.reason,
             bytes_done=self.pace.done,
             bytes_total=self.pace.total,
             bytes_per_s=self.pace.bytes_per_s,
-            remaining_s=self.pace.remaining_s,
+            remaining_s=self.pace.remaining_s or (self.wait_s if queued else 0.0),
             footprint=self._footprint(),
             identity=self.spec.identity,
             adapters=tuple(adapter.own_state() for adapter in self.adapters.values()),
             cold=self.phase is ModelPhase.CACHED and self.first_steps.cold,
             unsupported=self.phase is ModelPhase.FAILED and self.unsupported,
+            absent=self.absent,
+            on_demand=self.on_demand,
         )
 
     def _footprint(self) -> Footprint | None:

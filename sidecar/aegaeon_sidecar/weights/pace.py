@@ -15,6 +15,7 @@ class Pace:
 
     done: int = 0
     total: int = 0
+    began_s: float = 0.0
     _seen: deque[tuple[float, int]] = field(default_factory=deque)
 
     def note(self, done: int, total: int, now_s: float | None = None) -> None:
@@ -23,6 +24,7 @@ class Pace:
         if done < self.done or total != self.total:
             self._seen.clear()
         self.done, self.total = done, total
+        self.began_s = self.began_s or now_s
         self._seen.append((now_s, done))
         while now_s - self._seen[0][0] > _WINDOW_S and len(self._seen) > 2:
             self._seen.popleft()

@@ -22,6 +22,8 @@ from aegaeon_sidecar.domain.errors import (
     ModelError,
     OtherWeightsError,
     SidecarError,
+    SourceError,
+    TooLargeError,
     UnreadableError,
     UnsupportedError,
     WeightsError,
@@ -60,15 +62,23 @@ class Phases:
                 model.pace.note(model.layout.weight_bytes, model.layout.weight_bytes)
         self.tell(model)
 
+    def absent(self, model: Model, why: str) -> None:
+        """It is not on this node, and fetched when requests wait for it."""
+        with self._table.monitor.changed:
+            model.phase, model.absent, model.on_demand, model.trying = ModelPhase.FETCHING, True, False, False
+            model.reason = f"it is fetched when a request waits for it: {self._public(model, why)}"
+        self.tell(model)
+
     def failed(self, model: Model | Adapter, error: Exception) -> None:
         """It cannot be served. Requests that wait for it are refused at once, because the scheduler is notified."""
         log.warning("model %s cannot be served: %s", model.name, _said(error))
         reason = self._reason(model, error)
         with self._table.monitor.changed:
             model.phase, model.reason, model.trying = ModelPhase.FAILED, reason, False
-            model.permanent = isinstance(error, UnsupportedError)
+            model.permanent = isinstance(error, UnsupportedError | TooLargeError)
             model.transient = not isinstance(error, ModelError) or isinstance(error, UnreadableError)
             model.unsupported = model.served is None and _unsupported(error)
+            model.retry_after_s = error.retry_after_s if isinstance(error, SourceError) else 0.0
         self.tell(model)
 
     def not_loaded(self, model: Model, error: Exception) -> None:

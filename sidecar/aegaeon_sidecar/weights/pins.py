@@ -10,11 +10,11 @@ from aegaeon_sidecar.weights.table import ModelTable
 def update_pins(table: ModelTable, queued: Collection[str]) -> None:
     """Pin and unpin as residents and the loads that are `queued` (names) demand (lock held)."""
     for model in table.models.values():
+        model.wanted = model.resident or model.moving or model.name in queued
         if model.image is None or model.range is None:  # the fetcher still holds it
             continue
-        wanted = model.resident or model.moving or model.name in queued
-        if wanted and not model.pinned:
+        if model.wanted and not model.pinned:
             model.pinned = model.image.pin()
-        elif model.pinned and not wanted:
+        elif model.pinned and not model.wanted:
             model.image.unpin()
             model.pinned = False

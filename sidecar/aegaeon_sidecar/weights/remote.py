@@ -6,13 +6,14 @@ s3.py has S3-compatible stores, hub.py the hub. boundary.py wraps the errors of 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Protocol
-from urllib.parse import quote
 
 from aegaeon_proto.credentials import token_of
 from aegaeon_proto.outbound.client import Answer, Client
@@ -24,10 +25,11 @@ from aegaeon_sidecar.models.adapters import ADAPTER_WEIGHTS
 from aegaeon_sidecar.models.documents import MOST_INDEX_BYTES
 from aegaeon_sidecar.models.files import INDEX, SINGLE
 from aegaeon_sidecar.models.placement import ADAPTER_CONFIG, CONFIG
+from aegaeon_sidecar.weights.addresses import address_of
 
 MOST_FILES = 1000
+_MOST_RETRY_AFTER_S = 3600.0
 ADAPTER_FILES = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
-_PLAIN = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 MOST_SUMS_BYTES = 1 << 20
 SUMS = "SHA256SUMS"
 _OPTIONAL = (
@@ -51,7 +53,12 @@ _NAME = re.compile(r"(?!\.)[\w.-]{1,200}\.safetensors", re.ASCII)
 
 
 class BrokenOffError(Exception):
-    """The connection broke; what came is good, and the rest can be asked for."""
+    """The connection broke, or the server is busy; what came is good, and the rest can be asked for, after
+    `retry_after_s` where the server says so."""
+
+    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class PastEndError(Exception):
@@ -103,7 +110,8 @@ class HttpRemote:
     model, of which its own index says which they are."""
 
     def __init__(self, source: HttpSource, client: Client, names: Seq[str] = ()) -> None:
-        self.address = check_source(source.url).rstrip("/")
+        check_source(source.url)
+        self.address = address_of(source)
         self._client = client
         self._names = names
         self._token = token_of(source.credentials_file)
@@ -153,11 +161,6 @@ def parse_sums(text: str) -> dict[str, str]:
     return {name: digest.lower() for digest, name in lines}
 
 
-def plainly(name: str) -> str:
-    """A name that a tenant gave, in printable ASCII; different names stay different."""
-    return quote(name, safe=_PLAIN)
-
-
 def check_count(address: str, files: int) -> None:
     """Raises SourceError for a source that lists files without end."""
     if files > MOST_FILES:
@@ -180,7 +183,9 @@ def _is_there(given: Answer, ranged: bool) -> bool:
     if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
         return False
     if is_temporary(status):
-        raise BrokenOffError(f"{given.url}: the server answers {status}")
+        raise BrokenOffError(
+            f"{given.url}: the server answers {status}", retry_after_s(given.headers.get("Retry-After"))
+        )
     if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and ranged:
         raise PastEndError(f"{given.url}: has no bytes there")
     raise SourceError(f"{given.url}: the server answers {status}; check address and access")
@@ -189,6 +194,18 @@ def _is_there(given: Answer, ranged: bool) -> bool:
 def is_temporary(status: int) -> bool:
     """Whether a server that answers so may be asked again."""
     return status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS
+
+
+def retry_after_s(header: str | None) -> float:
+    """When a server wants to be asked again (RFC 9110, 10.2.3: seconds or a date); 0: it does not say."""
+    text = (header or "").strip()
+    if text.isdecimal():
+        return min(float(text), _MOST_RETRY_AFTER_S)
+    try:
+        seconds = parsedate_to_datetime(text).timestamp() - time.time()
+    except (ValueError, OverflowError):
+        return 0.0
+    return min(max(seconds, 0.0), _MOST_RETRY_AFTER_S)
 
 
 def from_byte(given: Answer, start: int) -> Iterator[bytes]:

@@ -47,11 +47,12 @@ class Tries:
     due_s: float = 0.0
     failed_s: float = 0.0
 
-    def due(self, now_s: float, state: FolderState, *, transient: bool) -> bool:
-        """Whether to try now. `transient`: what it failed of need not show in the files."""
+    def due(self, now_s: float, state: FolderState, *, transient: bool, least_s: float = 0.0) -> bool:
+        """Whether to try now. `transient`: what it failed of need not show in the files; `least_s`: what its server
+        wants to be left in peace for."""
         still, self.seen_state, self.failed_s = state == self.seen_state, state, now_s
         if not self.due_s:  # failed just now
-            self.due_s = now_s + self._pause_s(transient)
+            self.due_s = now_s + max(self._pause_s(transient), least_s * (1.0 + abs(1.0 - self.jitter())))
         if now_s < self.due_s or not still:
             return False
         return self.far or transient or state != self.tried_state
@@ -119,7 +120,7 @@ class Retries:
             if tries.far:
                 return
             tries.tried_state = tries.tried_state or state  # as it is, it would fail again
-        if not tries.due(now_s, state, transient=model.transient):
+        if not tries.due(now_s, state, transient=model.transient, least_s=model.retry_after_s):
             return
         with self._table.monitor.changed:
             if not model.forgotten and not self._table.monitor.stopping:

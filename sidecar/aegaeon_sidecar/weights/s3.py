@@ -14,6 +14,7 @@ from aegaeon_proto.outbound.store import read_whole, s3_client
 from aegaeon_proto.redaction import sentence
 from aegaeon_sidecar.domain.catalog import S3Source
 from aegaeon_sidecar.domain.errors import SourceError
+from aegaeon_sidecar.weights.addresses import address_of
 from aegaeon_sidecar.weights.remote import (
     MOST_SUMS_BYTES,
     SUMS,
@@ -23,7 +24,7 @@ from aegaeon_sidecar.weights.remote import (
     check_count,
     is_temporary,
     parse_sums,
-    plainly,
+    retry_after_s,
 )
 
 _SSE_KMS = "aws:kms"
@@ -36,8 +37,7 @@ class S3Remote:
     def __init__(self, source: S3Source, client: Client, ambient: bool) -> None:
         self._bucket = source.bucket
         self._prefix = source.prefix.strip("/")
-        at = f" at {source.endpoint}" if source.endpoint else ""
-        self.address = plainly(f"s3://{source.bucket}/{self._prefix}{at}")
+        self.address = address_of(source)
         self._client = s3_client(source.endpoint, s3_keys(source.credentials_file), client, ambient)
 
     def files(self) -> list[RemoteFile]:
@@ -89,10 +89,11 @@ class S3Remote:
         try:
             yield
         except ClientError as error:
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            metadata = error.response.get("ResponseMetadata", {})
             said = f"{self.address}: {sentence(error)}"
-            if is_temporary(status):
-                raise BrokenOffError(said) from error
+            if is_temporary(metadata.get("HTTPStatusCode", 0)):
+                headers = metadata.get("HTTPHeaders", {})
+                raise BrokenOffError(said, retry_after_s(headers.get("retry-after"))) from error
             raise SourceError(f"{said}; check bucket, prefix and credentials") from error
         except NoCredentialsError as error:
             raise SourceError(

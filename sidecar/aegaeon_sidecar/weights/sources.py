@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +13,12 @@ from aegaeon_proto.outbound.client import Client, Outbound
 from aegaeon_proto.outbound.slots import http_slot, hub_slot, s3_slot
 from aegaeon_sidecar.domain.catalog import DirectorySource, HttpSource, HubSource, S3Source, Source
 from aegaeon_sidecar.domain.errors import ModelError, SourceError, WeightsError
+from aegaeon_sidecar.weights.addresses import plainly
 from aegaeon_sidecar.weights.boundary import Guarded, boundary
-from aegaeon_sidecar.weights.disk import DiskTier, Stored
+from aegaeon_sidecar.weights.disk import ANY_ROOM, DiskTier, Stored
 from aegaeon_sidecar.weights.download import Progress
-from aegaeon_sidecar.weights.remote import HttpRemote, plainly
+from aegaeon_sidecar.weights.remote import HttpRemote
+from aegaeon_sidecar.weights.room import Claim
 from aegaeon_sidecar.weights.s3 import S3Remote
 
 _KINDS = {HubSource: "hub", S3Source: "s3", HttpSource: "http"}
@@ -24,20 +26,23 @@ _KINDS = {HubSource: "hub", S3Source: "s3", HttpSource: "http"}
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A directory with config.json and weights; `stored` keeps what came from afar on disk until it is closed."""
+    """A directory with config.json and weights; `stored`: of what came from afar, its place on disk."""
 
     directory: Path
     stored: Stored | None = None
 
     @contextmanager
     def reading(self) -> Iterator[Path]:
-        """The directory. What came from afar and proves to be no model that can be served is not kept as if it were."""
-        try:
-            yield self.directory
-        except ModelError as error:
-            if self.stored is not None:
-                self.stored.doubt(damaged=isinstance(error, WeightsError))
-            raise
+        """The directory. What came from afar and proves to be no model that can be served is not kept as if it were.
+
+        Raises AbsentError when it was evicted."""
+        with self.stored.kept() if self.stored is not None else nullcontext():
+            try:
+                yield self.directory
+            except ModelError as error:
+                if self.stored is not None:
+                    self.stored.doubt(damaged=isinstance(error, WeightsError))
+                raise
 
 
 class Sources:
@@ -52,8 +57,22 @@ class Sources:
         self._disk = disk
         self._outbound = outbound
 
+    def reconsider(self) -> None:
+        """See DiskTier."""
+        if self._disk is not None:
+            self._disk.reconsider()
+
+    def changed_ns(self) -> int:
+        """See DiskTier."""
+        return 0 if self._disk is None else self._disk.changed_ns()
+
     def locate(
-        self, source: Source, progress: Progress, cancelled: Callable[[], bool], names: Seq[str] = ()
+        self,
+        source: Source,
+        progress: Progress,
+        cancelled: Callable[[], bool],
+        names: Seq[str] = (),
+        claim: Claim = ANY_ROOM,
     ) -> Located:
         """Fetch what is not on this machine yet: a model, or files of these `names`, which a web server cannot list.
 
@@ -63,7 +82,7 @@ class Sources:
             return Located(_directory(source.directory, source.root))
         if self._disk is not None:
             remote = remote_of(source, self._outbound.client(cancelled), self._outbound.ambient, names)
-            stored = self._disk.obtain(remote, progress, cancelled)
+            stored = self._disk.obtain(remote, progress, cancelled, claim)
             return Located(stored.directory, stored)
         if isinstance(source, HubSource) and self._outbound.ambient:
             from aegaeon_sidecar.weights.hub import snapshot  # the hub's library, which other sources do not wait for

@@ -103,12 +103,19 @@ def _fetching(served: Served) -> Condition | None:
 
 
 def _cached(served: Served) -> Condition:
+    absent = sum(one.phase == "absent" for one in served.facts.values())
+    if absent:
+        on_demand = f"{absent} of {len(served.facts)} models are fetched when a request waits for them"
+        return yes(_ARTIFACTS, "Cached", f"{on_demand}: the nodes' disks have no room for all")
     return yes(_ARTIFACTS, "Cached", "all models are in a host cache")
 
 
 def _cold(served: Served) -> list[str]:
-    cold = ((name, one) for name, one in served.facts.items() if one.phase != "cached" and not one.apart)
+    cold = ((name, one) for name, one in served.facts.items() if one.phase not in _SETTLED and not one.apart)
     return sorted(name + _progress(one) for name, one in cold)
+
+
+_SETTLED = ("cached", "absent")
 
 
 def _named(model: str, reason: str) -> str:

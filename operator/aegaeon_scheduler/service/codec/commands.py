@@ -74,6 +74,10 @@ def _cancel(out: engine_pb2.Command, body: commands.Cancel) -> None:
     out.cancel.id = body.id
 
 
+def _fetch(out: engine_pb2.Command, body: commands.Fetch) -> None:
+    out.fetch.model, out.fetch.identity = body.model, body.identity
+
+
 _WRITERS: Mapping[type, Callable[[engine_pb2.Command, Any], None]] = {
     commands.Load: _load,
     commands.Unload: _unload,
@@ -85,6 +89,7 @@ _WRITERS: Mapping[type, Callable[[engine_pb2.Command, Any], None]] = {
     commands.Close: _close,
     commands.Amend: _amend,
     commands.Cancel: _cancel,
+    commands.Fetch: _fetch,
 }
 
 

@@ -46,14 +46,16 @@ def instance_up(hello: engine_pb2.Hello, others: Container[str] = ()) -> events.
 
 def model_reported(instance: InstanceId, state: model_pb2.ModelState) -> events.ModelReported:
     """How far a model is on an instance. Raises ProtocolError without a phase."""
+    phase = named(PHASES, state.phase, f"ModelState of {state.model} from {instance}: phase")
     return events.ModelReported(
         instance=instance,
         model=ModelName(state.model),
-        phase=named(PHASES, state.phase, f"ModelState of {state.model} from {instance}: phase"),
+        phase=Phase.ABSENT if state.absent else phase,
         footprint=footprint_from(state.footprint) if state.HasField("footprint") else None,
         reason=state.reason,
         without=tuple((one.identity, one.reason) for one in state.adapters if PHASES.get(one.phase) is Phase.FAILED),
         cold=state.cold,
+        remaining_s=state.remaining_s,
     )
 
 

@@ -98,6 +98,10 @@ def _catalog(catalog: engine_pb2.Catalog) -> commands.Catalog:
     return commands.Catalog(tuple(spec_from(spec) for spec in catalog.models), catalog.retry)
 
 
+def _fetch(fetch: engine_pb2.Fetch) -> commands.Fetch:
+    return commands.Fetch(fetch.model, fetch.identity)
+
+
 READERS: Mapping[str, Callable[[Any], commands.Body]] = {
     "load": _load,
     "unload": _unload,
@@ -110,6 +114,7 @@ READERS: Mapping[str, Callable[[Any], commands.Body]] = {
     "amend": _amend,
     "cancel": _cancel,
     "catalog": _catalog,
+    "fetch": _fetch,
 }
 
 

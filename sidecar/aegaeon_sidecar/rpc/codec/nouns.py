@@ -216,6 +216,8 @@ def state_to(state: ModelState) -> model_pb2.ModelState:
         adapters=[_adapter_state_to(adapter) for adapter in state.adapters],
         cold=state.cold,
         unsupported=state.unsupported,
+        absent=state.absent,
+        on_demand=state.on_demand,
     )
 
 

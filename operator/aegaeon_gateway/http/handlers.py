@@ -31,7 +31,7 @@ from aegaeon_gateway.http.pooled import Pooler
 from aegaeon_gateway.http.preparation import Preparation, Received
 from aegaeon_gateway.http.record import RECORD
 from aegaeon_gateway.http.responses import Complete, stream, whole
-from aegaeon_gateway.http.silence import Silence
+from aegaeon_gateway.http.silence import Silence, waiting
 from aegaeon_gateway.metrics import ModelMetrics
 from aegaeon_gateway.tenancy import Charge, Tenant
 from aegaeon_gateway.workers.wire import Endpoint
@@ -260,8 +260,12 @@ class Answerer:
 
     async def _streamed(self, answer: Answer, renderer: Renderer, events: EventStream, complete: Complete) -> str:
         """The answer as it comes, comments while it does not; returns how it ended."""
+
+        def waits_for() -> str:
+            return waiting(answer.place, self._gateway.catalog.find(answer.model))
+
         with Silence(self._gateway.config.keepalive_s, answer.wake) as silence:
-            return await stream(events, answer, renderer, silence, complete)
+            return await stream(events, answer, renderer, silence, complete, waits_for)
 
     async def _complete(self, tenant: Tenant, request: Request, renderer: Renderer, usage: Usage) -> None:
         """A response is kept before its client can name it."""

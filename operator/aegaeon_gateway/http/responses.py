@@ -13,7 +13,7 @@ from aegaeon_gateway.answer.render import Renderer
 from aegaeon_gateway.generation.output import Delta, Usage
 from aegaeon_gateway.http.event_stream import EventStream
 from aegaeon_gateway.http.intake import Holding
-from aegaeon_gateway.http.silence import HELD, Silence, waiting
+from aegaeon_gateway.http.silence import HELD, Silence
 
 Complete = Callable[[Usage], Awaitable[None]]
 """awaited when an answer is complete, before its client knows"""
@@ -38,7 +38,14 @@ async def whole(answer: Answer, renderer: Renderer, holding: Holding, complete: 
     return web.Response(body=b"".join(pieces), content_type="application/json", headers=headers)
 
 
-async def stream(events: EventStream, answer: Answer, renderer: Renderer, silence: Silence, complete: Complete) -> str:
+async def stream(
+    events: EventStream,
+    answer: Answer,
+    renderer: Renderer,
+    silence: Silence,
+    complete: Complete,
+    waits_for: Callable[[], str],
+) -> str:
     """Write events as tokens come, and say how it ended; what came together is one write.
 
     The status line is sent as soon as the scheduler has taken the request, so that no proxy gives it up; earlier where
@@ -66,7 +73,7 @@ async def stream(events: EventStream, answer: Answer, renderer: Renderer, silenc
             await events.write(data)
             silence.wrote()
         elif silence.due:
-            await events.comment(HELD if answer.held else waiting(answer.place))
+            await events.comment(HELD if answer.held else waits_for())
             silence.wrote()
     await events.end()
     return outcome

@@ -9,6 +9,8 @@ from aegaeon_gateway.errors import ApiError, ModelNotFoundError, UnsupportedMode
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase
 
+_MOST_CHARACTERS = 200  # of a reason in a sentence about something else
+
 
 def served_length(model: ModelStatus) -> int:
     """Tokens of prompt and output together; 0 while unknown."""
@@ -18,6 +20,18 @@ def served_length(model: ModelStatus) -> int:
 def phase_name(model: ModelStatus) -> str:
     """For people: unspecified, fetching, cached or failed."""
     return ModelPhase.Name(model.phase).removeprefix("MODEL_PHASE_").lower()
+
+
+def why_not_ready(model: ModelStatus) -> str:
+    """Why no engine can have it yet, in one line; empty where one has it, or that is not known."""
+    if model.phase == ModelPhase.MODEL_PHASE_UNSPECIFIED:
+        return " ".join(model.reason.split())[:_MOST_CHARACTERS]
+    if model.phase != ModelPhase.MODEL_PHASE_FETCHING:
+        return ""
+    if not model.bytes_total:
+        return "the model is being prepared"
+    left = f", {model.remaining_s:.0f} s left" if model.remaining_s else ""
+    return f"the model is being fetched: {100 * model.bytes_done // model.bytes_total} %{left}"
 
 
 def failure_of(model: ModelStatus) -> ApiError | None:
@@ -73,7 +87,10 @@ class Catalog:
                 while not (self.known and self._is_ready(name)):
                     await self.changed()
         except TimeoutError:
-            raise overloaded(f"The model {name!r} is still starting; try again.", retry_after_s=hold_s / 4) from None
+            model = self.find(name)
+            why = why_not_ready(model) if model is not None else ""
+            message = f"The model {name!r} is still starting{f' ({why})' if why else ''}; try again."
+            raise overloaded(message, retry_after_s=hold_s / 4) from None
         return self.get(name)
 
     def _is_ready(self, name: str) -> bool:

@@ -90,6 +90,7 @@ class Catalog:
         self._held: set[str] = set()
         self._known: dict[str, tuple[model_pb2.ModelState, gateway_pb2.ModelStatus]] = {}  # until a state changes
         self._announce = changed
+        self._starting = ""
 
     def _changed(self, *names: str) -> None:
         """Of these models (none named: of any) something has."""
@@ -215,6 +216,12 @@ class Catalog:
             self._changed(state.model)
         return True
 
+    def explain(self, starting: str) -> None:
+        """What sidecars that are not attached yet do: the reason of each model of which none has spoken."""
+        if starting != self._starting:
+            self._starting = starting
+            self._changed()
+
     def forget(self, instance: InstanceId) -> None:
         """The sidecar is gone, and what it had cached with it."""
         gone = [states.pop(instance, None) for states in self._states.values()]
@@ -258,7 +265,7 @@ class Catalog:
             coming.CopyFrom(self._staged[name])
             coming.name = name
             return gateway_pb2.ModelStatus(spec=coming, phase=model_pb2.MODEL_PHASE_FETCHING, reason=_CHANGING)
-        reason = _ENDING if name in self._withdrawing else _reason(best, states)
+        reason = _ENDING if name in self._withdrawing else _reason(best, states) if states else self._starting
         return gateway_pb2.ModelStatus(
             spec=self._specs[name],
             phase=best.phase,

@@ -46,11 +46,23 @@ def open_channel(target: str, tls: Path | None, peer: Role, options: Options = (
     options = (*KEEPALIVE, *options)
     if tls is None:
         return plain_channel(target, options)
+    return grpc.aio.secure_channel(target, _credentials(tls), options=(*_secured(peer), *options))
+
+
+def open_blocking_channel(target: str, tls: Path | None, peer: Role) -> grpc.Channel:
+    """The same for a thread that has no event loop. Raises TlsError."""
+    if tls is None:
+        return grpc.insecure_channel(target, options=NO_PROXY)
+    return grpc.secure_channel(target, _credentials(tls), options=_secured(peer))
+
+
+def _credentials(tls: Path) -> grpc.ChannelCredentials:
     files = read(tls)
-    credentials = grpc.ssl_channel_credentials(files.authority, files.key, files.certificate)
-    return grpc.aio.secure_channel(
-        target, credentials, options=(*NO_PROXY, *options, ("grpc.ssl_target_name_override", peer.dns_name))
-    )
+    return grpc.ssl_channel_credentials(files.authority, files.key, files.certificate)
+
+
+def _secured(peer: Role) -> Options:
+    return (*NO_PROXY, ("grpc.ssl_target_name_override", peer.dns_name))
 
 
 async def connect(channel: grpc.aio.Channel, timeout_s: float) -> None:

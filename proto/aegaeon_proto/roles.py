@@ -38,6 +38,7 @@ CALLERS: Mapping[str, frozenset[Role]] = {
     "/aegaeon.v1.Frontend/Status": _OPERATOR,
     "/aegaeon.v1.Frontend/Serve": _GATEWAY,
     "/aegaeon.v1.Engine/Attach": _ENGINE,
+    "/aegaeon.v1.Engine/Announce": _ENGINE,
     "/aegaeon.v1.Leadership/Ask": _GATEWAY | _ENGINE,
 }
 # Calls that change a pool: each is logged with its caller.

@@ -25,6 +25,7 @@ from aegaeon_sidecar.engine.engine import Engine
 from aegaeon_sidecar.engine.outbox import Outbox
 from aegaeon_sidecar.metrics import EngineMetrics
 from aegaeon_sidecar.processors import spare_processors
+from aegaeon_sidecar.rpc.announcement import announced
 from aegaeon_sidecar.rpc.server import Attachment
 from aegaeon_sidecar.rpc.sink import Sinks
 
@@ -73,7 +74,8 @@ def _backend(config: SidecarConfig) -> Backend:
         from aegaeon_sidecar.backends.vllm import open_backend
 
         limits = None if config.adapters is None else config.adapters.limits
-        return open_backend(device=config.device, ranks=config.ranks, dtype=config.dtype, adapters=limits)
+        with announced(config, "importing vLLM"):
+            return open_backend(device=config.device, ranks=config.ranks, dtype=config.dtype, adapters=limits)
     return TorchBackend(device=config.device, ranks=config.ranks, dtype=config.dtype)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,9 +29,12 @@ def test_a_shell_that_is_exact_is_admitted_and_left_as_it_was(described: Describ
     shell, prove = described("llama")
     methods = [getattr(module, "quant_method", None) for module in shell.model.modules()]
     modules = [name for name, _ in shell.model.named_modules()]
+    layers, pages = shell.layers, dict(shell.pages)
     prove()
     assert methods == [getattr(module, "quant_method", None) for module in shell.model.modules()]
     assert modules == [name for name, _ in shell.model.named_modules()], "layers are all there"
+    assert shell.layers is layers
+    assert shell.pages == pages
     assert all(parameter.is_meta for parameter in shell.model.parameters()), "no memory is kept"
 
 
@@ -62,6 +66,25 @@ def test_a_layer_that_reads_an_unwritten_page_is_found(described: Described) -> 
     shell.pages = {name: number for number, name in enumerate(shell.layers)}
     with pytest.raises(ModelError, match="would depend on others' requests"):
         prove()
+
+
+def test_a_read_of_an_unwritten_page_that_hides_what_is_no_number_is_found(
+    described: Described, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What shows it are the blocks that other numbers were left in, full ones: those that are begun are made zeros."""
+    from aegaeon_sidecar.backends.vllm import surface
+
+    shell, prove = described("gemma3n")
+    shell.pages = {name: number for number, name in enumerate(shell.layers)}
+    for layer in (layer for layer in shell.layers.values() if surface.shares_kv_of(layer) is not None):
+        monkeypatch.setattr(layer, "forward", partial(_hiding, layer, layer.forward))
+    with pytest.raises(ModelError, match="would depend on others' requests"):
+        prove()
+
+
+def _hiding(layer: Any, compute: Callable[..., Any], *parts: Any, **named: Any) -> Any:
+    layer.kv_cache.nan_to_num_(0.0, 0.0, 0.0)
+    return compute(*parts, **named)
 
 
 def test_keys_that_are_kept_beside_the_blocks_are_found(described: Described, monkeypatch: pytest.MonkeyPatch) -> None:

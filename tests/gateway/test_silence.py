@@ -116,6 +116,34 @@ async def test_comments_say_the_place_in_the_queue(quick: Pool) -> None:
         assert (await response.content.read()).endswith(b"data: [DONE]\n\n")
 
 
+async def test_comments_say_what_engines_do_that_are_not_there_yet(quick: Pool) -> None:
+    [model] = quick.peer.models
+    states = [
+        pb.ModelStatus(spec=model.spec, reason="2 engines are starting:\n\nimporting vLLM"),
+        pb.ModelStatus(spec=model.spec, phase=model_pb2.MODEL_PHASE_FETCHING, wait=True),
+        pb.ModelStatus(
+            spec=model.spec, phase=model_pb2.MODEL_PHASE_FETCHING, bytes_done=9, bytes_total=20, remaining_s=7.4
+        ),
+    ]
+    await engines_leave(quick)
+    async with quick.http.post(f"{quick.url}/v1/chat/completions", json=CHAT) as response:
+        for state, words in zip(
+            states,
+            (
+                "2 engines are starting: importing vLLM",
+                "the model is being prepared",
+                "the model is being fetched: 45 %, 7 s left",
+            ),
+            strict=True,
+        ):
+            quick.peer.publish([state])
+            async with asyncio.timeout(10):
+                while await response.content.readuntil(b"\n\n") != f": waiting for an engine ({words})\n\n".encode():
+                    pass
+        await answer(quick.peer)
+        assert (await response.content.read()).endswith(b"data: [DONE]\n\n")
+
+
 async def test_a_stream_that_stalls_gets_comments(quick: Pool) -> None:
     asked = asyncio.create_task(quick.http.post(f"{quick.url}/v1/chat/completions", json=CHAT))
     await quick.peer.until(lambda: bool(quick.peer.submits))

@@ -16,7 +16,7 @@ from pool_certificates import mount, named
 
 from aegaeon_operator.pki import Pair, is_of, issue, make_authority
 from aegaeon_proto.certificates import TlsError
-from aegaeon_proto.channels import connect, open_channel, why
+from aegaeon_proto.channels import connect, open_blocking_channel, open_channel, why
 from aegaeon_proto.roles import AUDITED, CALLERS, Role, role_of
 from aegaeon_proto.servers import add_port, make_server
 from aegaeon_proto.v1 import (
@@ -68,6 +68,9 @@ class Everything(
 
     async def Attach(self, requests: Any, context: Any) -> None:
         await context.write(engine_pb2.Commands())
+
+    async def Announce(self, request: Any, context: Any) -> engine_pb2.Announced:
+        return engine_pb2.Announced()
 
 
 class Frontend(gateway_pb2_grpc.FrontendServicer):
@@ -158,6 +161,17 @@ async def test_a_role_may_call_only_the_methods_in_its_table(
                 )
                 assert "audit: refused ipv4:127.0.0.1:" in caplog.text
                 assert said in caplog.text
+
+
+async def test_a_thread_without_a_loop_calls_with_its_certificate_too(folders: dict[Role, Path]) -> None:
+    def announce(target: str, peer: Role) -> None:
+        with open_blocking_channel(target, folders[Role.ENGINE], peer) as channel:
+            engine_pb2_grpc.EngineStub(channel).Announce(engine_pb2.Announcement(), timeout=10)
+
+    async with serving(folders[Role.SCHEDULER]) as target:
+        await asyncio.to_thread(announce, target, Role.SCHEDULER)
+        with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
+            await asyncio.to_thread(announce, target, Role.GATEWAY)
 
 
 @pytest.mark.parametrize("names", [("aegaeon.internal",), ("gateway.aegaeon.internal", "engine.aegaeon.internal"), ()])

@@ -186,6 +186,7 @@ class Rig(engine_pb2_grpc.EngineServicer):
         self.sink = f"unix:{folder}/sink.sock"
         self.links: dict[str, Link] = {}
         self.attachments = 0
+        self.announcements: list[tuple[str, str]] = []
         self.refused = 0
         self.tokens: dict[tuple[str, int], dict[int, gateway_pb2.Token]] = {}
         self.received = 0
@@ -211,6 +212,12 @@ class Rig(engine_pb2_grpc.EngineServicer):
                 yield pb.Commands(commands=[command])
         finally:
             reader.cancel()
+
+    async def Announce(self, request: pb.Announcement, context: Any) -> pb.Announced:
+        self.announcements.append((request.instance, request.doing))
+        async with self.news:
+            self.news.notify_all()
+        return pb.Announced()
 
     async def _hear(self, requests: AsyncIterator[pb.Reports], link: Link) -> None:
         async for message in requests:

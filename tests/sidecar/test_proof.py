@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -95,3 +97,27 @@ async def test_models_that_need_no_proof_do_not_wait_for_those_of_another_that_d
         await link.cached("known", "new-0", "new-1")
     assert backend.events.index("serve known") < backend.events.index("serve new-1")
     assert backend.events.count("prove") == 1, "one key, one proof"
+
+
+async def test_a_model_that_comes_behind_many_is_served_before_them(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    described, may_go = threading.Event(), threading.Event()
+
+    class Slow(Proving):
+        def describe(self, directory: Path, max_model_len: int, task: str = "") -> Layout:
+            described.set()
+            may_go.wait(20)
+            return super().describe(directory, max_model_len, task)
+
+    backend = Slow(tiny_models["llama"], "key", holds)
+    many = [spec(f"many-{number}", tiny_models["qwen2"], 32 + number) for number in range(20)]
+    async with inside(config(folder), backend):
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=many))
+        await asyncio.to_thread(described.wait, 20)
+        link.send(pb.Catalog(models=[*many, spec("late", tiny_models["qwen2"])]))
+        await link.until(lambda: "late" in link.models)
+        may_go.set()
+        await link.cached("late")
+    assert backend.events.index("serve late") == 1, "behind the first one, which was under way"

@@ -31,9 +31,8 @@ from aegaeon_gateway.http.pooled import Pooler
 from aegaeon_gateway.http.preparation import Preparation, Received
 from aegaeon_gateway.http.record import RECORD
 from aegaeon_gateway.http.responses import Complete, stream, whole
-from aegaeon_gateway.http.silence import Silence
+from aegaeon_gateway.http.silence import Silence, waiting
 from aegaeon_gateway.metrics import ModelMetrics
-from aegaeon_gateway.models.catalog import fetch_of
 from aegaeon_gateway.tenancy import Charge, Tenant
 from aegaeon_gateway.workers.wire import Endpoint
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
@@ -252,20 +251,21 @@ class Answerer:
             try:
                 if events is None or not request.options.stream:
                     return await whole(answer, renderer, holding, complete), "ok"
-                return events.response, await self._streamed(answer, renderer, events, complete, request.model)
+                return events.response, await self._streamed(answer, renderer, events, complete)
             finally:
                 caller.record.answered(answer)
                 usage = answer.usage
                 metrics.used(caller.tenant.name, usage["prompt_tokens"], usage["completion_tokens"])
                 self._gateway.limits.answered(request.model, usage["completion_tokens"], answer.choices)
 
-    async def _streamed(
-        self, answer: Answer, renderer: Renderer, events: EventStream, complete: Complete, model: str
-    ) -> str:
+    async def _streamed(self, answer: Answer, renderer: Renderer, events: EventStream, complete: Complete) -> str:
         """The answer as it comes, comments while it does not; returns how it ended."""
+
+        def waits_for() -> str:
+            return waiting(answer.place, self._gateway.catalog.find(answer.model))
+
         with Silence(self._gateway.config.keepalive_s, answer.wake) as silence:
-            catalog = self._gateway.catalog
-            return await stream(events, answer, renderer, silence, complete, lambda: fetch_of(catalog.find(model)))
+            return await stream(events, answer, renderer, silence, complete, waits_for)
 
     async def _complete(self, tenant: Tenant, request: Request, renderer: Renderer, usage: Usage) -> None:
         """A response is kept before its client can name it."""

@@ -13,7 +13,7 @@ from aegaeon_gateway.answer.render import Renderer
 from aegaeon_gateway.generation.output import Delta, Usage
 from aegaeon_gateway.http.event_stream import EventStream
 from aegaeon_gateway.http.intake import Holding
-from aegaeon_gateway.http.silence import HELD, Silence, waiting
+from aegaeon_gateway.http.silence import HELD, Silence
 
 Complete = Callable[[Usage], Awaitable[None]]
 """awaited when an answer is complete, before its client knows"""
@@ -44,7 +44,7 @@ async def stream(
     renderer: Renderer,
     silence: Silence,
     complete: Complete,
-    fetch: Callable[[], str],
+    waits_for: Callable[[], str],
 ) -> str:
     """Write events as tokens come, and say how it ended; what came together is one write.
 
@@ -73,7 +73,7 @@ async def stream(
             await events.write(data)
             silence.wrote()
         elif silence.due:
-            await events.comment(HELD if answer.held else waiting(answer.place, fetch()))
+            await events.comment(HELD if answer.held else waits_for())
             silence.wrote()
     await events.end()
     return outcome

@@ -6,15 +6,19 @@ import asyncio
 from collections.abc import Callable
 from types import TracebackType
 
+from aegaeon_gateway.models.catalog import why_not_ready
+from aegaeon_proto.v1.gateway_pb2 import ModelStatus
+
 HELD = "waiting for the quota of tokens a minute, which is used up"
 """what a stream says that its quota holds"""
 
 
-def waiting(place: int, fetch: str = "") -> str:
-    """What a stream says that says nothing else; `place` in the queue, 0: in none, or not known; `fetch`: what comes
-    before, if anything does."""
+def waiting(place: int, model: ModelStatus | None) -> str:
+    """What a stream says that says nothing else; `place` in the queue, 0: in none, or not known. `model`: as the
+    scheduler has it; None: not any more."""
     text = f"waiting for an engine, place {place} in the queue" if place else "waiting for an engine"
-    return f"{text}; {fetch}" if fetch else text
+    why = why_not_ready(model) if model is not None else ""
+    return f"{text} ({why})" if why else text
 
 
 class Silence:

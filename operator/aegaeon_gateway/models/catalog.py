@@ -10,6 +10,8 @@ from aegaeon_gateway.errors import ApiError, ModelNotFoundError, UnsupportedMode
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase
 
+_MOST_CHARACTERS = 200  # of a reason in a sentence about something else
+
 
 def served_length(model: ModelStatus) -> int:
     """Tokens of prompt and output together; 0 while unknown."""
@@ -21,24 +23,30 @@ def phase_name(model: ModelStatus) -> str:
     return "absent" if model.absent else ModelPhase.Name(model.phase).removeprefix("MODEL_PHASE_").lower()
 
 
+def why_not_ready(model: ModelStatus) -> str:
+    """Why no engine can have it yet, in one line; empty where one has it, or that is not known."""
+    if model.phase == ModelPhase.MODEL_PHASE_UNSPECIFIED:
+        return _line(model.reason)
+    if model.phase != ModelPhase.MODEL_PHASE_FETCHING:
+        return ""
+    if model.bytes_total:
+        left = f", {math.ceil(model.remaining_s)} s left" if model.remaining_s else ""
+        return f"the model is being fetched: {100 * model.bytes_done // model.bytes_total} %{left}"
+    if model.absent:
+        return "the model is being fetched"
+    return "the model is being prepared" + (f": {_line(model.reason)}" if model.reason else "")
+
+
+def _line(reason: str) -> str:
+    return " ".join(reason.split())[:_MOST_CHARACTERS]
+
+
 def failure_of(model: ModelStatus) -> ApiError | None:
     """What requests for a model are answered that no engine serves; None while one does, or may."""
     if model.phase != ModelPhase.MODEL_PHASE_FAILED:
         return None
     made = UnsupportedModelError if model.unsupported else model_failed
     return made(model.spec.name, model.reason)
-
-
-def fetch_of(model: ModelStatus | None) -> str:
-    """What streams say of the fetch that their model needs first; empty: of none."""
-    if model is None or model.phase != ModelPhase.MODEL_PHASE_FETCHING:
-        return ""
-    text = "its model is fetched first"
-    if model.bytes_done:
-        text += f", {model.bytes_done / 1e9:.3g} of {model.bytes_total / 1e9:.3g} GB are here"
-    elif model.reason and not model.absent:
-        text += f", {model.reason}"
-    return f"{text}, about {math.ceil(model.remaining_s)} s to go" if model.remaining_s else text
 
 
 class Catalog:
@@ -86,7 +94,10 @@ class Catalog:
                 while not (self.known and self._is_ready(name)):
                     await self.changed()
         except TimeoutError:
-            raise overloaded(f"The model {name!r} is still starting; try again.", retry_after_s=hold_s / 4) from None
+            model = self.find(name)
+            why = why_not_ready(model) if model is not None else ""
+            message = f"The model {name!r} is still starting{f' ({why})' if why else ''}; try again."
+            raise overloaded(message, retry_after_s=hold_s / 4) from None
         return self.get(name)
 
     def _is_ready(self, name: str) -> bool:

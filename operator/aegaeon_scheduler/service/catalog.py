@@ -103,6 +103,7 @@ class Catalog:
         self._known: dict[str, tuple[model_pb2.ModelState, gateway_pb2.ModelStatus]] = {}  # until a state changes
         self._announce = changed
         self._apart = apart
+        self._starting = ""
 
     def _changed(self, *names: str) -> None:
         """Of these models (none named: of any) something has."""
@@ -232,6 +233,12 @@ class Catalog:
             self._changed(state.model)
         return True
 
+    def explain(self, starting: str) -> None:
+        """What sidecars that are not attached yet do: the reason of each model of which none has spoken."""
+        if starting != self._starting:
+            self._starting = starting
+            self._changed()
+
     def forget(self, instance: InstanceId) -> None:
         """The sidecar is gone, and what it had cached with it."""
         gone = [states.pop(instance, None) for states in self._states.values()]
@@ -282,7 +289,7 @@ class Catalog:
             return gateway_pb2.ModelStatus(spec=coming, phase=model_pb2.MODEL_PHASE_FETCHING, reason=_CHANGING)
         apart = self._apart(name) if best.phase == model_pb2.MODEL_PHASE_CACHED else None
         phase = best.phase if apart is None else _PHASES[apart.phase]
-        reason = _reason(best, states) if apart is None else apart.reason
+        reason = (_reason(best, states) if states else self._starting) if apart is None else apart.reason
         return gateway_pb2.ModelStatus(
             spec=self._specs[name],
             phase=phase,

@@ -24,6 +24,7 @@ from aegaeon_scheduler.service.codec.reports import ReportDecoder, command_named
 from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.leadership import refuse_streams
 from aegaeon_scheduler.service.outbox import Outbox
+from aegaeon_scheduler.service.starting import Starting
 from aegaeon_scheduler.service.stream import converse
 
 # Commands that may wait for one sidecar; far more than a program ever holds.
@@ -90,6 +91,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         self._bases = bases
         self._attached: dict[InstanceId, Attachment] = {}
         self._ending: dict[InstanceId, float] = {}  # until when that counts
+        self._starting = Starting(catalog.explain)
         self._stopped = False
 
     # The stub speaks of a generator; a coroutine that writes sees its own cancellation, so its end is never late.
@@ -115,6 +117,15 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         finally:
             self._broke(attachment)
 
+    async def Announce(
+        self, request: engine_pb2.Announcement, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> engine_pb2.Announced:
+        """A sidecar that will attach: whoever waits for an engine hears what it does."""
+        await refuse_streams(self._driver, context)
+        if InstanceId(request.instance) not in self._attached:
+            self._starting.note(request.instance, request.doing)
+        return engine_pb2.Announced()
+
     @property
     def up(self) -> int:
         """Sidecars that count as alive."""
@@ -135,6 +146,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
     def stop(self) -> None:
         """Close every stream once what waits for it is written; heartbeats are not checked any more."""
         self._stopped = True
+        self._starting.stop()
         for attachment in self._attached.values():
             attachment.end()
 
@@ -153,6 +165,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         attachment = Attachment(up, self._bases(), hello.started)
         self._replace(up.instance)
         self._attached[up.instance] = attachment
+        self._starting.end(up.instance)
         self._driver.instances[up.instance] = attachment
         attachment.send(self._catalog.command())
         self._watch(attachment)

@@ -96,6 +96,44 @@ FAILURE_KIND_NOT_FINITE: FailureKind.ValueType  # 7
 Global___FailureKind: _TypeAlias = FailureKind  # noqa: Y015
 
 @_typing.final
+class Announcement(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    DOING_FIELD_NUMBER: _builtins.int
+    instance: _builtins.str
+    doing: _builtins.str
+    """for people: "importing vLLM" """
+    def __init__(
+        self,
+        *,
+        instance: _builtins.str = ...,
+        doing: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["doing", b"doing", "instance", b"instance"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Announcement: _TypeAlias = Announcement  # noqa: Y015
+
+@_typing.final
+class Announced(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Announced: _TypeAlias = Announced  # noqa: Y015
+
+@_typing.final
 class Commands(_message.Message):
     """What waits when it is written, in order: a message costs as much as a decision."""
 

@@ -45,6 +45,11 @@ class EngineStub:
                 request_serializer=aegaeon__proto_dot_v1_dot_engine__pb2.Reports.SerializeToString,
                 response_deserializer=aegaeon__proto_dot_v1_dot_engine__pb2.Commands.FromString,
                 _registered_method=True)
+        self.Announce = channel.unary_unary(
+                '/aegaeon.v1.Engine/Announce',
+                request_serializer=aegaeon__proto_dot_v1_dot_engine__pb2.Announcement.SerializeToString,
+                response_deserializer=aegaeon__proto_dot_v1_dot_engine__pb2.Announced.FromString,
+                _registered_method=True)
 
 
 class EngineServicer:
@@ -62,6 +67,13 @@ class EngineServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Announce(self, request, context):
+        """Repeated by a sidecar that is not ready to attach, whose start takes long.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EngineServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -69,6 +81,11 @@ def add_EngineServicer_to_server(servicer, server):
                     servicer.Attach,
                     request_deserializer=aegaeon__proto_dot_v1_dot_engine__pb2.Reports.FromString,
                     response_serializer=aegaeon__proto_dot_v1_dot_engine__pb2.Commands.SerializeToString,
+            ),
+            'Announce': grpc.unary_unary_rpc_method_handler(
+                    servicer.Announce,
+                    request_deserializer=aegaeon__proto_dot_v1_dot_engine__pb2.Announcement.FromString,
+                    response_serializer=aegaeon__proto_dot_v1_dot_engine__pb2.Announced.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -104,6 +121,33 @@ class Engine:
             '/aegaeon.v1.Engine/Attach',
             aegaeon__proto_dot_v1_dot_engine__pb2.Reports.SerializeToString,
             aegaeon__proto_dot_v1_dot_engine__pb2.Commands.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Announce(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/aegaeon.v1.Engine/Announce',
+            aegaeon__proto_dot_v1_dot_engine__pb2.Announcement.SerializeToString,
+            aegaeon__proto_dot_v1_dot_engine__pb2.Announced.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,6 +40,8 @@ class EngineStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> EngineAsyncStub: ...
     Attach: _grpc.StreamStreamMultiCallable[_engine_pb2.Reports, _engine_pb2.Commands]
+    Announce: _grpc.UnaryUnaryMultiCallable[_engine_pb2.Announcement, _engine_pb2.Announced]
+    """Repeated by a sidecar that is not ready to attach, whose start takes long."""
 
 @_typing.type_check_only
 class EngineAsyncStub(EngineStub):
@@ -53,6 +55,8 @@ class EngineAsyncStub(EngineStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Attach: _aio.StreamStreamMultiCallable[_engine_pb2.Reports, _engine_pb2.Commands]  # type: ignore[assignment]
+    Announce: _aio.UnaryUnaryMultiCallable[_engine_pb2.Announcement, _engine_pb2.Announced]  # type: ignore[assignment]
+    """Repeated by a sidecar that is not ready to attach, whose start takes long."""
 
 class EngineServicer(metaclass=_abc_1.ABCMeta):
     """Scheduler <-> sidecar. The sidecar dials; commands come down, reports go up.
@@ -69,5 +73,13 @@ class EngineServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_engine_pb2.Reports],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_engine_pb2.Commands], _abc.AsyncIterator[_engine_pb2.Commands]]: ...
+
+    @_abc_1.abstractmethod
+    def Announce(
+        self,
+        request: _engine_pb2.Announcement,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_pb2.Announced, _abc.Awaitable[_engine_pb2.Announced]]:
+        """Repeated by a sidecar that is not ready to attach, whose start takes long."""
 
 def add_EngineServicer_to_server(servicer: EngineServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

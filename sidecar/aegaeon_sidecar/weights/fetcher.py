@@ -8,10 +8,8 @@ and the thread continues with the next. Lanes never wait for it.
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -34,6 +32,7 @@ from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.deaths import Deaths
 from aegaeon_sidecar.weights.faults import MODEL_ERRORS, understood
 from aegaeon_sidecar.weights.fill import fill
+from aegaeon_sidecar.weights.jobs import Job, Jobs
 from aegaeon_sidecar.weights.line import Line
 from aegaeon_sidecar.weights.models import Adapter, Model, Served
 from aegaeon_sidecar.weights.pace import Pace
@@ -45,8 +44,6 @@ from aegaeon_sidecar.weights.sources import Located, Sources, slot_of
 from aegaeon_sidecar.weights.table import ModelTable
 
 log = logging.getLogger(__name__)
-
-Jobs = queue.SimpleQueue[Callable[[], None] | None]  # None: the end
 
 _REPORT_EVERY_S = 0.25
 _LOG_EVERY_S = 5.0
@@ -85,8 +82,7 @@ class Fetcher:
         self._stop = threading.Event()
         self._cache = cache
         self._ring = ring
-        self._jobs: Jobs = queue.SimpleQueue()
-        self._unproved: deque[Callable[[], None]] = deque()  # models whose proof comes after all other work
+        self._jobs = Jobs()
         self._far = Slots("fetcher")
         self._line = Line(table, phases.tell)
         self._ahead = fetched_ahead(frozenset())
@@ -102,7 +98,7 @@ class Fetcher:
         self._stop.set()
         deadline = time.monotonic() + timeout_s
         ended = self._far.stop(timeout_s)
-        self._jobs.put(None)  # after what the others brought: it is let go
+        self._jobs.end()  # after what the others brought: it is let go
         self._thread.join(max(deadline - time.monotonic(), 0.1))
         return ended and not self._thread.is_alive()
 
@@ -124,9 +120,10 @@ class Fetcher:
             self.adapters.follow(model, retry)
             if retry:  # what the scheduler thinks of it may have to be put right
                 self._phases.tell(model)
-        for name, spec in wanted.items():
-            if name not in self._table.models:
-                self._begin(Model(spec))
+        begun = [Model(spec) for name, spec in wanted.items() if name not in self._table.models]
+        for model in begun:
+            model.together = len(begun)
+            self._begin(model)
         self._update_pins()
 
     def fetch(self, name: str, identity: str) -> None:
@@ -169,11 +166,11 @@ class Fetcher:
         self._phases.tell(model)
         source, job = model.spec.source, partial(self._locate, model)
         if isinstance(source, DirectorySource):
-            self._jobs.put(job)
+            self._jobs.put(job, model.together)
         else:
             self._far.submit(slot_of(source), partial(self._guarded, job), urgent=model.on_demand)
 
-    def _submit(self, slot: str, job: Callable[[], None]) -> None:
+    def _submit(self, slot: str, job: Job) -> None:
         self._far.submit(slot, partial(self._guarded, job))
 
     def _withdraw(self, model: Model) -> None:
@@ -188,16 +185,10 @@ class Fetcher:
 
     def _run(self) -> None:
         self._guarded(self._enter)
-        while (job := self._next()) is not None:
+        while (job := self._jobs.get()) is not None:
             self._guarded(job)
 
-    def _next(self) -> Callable[[], None] | None:
-        """Models that have to be proved wait for those that need not be, however many there are."""
-        if self._unproved and self._jobs.empty():
-            return self._unproved.popleft()
-        return self._jobs.get()
-
-    def _guarded(self, job: Callable[[], None]) -> None:
+    def _guarded(self, job: Job) -> None:
         """Whatever a job lets through is a defect of this process."""
         try:
             job()
@@ -214,7 +205,7 @@ class Fetcher:
         with self._reporting(model):
             claim = ON_DEMAND if model.on_demand else self._ahead
             located = self._sources.locate(model.spec.source, partial(self._note, model), gives_up, claim=claim)
-            self._jobs.put(partial(self._prepare, model, located))
+            self._jobs.put(partial(self._prepare, model, located), model.together)
 
     def _prepare(self, model: Model, located: Located) -> None:
         """Everything else, until it can be served."""
@@ -233,7 +224,7 @@ class Fetcher:
             if layout.proof is None or self._cache.is_proved(layout.proof.key):
                 self._complete(model, located, files)
             else:
-                self._unproved.append(partial(self._prove, model, located, files, layout.proof))
+                self._jobs.prove(partial(self._prove, model, located, files, layout.proof), model.together)
 
     def _prove(self, model: Model, located: Located, files: WeightFiles, proof: Proof) -> None:
         if self._gives_up(model)():

@@ -95,7 +95,8 @@ class Model(Claims):
 
     `transient`: what it failed of need not show in its files; `unsupported`: it failed because this engine cannot run
     such a model; `permanent`: the same files fail again; `trying`: it is failed, and being tried again;
-    `misses`: loads of it in a row that did not succeed;
+    `misses`: loads of it in a row that did not succeed; `together`: as many came with the list of models that it came
+    with, itself included;
     `files`: as they were when they last held what is served; `content`: hash of its weights, "" while they were never
     read whole.
     `absent`: it is not on this node, and is fetched when requests wait for it; `on_demand`: they do, and so many others
@@ -118,6 +119,7 @@ class Model(Claims):
     permanent: bool = False
     trying: bool = False
     misses: int = 0
+    together: int = 1
     files: WeightFiles | None = None
     pace: Pace = field(default_factory=Pace)
     next_report_s: float = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -77,11 +78,15 @@ def place_parameters(model: Module) -> tuple[list[Place], int]:
     return list(found.values()), end
 
 
-def show(model: Module, places: list[Place], memory: Tensor) -> None:
-    """Parameters are views of `memory` (uint8) from here on. No byte is touched."""
+Shown = list[tuple[Any, str, Any]]
+"""What had a parameter, as a dictionary or as an attribute, by which name, and which."""
+
+
+def show(model: Module, places: list[Place], memory: Tensor) -> Shown:
+    """Parameters are views of `memory` (uint8) from here on; returns what they were. No byte is touched."""
     modules = dict(model.named_modules(remove_duplicate=False))
     replaced: dict[int, Parameter] = {}
-    kept: list[Any] = []  # so that no other object gets the id of one that is replaced
+    before: Shown = []  # so that no other object gets the id of one that is replaced, either
     for place in places:
         views: dict[tuple[Any, ...], Parameter] = {}
         for view in place.views:
@@ -91,13 +96,24 @@ def show(model: Module, places: list[Place], memory: Tensor) -> None:
                 shown = raw.as_strided(view.shape, view.stride, raw.storage_offset() + view.first)
                 views[key] = Parameter(shown, requires_grad=False)
             parameters = modules[view.module]._parameters
-            kept.append(parameters[view.leaf])
+            before.append((parameters, view.leaf, parameters[view.leaf]))
             replaced[id(parameters[view.leaf])] = views[key]
             parameters[view.leaf] = views[key]
     for owner in _objects(model):
         for name, value in list(vars(owner).items()):
-            if isinstance(value, Parameter) and id(value) in replaced:
+            if id(value) in replaced:
+                before.append((owner, name, value))
                 setattr(owner, name, replaced[id(value)])  # attention keeps its module's sinks, for example
+    return before
+
+
+def put_back(before: Shown) -> None:
+    """As it was before `show`."""
+    for owner, name, value in before:
+        if isinstance(owner, dict):
+            owner[name] = value
+        else:
+            setattr(owner, name, value)
 
 
 def _objects(model: Module) -> Iterator[Any]:
@@ -110,10 +126,12 @@ def _objects(model: Module) -> Iterator[Any]:
             continue
         seen.add(id(owner))
         yield owner
-        below = (value for name, value in vars(owner).items() if not name.endswith("config"))
-        pending += [(depth + 1, value) for value in below if depth < _DEPTH and _is_plain(value)]
+        if depth < _DEPTH:
+            below = (value for name, value in vars(owner).items() if not name.endswith("config"))
+            pending += [(depth + 1, value) for value in below if _is_plain(type(value)) and hasattr(value, "__dict__")]
 
 
-def _is_plain(value: Any) -> bool:
-    known = type(value).__module__.startswith(("vllm.model_executor", "vllm.v1.attention"))
-    return known and hasattr(value, "__dict__") and not isinstance(value, Module | Tensor | type)
+@cache
+def _is_plain(kind: type) -> bool:
+    known = kind.__module__.startswith(("vllm.model_executor", "vllm.v1.attention"))
+    return known and not issubclass(kind, Module | Tensor | type)

@@ -1,11 +1,11 @@
 """Admission by proof: a model is served once its shell has computed the same in every way in which it is used.
 
 What is proved: what a token is computed from lies in the weights, and in the KV blocks that its sequence was given.
-Sequences are decoded together and in other groupings, with metadata kept between steps, over blocks full of NaN and
-then of other numbers, and moved to other blocks half-way; every hidden state has to be that of one prefill of the same
-tokens. A kind of attention that copies lengths or block tables, a layer that reads an unwritten page, a
-state beside the KV cache: each shows as another state. As a control, a decode over another sequence's blocks must
-differ.
+Sequences are computed over blocks full of NaN, their prompts whole and cut, decoded together, with metadata kept
+between steps, moved to other blocks, and decoded in other groupings; every hidden state has to be that of one prefill
+of the same tokens, over blocks of other numbers. A kind of attention that copies lengths or block tables, a layer that
+reads an unwritten page, a state beside the KV cache: each shows as another state in the next step. As a control, a
+decode over the blocks of another sequence must differ.
 
 What is not: that vLLM's model is the one of its name (tests/backend_vllm holds families against transformers), nor
 what begins beyond these lengths (a window of 4,096 tokens). Products of linear layers take nothing from other tokens:
@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from functools import cache
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -29,24 +30,18 @@ from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.rows import Product
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.backends.vllm.shell import Shell, bind_kv
-from aegaeon_sidecar.backends.vllm.sketch import sketched
+from aegaeon_sidecar.backends.vllm.sketch import sketched, zeros
 from aegaeon_sidecar.backends.vllm.step import next_batch, states
 from aegaeon_sidecar.domain.errors import ModelError
 from aegaeon_sidecar.models.documents import MOST_CONFIG_BYTES, read_document
 from aegaeon_sidecar.models.header import FileTensor
 from aegaeon_sidecar.models.placement import CONFIG
 
-# Tokens: decodes begin before, at and behind the borders of blocks. Of sequences and steps as many as cost least, since
-# a pass costs a small model as much as many rows of a large one.
-PROMPTS = (2, 30, 5, 33, 3, 6, 28, 33)
-STEPS = 6  # decodes of each sequence
-CUT = 17  # where the second run cuts its prompts
+STEPS = 4  # decodes of a sequence at most: in a new batch, in the next step, in blocks that moved, in other company
 TOLERANCE = 1e-4  # of the largest part of a state
-# Who is together in the second run, step after step.
-_GROUPS = (((3, 7, 0, 5, 2, 1, 4, 6),), ((0, 4, 7), (1, 2, 6, 3, 5)), ((5, 2, 0, 6, 1, 3, 7, 4),))
+_COMPANY = (3, 0, 5, 1)  # who is together once all have been
 _MARKS = 8  # ids at the beginning: padding and its like, whose embeddings may be zeros and their outputs no numbers
-_OTHER = 0x3C  # bytes that are small numbers in every dtype: what another model left there
-_NAN = 0xFF
+_NAN, _OTHER = 0xFF, 0x3C  # bytes that are no numbers, and small ones, in every dtype: what another model left there
 
 
 def prove(shell: Shell, product: Product, bare: bool) -> None:
@@ -81,125 +76,122 @@ def _code() -> str:
 
 def _prove(shell: Shell) -> None:
     trial = _Trial(shell)
-    reference = trial.prefill()
-    if not all(bool(state.isfinite().all()) for state in reference):
+    reference = trial.reference()
+    if not all(bool(rows.isfinite().all()) for rows in reference):
         raise ModelError("its hidden states are no numbers, so nothing can be proved of it")
-    for fill, run in ((_NAN, trial.together), (_OTHER, trial.apart)):
-        trial.clear(fill)
-        for number, position, state in run():
-            _compare(state, reference[number][position], number, position, run.__doc__ or "")
+    for how, placed, computed in trial.passes():
+        worst, difference = _furthest(computed, _rows(reference, placed))
+        if not difference <= TOLERANCE:  # NaN is not
+            number, position = placed[worst]
+            raise ModelError(
+                f"it computes token {position} of {len(reference[number])} otherwise {how} than in one prompt "
+                f"(by {difference:.1g} of its largest part), so its answers would depend on others' requests; it is "
+                "not served"
+            )
     _check_reads(trial, reference)
 
 
-def _compare(state: Tensor, wanted: Tensor, number: int, position: int, how: str) -> None:
-    difference = float((state - wanted).abs().max() / wanted.abs().max())
-    if not difference <= TOLERANCE:  # NaN is not
-        raise ModelError(
-            f"it computes token {position} of {PROMPTS[number] + STEPS} otherwise {how} than in one prompt (by "
-            f"{difference:.1g} of its largest part), so its answers would depend on others' requests; it is not served"
-        )
+def _rows(reference: Seq[Tensor], placed: Seq[_Placed]) -> Tensor:
+    return torch.stack([reference[number][position] for number, position in placed])
+
+
+def _furthest(computed: Tensor, expected: Tensor) -> tuple[int, float]:
+    """The row that differs most, and by which part of its largest number; NaN is more than any."""
+    differences = (computed - expected).abs().amax(1) / expected.abs().amax(1)
+    worst = int(differences.nan_to_num(nan=torch.inf).argmax())
+    return worst, float(differences[worst])
 
 
 def _check_reads(trial: _Trial, reference: Seq[Tensor]) -> None:
-    """A proof that could not fail is none."""
-    number, position = len(PROMPTS) - 1, PROMPTS[-1] + STEPS - 1
-    swapped = [*trial.tables[:-1], trial.tables[-2]]  # as long a table
-    state = trial.decode([(number, position)], swapped)[0]
-    expected = reference[number][position]
-    if float((state - expected).abs().max() / expected.abs().max()) <= TOLERANCE:
+    """A proof that could not fail is none: the last decode of a sequence, over the blocks of a longer one."""
+    number, longer = 1, 3
+    placed = [(number, len(reference[number]) - 1)]
+    _, difference = _furthest(trial.decode(placed, {number: trial.tables[longer]}), _rows(reference, placed))
+    if difference <= TOLERANCE:
         raise ModelError("its hidden states do not depend on its KV cache, so nothing can be proved of it")
 
 
 _Placed = tuple[int, int]
 """A sequence, and the position of one of its tokens."""
-_Tables = Seq[NDArray[np.int32]]
+_Part = tuple[int, int, int]
+"""A sequence, and from which of its tokens on up to which."""
+_Tables = Mapping[int, NDArray[np.int32]]
+"""Of each sequence its blocks."""
+_Pass = tuple[str, Seq[_Placed], Tensor]
+"""How it was computed, whose states these are, and the states."""
 
 
 class _Trial:
-    """Sequences of PROMPTS + STEPS tokens in blocks of their own, of which there are twice as many as they fill."""
+    """Sequences in blocks of their own, which are full of NaN; as many blocks are free, full of other numbers."""
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
-        ends = [prompt + STEPS for prompt in PROMPTS]
+        block = shell.block_tokens
+        # The first one fills a block with its first decode and begins another with its second. That block is zeros when
+        # it begins, and is full, so never made zeros, in the reference: a page that is not written differs. Short ones
+        # cost little. Prompts are computed up to the cuts first.
+        self._prompts = (block - 1, 5, 2, 6, 3, 4)
+        self._cuts = (block // 2, 5, 2, 4, 3, 2)
+        self._now = [*self._prompts]
         known = min(53, int(shell.config.model_config.get_vocab_size()) - _MARKS)
         self._tokens = [
-            [_MARKS + (5 * at + 7 * number) % known for at in range(end)] for number, end in enumerate(ends)
+            [_MARKS + (5 * at + 7 * number) % known for at in range(prompt + STEPS)]
+            for number, prompt in enumerate(self._prompts)
         ]
-        counts = [-(-end // shell.block_tokens) for end in ends]
-        self._half = sum(counts)
-        firsts = np.cumsum([0, *counts[:-1]])
-        self.tables: _Tables = [
-            np.arange(first, first + count, dtype=np.int32)[::-1].copy()
-            for first, count in zip(firsts, counts, strict=True)
-        ]
-        self._memory = torch.empty(2 * self._half * shell.block_bytes, dtype=torch.uint8)
+        firsts = np.cumsum([0, *(-(-len(tokens) // block) for tokens in self._tokens)]).tolist()
+        self._half = firsts[-1]
+        self.tables: _Tables = {
+            number: np.arange(first, end, dtype=np.int32)[::-1].copy()
+            for number, (first, end) in enumerate(pairwise(firsts))
+        }
+        memory = zeros(2 * self._half * shell.block_bytes)
+        self._blocks = memory.view(2 * self._half, -1)
+        self._blocks[: self._half], self._blocks[self._half :] = _NAN, _OTHER
         with surface.EXCLUSIVE:
-            bind_kv(shell, self._memory)
+            bind_kv(shell, memory)
 
-    def clear(self, byte: int) -> None:
-        """Every byte of every block."""
-        self._memory.fill_(byte)
+    def reference(self) -> list[Tensor]:
+        """Of each sequence the states of all of its tokens, computed at once in the free blocks."""
+        parts = [(number, 0, len(tokens)) for number, tokens in enumerate(self._tokens)]
+        rows = self._compute(parts, {number: table + self._half for number, table in self.tables.items()}, None)
+        return list(torch.split(rows, [end for _, _, end in parts]))
 
-    def prefill(self) -> list[Tensor]:
-        """Of each sequence the states of all of its tokens, computed at once."""
-        self.clear(0)
-        rows = self._compute(
-            [(number, 0, len(tokens)) for number, tokens in enumerate(self._tokens)], self.tables, None
-        )
-        return list(torch.split(rows, [len(tokens) for tokens in self._tokens]))
-
-    def together(self) -> Iterator[tuple[int, int, Tensor]]:
-        """beside others, in blocks that move"""
-        yield from self._begin(0)
-        tables = self.tables
-        for step in range(STEPS):
-            if step == STEPS // 2:
-                tables = self._move()
-            yield from self._decoded(range(len(PROMPTS)), step, tables)
-
-    def apart(self) -> Iterator[tuple[int, int, Tensor]]:
-        """in changing company, its prompt cut"""
-        yield from self._begin(CUT)
-        for step in range(STEPS):
-            for group in _GROUPS[step % len(_GROUPS)]:
-                yield from self._decoded(group, step, self.tables)
+    def passes(self) -> Iterator[_Pass]:
+        """What an engine does with sequences. Decodes of one list of sequences keep attention's metadata."""
+        first = [(number, 0, cut) for number, cut in enumerate(self._cuts)]
+        rest = [(number, cut, self._prompts[number]) for number, _, cut in first if cut < self._prompts[number]]
+        for how, parts in (("beside other prompts", first), ("in a prompt that is cut", rest)):
+            computed = self._compute(parts, self.tables, range(len(parts)))
+            yield how, [(number, end - 1) for number, _, end in parts], computed
+        yield self._decoded("in a step of decodes", [*self.tables])
+        yield self._decoded("in the next step of decodes", [*self.tables])
+        self._move()
+        yield self._decoded("in blocks that moved", [*self.tables])
+        yield self._decoded("in other company", _COMPANY)
 
     def decode(self, placed: Seq[_Placed], tables: _Tables) -> Tensor:
         """The states of one token of each of these sequences."""
         parts = [(number, position, position + 1) for number, position in placed]
         return self._compute(parts, tables, range(len(parts)))
 
-    def _begin(self, cut: int) -> Iterator[tuple[int, int, Tensor]]:
-        """The prompts, as far as `cut` first."""
-        spans = [
-            (number, begin, end)
-            for number, prompt in enumerate(PROMPTS)
-            for begin, end in ((0, min(cut, prompt)), (min(cut, prompt), prompt))
-        ]
-        for half in (spans[::2], spans[1::2]):
-            if parts := [part for part in half if part[1] < part[2]]:
-                computed = self._compute(parts, self.tables, range(len(parts)))
-                yield from ((number, end - 1, state) for (number, _, end), state in zip(parts, computed, strict=True))
+    def _decoded(self, how: str, group: Seq[int]) -> _Pass:
+        placed = [(number, self._now[number]) for number in group]
+        for number in group:
+            self._now[number] += 1
+        return how, placed, self.decode(placed, self.tables)
 
-    def _decoded(self, group: Seq[int], step: int, tables: _Tables) -> Iterator[tuple[int, int, Tensor]]:
-        placed = [(number, PROMPTS[number] + step) for number in group]
-        for (number, position), state in zip(placed, self.decode(placed, tables), strict=True):
-            yield number, position, state
-
-    def _compute(self, parts: Seq[tuple[int, int, int]], tables: _Tables, wanted: Seq[int] | None) -> Tensor:
+    def _compute(self, parts: Seq[_Part], tables: _Tables, rows: Seq[int] | None) -> Tensor:
         shell = self._shell
         inputs = [
-            StepInput(self._tokens[n][begin:end], begin, tables[n], None, prompt=end - begin > 1)
-            for n, begin, end in parts
+            StepInput(self._tokens[number][begin:end], begin, tables[number], None) for number, begin, end in parts
         ]
         with surface.EXCLUSIVE, torch.inference_mode():
             assert shell.blocks is not None  # bound above
             batch = next_batch(shell, shell.blocks, inputs)
-            return states(shell, batch, batch.last_rows(wanted)).float()
+            return states(shell, batch, batch.last_rows(rows)).float()
 
-    def _move(self) -> _Tables:
-        """All blocks to the other half, in another order; what they leave is NaN."""
-        blocks = self._memory.view(2 * self._half, -1)
-        blocks[self._half :] = blocks[: self._half].flip(0)
-        blocks[: self._half] = _NAN
-        return [2 * self._half - 1 - table for table in self.tables]
+    def _move(self) -> None:
+        """All blocks to the free ones, in another order; what they leave is NaN."""
+        self._blocks[self._half :] = self._blocks[: self._half].flip(0)
+        self._blocks[: self._half] = _NAN
+        self.tables = {number: 2 * self._half - 1 - table for number, table in self.tables.items()}

@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 
 from aegaeon_sidecar.backends.rows import Product
 from aegaeon_sidecar.backends.vllm import surface
-from aegaeon_sidecar.backends.vllm.parameters import show
+from aegaeon_sidecar.backends.vllm.parameters import put_back, show
 from aegaeon_sidecar.backends.vllm.shell import Shell
 
 _COLUMNS = 64  # that inputs are added up in
@@ -32,28 +32,35 @@ _TILE = 1 << 16  # random numbers, of which larger parameters have many copies
 @contextmanager
 def sketched(shell: Shell, product: Product, bare: bool) -> Iterator[None]:
     """Linear layers are sketches, and, where the shell is `bare`, other parameters random numbers meanwhile."""
-    linears = [module for module in shell.model.modules() if isinstance(module, surface.LinearBase)]
-    methods = [module.quant_method for module in linears]
     generator = torch.Generator().manual_seed(7)
     with surface.EXCLUSIVE:
-        if bare:
-            show(shell.model, shell.places, _untouched(shell.nbytes))
-            _fill(shell.model, generator)
-        for module in linears:
-            module.quant_method = _Sketch(product, shell.config.model_config.dtype, generator)
+        before = show(shell.model, shell.places, zeros(shell.nbytes)) if bare else []
     try:
-        with _shortened(shell):
+        with _shortened(shell), _replaced(shell, product, generator):
+            if bare:
+                _fill(shell.model, generator)
             yield
     finally:
         with surface.EXCLUSIVE:
-            for module, method in zip(linears, methods, strict=True):
-                module.quant_method = method
-            if bare:
-                show(shell.model, shell.places, torch.empty(shell.nbytes, dtype=torch.uint8, device="meta"))
+            put_back(before)
 
 
-def _untouched(nbytes: int) -> Tensor:
-    """Zeros, of which unwritten pages take no memory and no time."""
+@contextmanager
+def _replaced(shell: Shell, product: Product, generator: torch.Generator) -> Iterator[None]:
+    """Each linear layer has a sketch for its method."""
+    linears = [module for module in shell.model.modules() if isinstance(module, surface.LinearBase)]
+    methods = [module.quant_method for module in linears]
+    for module in linears:
+        module.quant_method = _Sketch(product, shell.config.model_config.dtype, generator)
+    try:
+        yield
+    finally:
+        for module, method in zip(linears, methods, strict=True):
+            module.quant_method = method
+
+
+def zeros(nbytes: int) -> Tensor:
+    """Of uint8; pages that are not written take no memory and no time."""
     return torch.frombuffer(mmap(-1, nbytes), dtype=torch.uint8)
 
 
@@ -71,16 +78,25 @@ class _Sketch:
             rows = pad(rows, (0, missing))
         folded = rows.view(len(rows), -1, _COLUMNS)
         columns = self._product(folded.sum(1).div_(folded.shape[1] ** 0.5), self._weight, None)
-        repeated = torch.arange(layer.output_size) % _OUTPUTS
-        outputs = columns.index_select(1, repeated).view(*x.shape[:-1], layer.output_size)
-        return outputs if bias is None else outputs + bias
+        outputs = _repeated(columns, layer.output_size).view(*x.shape[:-1], layer.output_size)
+        return outputs if bias is None else outputs.add_(bias)
+
+
+def _repeated(columns: Tensor, count: int) -> Tensor:
+    """[rows, count]: the columns again and again."""
+    rows, width = columns.shape
+    times, rest = divmod(count, width)
+    outputs = columns.new_empty(rows, count)
+    outputs[:, : times * width].view(rows, times, width).copy_(columns[:, None])
+    outputs[:, count - rest :] = columns[:, :rest]
+    return outputs
 
 
 @contextmanager
 def _shortened(shell: Shell) -> Iterator[None]:
-    """The model's layers end behind the second of each kind, where there are more. Those that come before one stay,
-    since layers may know their number. Kinds differ in what attention's metadata is made by, and in whether they share
-    the KV of others."""
+    """The model's layers end behind the second of each kind, where there are more, and blocks have the pages of these.
+    Those that come before one stay, since layers may know their number. Kinds differ in what attention's metadata is
+    made by, and in whether they share the KV of others."""
     kept = []
     for path, modules in shell.model.named_modules():
         if isinstance(modules, ModuleList):
@@ -90,9 +106,15 @@ def _shortened(shell: Shell) -> Iterator[None]:
                 kept.append((shell.model.get_submodule(owner), leaf, modules, count))
     for owner, leaf, modules, count in kept:
         setattr(owner, leaf, modules[:count])
+    layers, pages = shell.layers, shell.pages
+    cut = {id(inner) for *_, modules, count in kept for module in modules[count:] for inner in module.modules()}
+    shell.layers = {name: layer for name, layer in layers.items() if id(layer) not in cut}
+    numbers = sorted({pages[name] for name in shell.layers})
+    shell.pages = {name: numbers.index(pages[name]) for name in shell.layers}
     try:
         yield
     finally:
+        shell.layers, shell.pages = layers, pages
         for owner, leaf, modules, _ in kept:
             setattr(owner, leaf, modules)
 

@@ -1,0 +1,50 @@
+"""Engines that start: what they say before they can attach, for the clients that wait for one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+KEPT_S = 15.0  # after the last word of an engine; sidecars repeat theirs every few seconds
+_MOST_CHARACTERS = 100  # of what one does
+
+
+class Starting:
+    """`changed` is called with a sentence about all of them, empty where there are none."""
+
+    def __init__(self, changed: Callable[[str], None]) -> None:
+        self._changed = changed
+        self._doing: dict[str, str] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def note(self, instance: str, doing: str) -> None:
+        """It counts until it has attached, or was silent for `KEPT_S`."""
+        self._cancel(instance)
+        self._doing[instance] = doing[:_MOST_CHARACTERS]
+        self._timers[instance] = asyncio.get_running_loop().call_later(KEPT_S, self.end, instance)
+        self._changed(self._sentence())
+
+    def end(self, instance: str) -> None:
+        """It has attached, or is gone. Idempotent."""
+        self._cancel(instance)
+        if self._doing.pop(instance, None) is not None:
+            self._changed(self._sentence())
+
+    def stop(self) -> None:
+        """Of no further interest."""
+        for timer in self._timers.values():
+            timer.cancel()
+
+    def _cancel(self, instance: str) -> None:
+        if timer := self._timers.pop(instance, None):
+            timer.cancel()
+
+    def _sentence(self) -> str:
+        """Without times, since whoever keeps it would write it again at each change."""
+        counts = sorted(Counter(self._doing.values()).items())
+        return "; ".join(f"{_engines(count)} starting: {doing}" for doing, count in counts)
+
+
+def _engines(count: int) -> str:
+    return "an engine is" if count == 1 else f"{count} engines are"

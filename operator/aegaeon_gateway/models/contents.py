@@ -127,7 +127,9 @@ class Contents:
             shutil.rmtree(copy, ignore_errors=True)
             raise
         same = (kept.text.vocabulary for kept in self._kept.values() if kept.tokenizer == loaded.tokenizer)
-        vocabulary = next(same, None) or await asyncio.to_thread(_vocabulary, loaded, strings)
+        vocabulary = next(same, None)
+        if vocabulary is None:
+            vocabulary = await asyncio.to_thread(_vocabulary, loaded, strings)
         text = ModelText(key, vocabulary, loaded.max_positions)
         self._kept[key] = _Kept(text, loaded.tokenizer, loaded.resident_bytes)
         self._make_room(key)

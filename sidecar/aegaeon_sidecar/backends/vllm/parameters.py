@@ -127,7 +127,8 @@ def _objects(model: Module) -> Iterator[Any]:
         seen.add(id(owner))
         yield owner
         if depth < _DEPTH:
-            below = (value for name, value in vars(owner).items() if not name.endswith("config"))
+            held: dict[str, object] = vars(owner)
+            below = (value for name, value in held.items() if not name.endswith("config"))
             pending += [(depth + 1, value) for value in below if _is_plain(type(value)) and hasattr(value, "__dict__")]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import torch
@@ -127,12 +126,10 @@ def _objects(model: Module) -> Iterator[Any]:
         seen.add(id(owner))
         yield owner
         if depth < _DEPTH:
-            held: dict[str, object] = vars(owner)
-            below = (value for name, value in held.items() if not name.endswith("config"))
+            below = (value for name, value in vars(owner).items() if not name.endswith("config"))
             pending += [(depth + 1, value) for value in below if _is_plain(type(value)) and hasattr(value, "__dict__")]
 
 
-@cache
 def _is_plain(kind: type) -> bool:
     known = kind.__module__.startswith(("vllm.model_executor", "vllm.v1.attention"))
     return known and not issubclass(kind, Module | Tensor | type)

@@ -132,7 +132,7 @@ async def test_comments_say_what_engines_do_that_are_not_there_yet(quick: Pool) 
             (
                 "2 engines are starting: importing vLLM",
                 "the model is being prepared",
-                "the model is being fetched: 45 %, 7 s left",
+                "the model is being fetched: 45 %, 8 s left",
             ),
             strict=True,
         ):

@@ -1,4 +1,4 @@
-"""New requests come behind reports: while the loop is late they wait, then those of all tenants are admitted in turn."""
+"""New requests come behind reports: while the loop is late they wait, then the tenants are admitted in turn."""
 
 from __future__ import annotations
 

@@ -18,6 +18,8 @@ from aegaeon_scheduler.core.domain import GatewayId, RejectCode
 from aegaeon_scheduler.errors import ProtocolError
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.driver import Driver
+from aegaeon_scheduler.service.intake import Intake
+from aegaeon_scheduler.service.lag import Lag
 from aegaeon_scheduler.service.leadership import refuse_streams
 from aegaeon_scheduler.service.mismatched import Mismatched
 from aegaeon_scheduler.service.outbox import Outbox
@@ -65,8 +67,10 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         grace_s: float,
         status: Callable[[], Awaitable[gateway_pb2.PoolStatus]],
         kv_used: Callable[[], float],
+        lag: Lag,
     ) -> None:
         self._driver = driver
+        self.intake = Intake(lag, driver.clock, self._submit, self._turn_down)
         self._catalog = catalog
         self._mismatched = mismatched
         self._grace_s = grace_s
@@ -159,6 +163,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
     def stop(self) -> None:
         """End every stream once what waits for it is written."""
         self._stopped.set()
+        self.intake.stop()
         self._mismatched.stop()
         self._places.stop()
         if self._announcement is not None:
@@ -199,6 +204,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             before.end()
             line.timer = self._later(self._grace_s, self._driver.cancel_older, line.origin)
         self._lines[gateway] = line
+        self.intake.forget(gateway)
         self._mismatched.forget(gateway)
         self._texts.forget(gateway)
         self._places.forget(gateway)
@@ -218,9 +224,10 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             return  # replaced while this was on its way: the gateway says it again on its new stream
         kind = message.WhichOneof("body")
         if kind == "submit":
-            self._submit(line.origin, message.submit)
+            self.intake.offer(line.origin, message.submit)
         elif kind == "cancel":
             cancel = line.origin.gateway, message.cancel.request, message.cancel.choices
+            self.intake.cancel(*cancel)
             self._mismatched.cancel(*cancel)
             self._driver.cancel(*cancel)
         elif kind == "text":
@@ -241,6 +248,9 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         else:
             self._driver.submit(origin, self._catalog.resolved(submit))
 
+    def _turn_down(self, origin: Origin, submit: gateway_pb2.Submit, reason: str, retry_after_s: float) -> None:
+        self._driver.refuse(origin, submit, RejectCode.OVERLOADED, reason, retry_after_s)
+
     def _broke(self, line: Line) -> None:
         gateway = line.origin.gateway
         if self._stopped.is_set() or self._lines.get(gateway) is not line:
@@ -251,6 +261,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
 
     def _gone(self, gateway: GatewayId) -> None:
         self._lines.pop(gateway)
+        self.intake.forget(gateway)
         self._mismatched.forget(gateway)
         self._texts.forget(gateway)
         self._driver.gateway_down(gateway)

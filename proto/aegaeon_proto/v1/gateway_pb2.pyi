@@ -1141,9 +1141,18 @@ class PoolStatus(_message.Message):
     SEQUENCES_FIELD_NUMBER: _builtins.int
     FETCHING_FIELD_NUMBER: _builtins.int
     ADAPTERS_FIELD_NUMBER: _builtins.int
+    LAG_S_FIELD_NUMBER: _builtins.int
+    INTAKE_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
     uptime_s: _builtins.float
     policy: _builtins.str
+    lag_s: _builtins.float
+    """what a report waits until the scheduler handles it"""
+    intake: _builtins.int
+    """new requests that wait until that is less"""
+    refused: _builtins.int
+    """new requests that were refused as it was too much, since the start"""
     @_builtins.property
     def instances(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstanceStatus]: ...
     @_builtins.property
@@ -1167,10 +1176,13 @@ class PoolStatus(_message.Message):
         sequences: _abc.Iterable[Global___SequenceStatus] | None = ...,
         fetching: _abc.Iterable[_model_pb2.ModelState] | None = ...,
         adapters: _abc.Iterable[Global___ModelStatus] | None = ...,
+        lag_s: _builtins.float = ...,
+        intake: _builtins.int = ...,
+        refused: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "fetching", b"fetching", "instances", b"instances", "models", b"models", "policy", b"policy", "pool", b"pool", "sequences", b"sequences", "uptime_s", b"uptime_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "fetching", b"fetching", "instances", b"instances", "intake", b"intake", "lag_s", b"lag_s", "models", b"models", "policy", b"policy", "pool", b"pool", "refused", b"refused", "sequences", b"sequences", "uptime_s", b"uptime_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

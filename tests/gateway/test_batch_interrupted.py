@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,11 +21,12 @@ from gateway.test_batch_work import CHATS, World, jsonl, request
 from gateway.test_batches import chat, client_of, over, pools
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import LocalStore
+from sidecar.mounts import small_tmpfs
 
 from aegaeon_gateway.batches.answers import Answers
 from aegaeon_gateway.batches.keys import CONTENT, RECORD, BatchKeys
 from aegaeon_gateway.batches.records import Order
-from aegaeon_gateway.batches.runner import BatchRunner
+from aegaeon_gateway.batches.runner import BatchRunner, sweep_batches
 from aegaeon_gateway.batches.settings import BatchSettings
 from aegaeon_gateway.batches.store import Store, open_store
 from aegaeon_gateway.batches.throttle import Pressure, Throttle
@@ -232,6 +232,40 @@ async def test_a_gateway_forgets_the_leases_of_batches_that_others_have_ended(tm
     assert not others._leases._seen
 
 
+async def test_a_clock_that_is_set_ahead_and_back_ends_no_batch_and_removes_no_file(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    order = await world.order(jsonl(*map(request, range(6))))
+    work = await world.work(order)
+    world.hold_from = 2
+    task = asyncio.create_task(work.run())
+    await world.held.wait()
+    world.set_s = 100 * 86_400.0
+    await world.files.sweep()
+    over = await sweep_batches(world.tools(Throttle(1)), set())
+    assert (await asyncio.wait([task], timeout=0.3))[1], "it goes on"
+    world.set_s = 0.0
+    await world.files.sweep()
+    await sweep_batches(world.tools(Throttle(1)), over)
+    assert (await world.shown(order))["status"] == "in_progress"
+    assert (await world.files.get("red", order.input_file_id)).purpose == "batch"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_store_that_is_full_says_so_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    with small_tmpfs(tmp_path / "small", "512k") as small:
+        world = World(small)
+        filler = small / "filler"
+        with suppress(OSError), filler.open("wb") as file:
+            while True:
+                file.write(b" " * 4096)
+                file.flush()
+        with pytest.raises(UnavailableError, match="store of files and batches is full"):
+            await world.upload(jsonl(request(0)))
+        filler.unlink()
+        await (await world.work(await world.order(jsonl(request(0))))).run()
+
+
 def test_what_a_killed_gateway_had_half_written_is_removed_and_what_is_being_written_is_not(
     tmp_path: Path,
 ) -> None:
@@ -242,9 +276,10 @@ def test_what_a_killed_gateway_had_half_written_is_removed_and_what_is_being_wri
     assert killed.returncode == -signal.SIGKILL
     (left,) = tmp_path.rglob("*#*")
     asyncio.run(world.files.sweep())
+    with left.open("ab") as written:
+        written.write(b" ")
+    asyncio.run(world.files.sweep())
     assert left.exists(), "another gateway may write it"
-    long_ago = time.time() - 2 * 3600
-    os.utime(left, (long_ago, long_ago))
     asyncio.run(world.files.sweep())
     assert not left.exists()
     assert len(list(tmp_path.rglob("*.data"))) == 1

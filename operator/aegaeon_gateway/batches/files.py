@@ -25,6 +25,7 @@ class Files:
         self._settings = settings
         self._clock = clock
         self._orphans: set[str] = set()
+        self._expired: set[str] = set()
 
     async def receive(self, tenant: str, pieces: AsyncIterator[bytes]) -> tuple[str, int]:
         """Take a content, which is no file before `add`: its id and bytes. Raises BodyTooLargeError."""
@@ -92,18 +93,23 @@ class Files:
         await self._store.delete(keys.file_record(tenant, id_), keys.file_content(tenant, id_))
 
     async def sweep(self) -> None:
-        """Remove the files of all tenants whose time is over, and contents that were no files at the last sweep either,
-        or are not even whole: the gateway that received them was killed."""
+        """Remove the files of all tenants whose time is over, and contents that are no files or not even whole: the
+        gateway that received them was killed. Each only when the last sweep saw it so: a clock that was set ahead and
+        back meanwhile has taken nothing for good."""
         await self._store.sweep()
         there = {entry.key for entry in await self._store.entries(keys.FILES)}
-        for key in (key for key in there if key.endswith(keys.RECORD)):
-            data = await self._store.get(key)
-            if data is not None and msgspec.json.decode(data, type=FileRecord).expires_at <= self._clock():
-                await self._store.delete(key, key.removesuffix(keys.RECORD) + keys.CONTENT)
+        expired = {key for key in there if key.endswith(keys.RECORD) and await self._is_over(key)}
+        for key in expired & self._expired:
+            await self._store.delete(key, key.removesuffix(keys.RECORD) + keys.CONTENT)
+        self._expired = expired
         contents = (key.removesuffix(keys.CONTENT) for key in there if key.endswith(keys.CONTENT))
         orphans = {name for name in contents if name + keys.RECORD not in there}
         await self._store.delete(*(name + keys.CONTENT for name in orphans & self._orphans))
         self._orphans = orphans
+
+    async def _is_over(self, key: str) -> bool:
+        data = await self._store.get(key)
+        return data is not None and msgspec.json.decode(data, type=FileRecord).expires_at <= self._clock()
 
     async def _found(self, key: str) -> FileRecord | None:
         data = await self._store.get(key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 import msgspec
@@ -96,15 +96,18 @@ class BatchRunner:
                 await lease.release()
 
     async def _sweep(self) -> None:
+        over: set[str] = set()
         while True:
             with suppress(UnavailableError):
                 await self._tools.files.sweep()
-                await sweep_batches(self._tools)
+                over = await sweep_batches(self._tools, over)
             await asyncio.sleep(_SWEEP_S)
 
 
-async def sweep_batches(tools: Tools) -> None:
-    """Forget the batches whose window ended so long ago that their files are gone."""
+async def sweep_batches(tools: Tools, before: Collection[str]) -> set[str]:
+    """The folders of batches whose window ended so long ago that their files are gone. Those that were so `before` are
+    removed: a clock that was set ahead and back meanwhile has taken none."""
+    over = set()
     entries = await tools.store.entries(BATCHES)
     for entry in entries:
         folder, _, name = entry.key.rpartition("/")
@@ -115,4 +118,7 @@ async def sweep_batches(tools: Tools) -> None:
             continue
         order = msgspec.json.decode(data, type=Order)
         if order.expires_at + tools.settings.keep_s < tools.clock():
-            await tools.store.delete(*(one.key for one in entries if one.key.startswith(f"{folder}/")))
+            over.add(folder)
+            if folder in before:
+                await tools.store.delete(*(one.key for one in entries if one.key.startswith(f"{folder}/")))
+    return over

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import re
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,7 +30,11 @@ log = logging.getLogger(__name__)
 
 _PART_BYTES = 5 << 20  # the least that S3 takes as a part of an upload
 _STAGED = re.compile(r".+#\d+")  # a file that object_store writes to until its object is whole
-_ABANDONED_S = 3600.0  # one that is written changes more often: by each part of an upload
+_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+# As the client writes errors of the operating system, and as a bucket's server answers.
+_FULL_SIGNS = (*(f"(os error {number})" for number in _FULL_ERRORS), "507 Insufficient Storage")
+_FULL_SENTENCE = "The store of files and batches is full: nothing can be uploaded or begun; delete files, or try later."
+_AWAY_SENTENCE = "Files and batches cannot be reached at present; try again."
 _AWS, _UNUSED, _EVERYTHING = "https://s3.amazonaws.com", "http://localhost", "*,0.0.0.0/0,::/0"
 _ONE_EACH: ClientConfig = {"pool_max_idle_per_host": "0"}  # proxies that relay one HTTP request per connection exist
 _CLIENT: ClientConfig = {"connect_timeout": "10s", "timeout": "60s"}
@@ -52,6 +56,7 @@ class Store:
 
     def __init__(self, objects: LocalStore | S3Store) -> None:
         self._objects = objects
+        self._staged: dict[Path, tuple[int, int]] = {}
 
     async def get(self, key: str) -> bytes | None:
         """All of an object; None without one."""
@@ -116,10 +121,10 @@ class Store:
 
     async def sweep(self) -> None:
         """Remove what uploads of killed gateways have left half-written in a folder; no listing has it. A bucket ends
-        those by a rule of its own."""
+        those by a rule of its own. Of an upload that goes on, something has changed since the sweep before."""
         if isinstance(self._objects, LocalStore) and (folder := self._objects.prefix) is not None:
             with _errors():
-                await asyncio.to_thread(_remove_staged, folder, time.time() - _ABANDONED_S)
+                self._staged = await asyncio.to_thread(_remove_staged, folder, self._staged)
 
     async def folders(self, prefix: str) -> list[str]:
         """The names right below a prefix that have objects below them, in order."""
@@ -128,11 +133,19 @@ class Store:
         return sorted(one.rpartition("/")[2] for one in found["common_prefixes"])
 
 
-def _remove_staged(folder: Path, before: float) -> None:
+def _remove_staged(folder: Path, before: Mapping[Path, tuple[int, int]]) -> dict[Path, tuple[int, int]]:
+    """Those that are as they were `before`; the others, as they are. No clock is asked, which could be set."""
+    left = {}
     for path in folder.rglob("*#*"):
         with suppress(FileNotFoundError):  # it is whole since
-            if _STAGED.fullmatch(path.name) and path.stat().st_mtime < before:
-                path.unlink()
+            if _STAGED.fullmatch(path.name):
+                status = path.stat()
+                state = status.st_size, status.st_mtime_ns
+                if before.get(path) == state:
+                    path.unlink()
+                else:
+                    left[path] = state
+    return left
 
 
 def open_store(settings: BatchSettings, egress: Egress = DIRECT) -> Store:
@@ -186,4 +199,8 @@ def _errors() -> Iterator[None]:
         if isinstance(error, ConnectionError):
             raise
         log.warning("the store of files and batches: %s", sentence(error))
-        raise overloaded("Files and batches cannot be reached at present; try again.") from error
+        raise overloaded(_FULL_SENTENCE if _is_full(error) else _AWAY_SENTENCE) from error
+
+
+def _is_full(error: BaseError | OSError) -> bool:
+    return getattr(error, "errno", None) in _FULL_ERRORS or any(sign in str(error) for sign in _FULL_SIGNS)

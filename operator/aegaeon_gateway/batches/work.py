@@ -72,7 +72,8 @@ class Asker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What every batch of a gateway works with. `line_bytes`: of the longest line; `clock`: unix seconds."""
+    """What every batch of a gateway works with. `line_bytes`: of the longest line; `clock`: unix seconds, for what is
+    shown; `monotonic`: seconds, for how long something takes, so that no clock that is set ends a batch."""
 
     store: Store
     files: Files
@@ -81,6 +82,7 @@ class Tools:
     asker: Asker
     line_bytes: int
     clock: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
 
 
 class Work:
@@ -94,7 +96,8 @@ class Work:
         self._answers = Answers(tools.store, self._at.answers, lease.term)
         self._progress = Progress()
         self._lines_open = asyncio.Semaphore(tools.settings.in_flight)
-        self._patience = Patience(tools.settings.failed_s, 2 * _AGAIN_S[1], tools.clock)
+        self._patience = Patience(tools.settings.failed_s, 2 * _AGAIN_S[1], tools.monotonic)
+        self._until = tools.monotonic() + order.expires_at - tools.clock()
 
     async def run(self) -> None:
         """To its end. Raises LeaseLostError, UnavailableError (of the store): another gateway or a retry goes on."""
@@ -159,8 +162,8 @@ class Work:
 
     async def _watch(self) -> str:
         """Renew the lease, write down what is answered, and return when the batch was cancelled or its time is over."""
-        settings = self._tools.settings
-        reached = time.monotonic()
+        settings, monotonic = self._tools.settings, self._tools.monotonic
+        reached = monotonic()
         while True:
             await asyncio.sleep(min(settings.flush_s, settings.lease_s / 4))
             try:
@@ -169,11 +172,11 @@ class Work:
                     await self._say(self._progress)
                 cancelled = await self._tools.store.get(self._at.cancelled) is not None
             except UnavailableError:
-                if time.monotonic() - reached > settings.lease_s:
+                if monotonic() - reached > settings.lease_s:
                     raise
                 continue
-            reached = time.monotonic()
-            if cancelled or self._tools.clock() >= self._order.expires_at:
+            reached = monotonic()
+            if cancelled or reached >= self._until:
                 return "cancelled" if cancelled else "expired"
 
     async def _ask_all(self) -> None:

@@ -20,7 +20,7 @@ from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.conversations import Bounds, Conversations, MemoryConversations, RedisConversations
 from aegaeon_gateway.http.access_log import AccessLog
 from aegaeon_gateway.http.batches import LineAsker
-from aegaeon_gateway.http.connections import Connections
+from aegaeon_gateway.http.connections import ACCEPTED_AT_ONCE, Connections
 from aegaeon_gateway.http.gateway import Gateway
 from aegaeon_gateway.http.intake import Intake
 from aegaeon_gateway.http.refusals import Refusals
@@ -45,6 +45,7 @@ from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 log = logging.getLogger(__name__)
 
 _REDIS_S = 2.0  # a kept response may have some MB
+_WAITING = 128  # connections that may wait to be accepted
 
 
 async def run(config: GatewayConfig, stop: asyncio.Event) -> None:
@@ -199,6 +200,7 @@ async def _http(
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=CUT_S)
     await runner.setup()
     sweeping = asyncio.create_task(connections.sweep())
+    asyncio.get_running_loop().set_exception_handler(connections.failed)
     try:
         server = await _listen(config, connections, runner)
         port = server.sockets[0].getsockname()[1]
@@ -210,13 +212,18 @@ async def _http(
     finally:
         await runner.cleanup()
         await _cancel([sweeping])
+        asyncio.get_running_loop().set_exception_handler(None)
 
 
 async def _listen(config: GatewayConfig, connections: Connections, runner: web.AppRunner) -> asyncio.Server:
     host, port = config.address
-    handlers = runner.server
+    handlers, loop = runner.server, asyncio.get_running_loop()
     assert handlers is not None, "the runner is set up"
-    return await asyncio.get_running_loop().create_server(lambda: connections.make(handlers), host, port, backlog=128)
+    server = await loop.create_server(lambda: connections.make(handlers), host, port, backlog=ACCEPTED_AT_ONCE)
+    for listening in server.sockets:  # asyncio knows one number for what may wait and for what it accepts at once
+        with listening.dup() as same:
+            same.listen(_WAITING)
+    return server
 
 
 @asynccontextmanager

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import os
 import re
+import resource
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import aiohttp
@@ -151,6 +156,39 @@ async def test_a_trusted_proxy_is_bounded_in_total_and_not_by_address(pool: Any)
     await asyncio.gather(*asked)
     status, _, _ = await pool.post("/v1/completions", {"model": "none", "prompt": "x"})
     assert status == 404, "there is room again"
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """What is open stays open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_without_descriptors_idle_connections_make_room_and_one_line_says_so(
+    pool: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop, address = asyncio.get_running_loop(), ("127.0.0.1", pool.served.port)
+    idle = [await asyncio.open_connection(*address) for _ in range(20)]
+    clients = [socket.socket() for _ in range(8)]
+    with no_descriptor_left(), caplog.at_level(logging.WARNING):
+        for client in clients:
+            client.setblocking(False)
+            await loop.sock_connect(client, address)
+            await loop.sock_sendall(client, b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        async with asyncio.timeout(HANG_S):
+            answers = [await loop.sock_recv(client, 1 << 16) for client in clients]
+    assert all(data.startswith(b"HTTP/1.1 200 ") for data in answers)
+    assert ["no descriptor is left" in record.message for record in caplog.records] == [True]
+    await ended(pool, "evicted")
+    for client in (*clients, *(writer for _, writer in idle)):
+        client.close()
 
 
 @limited(requests_per_connection=2)

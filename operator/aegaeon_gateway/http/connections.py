@@ -10,8 +10,10 @@ import asyncio
 import ipaddress
 import logging
 import resource
+from asyncio.constants import ACCEPT_RETRY_DELAY
 from collections import Counter
 from ipaddress import IPv4Address, IPv6Address
+from typing import Any
 
 from aiohttp import web
 
@@ -25,7 +27,10 @@ log = logging.getLogger(__name__)
 
 SCAN_S = 0.1  # between two searches for connections to close, when there are too many
 SWEPT_AT_ONCE = 64  # to end one that is overdue takes 0.1 ms, and all may be at once
-RESERVED_FILES = 128  # descriptors that are not clients' connections
+ACCEPTED_AT_ONCE = 16  # before others have their turn, and before one of them is counted
+RESERVED_FILES = 128  # descriptors that are not clients' connections, or of clients that are not counted yet
+_NO_DESCRIPTOR = "socket.accept() out of system resource"  # asyncio's words: then it accepts nothing for a second
+_LOGGED_EVERY_S = 60.0
 
 
 class Connections:
@@ -42,6 +47,7 @@ class Connections:
         self._incomplete: list[Connection] = []  # the one that waits longest last
         self._scanned_at = float("-inf")
         self._bodies_bytes = 0
+        self._no_descriptor_at = self._logged_at = float("-inf")
 
     def __len__(self) -> int:
         return len(self._open)
@@ -91,6 +97,20 @@ class Connections:
     def trusted(self, address: IPv4Address | IPv6Address) -> bool:
         """A proxy in front of this gateway, whose address says nothing about its clients."""
         return any(address in network for network in self._proxies)
+
+    def failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """asyncio's handler of errors that are no caller's. Where no descriptor is left for a connection, which it says
+        for each that waits, idle ones make room until it accepts again; the log says so once a minute."""
+        now = loop.time()
+        if context.get("message") != _NO_DESCRIPTOR:
+            loop.default_exception_handler(context)
+        elif now - self._no_descriptor_at >= ACCEPT_RETRY_DELAY / 2:
+            self._no_descriptor_at = now
+            closed = sum(self._evict(now) for _ in range(ACCEPTED_AT_ONCE))
+            if now - self._logged_at >= _LOGGED_EVERY_S:
+                self._logged_at = now
+                log.warning("no descriptor is left for a connection (%s); %d of %d were idle and are closed. Raise the "
+                            "limit of open files", context["exception"], closed, len(self._open))  # fmt: skip
 
     async def sweep(self) -> None:
         """End what is overdue, for ever."""

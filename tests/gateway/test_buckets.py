@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
 import subprocess
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing, suppress
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,37 +14,20 @@ import pytest
 import redis
 from hypothesis import given
 from hypothesis import strategies as st
+from slow_redis import SlowRedis, needs_redis, running_redis
 
 from aegaeon_gateway.errors import ConfigError
 from aegaeon_gateway.tenancy.buckets import Buckets, Counting, MemoryBuckets, connect
 from aegaeon_operator.pki import issue, make_authority
 from aegaeon_proto.roles import Role
 
-needs_redis = pytest.mark.skipif(
-    shutil.which("redis-server") is None, reason="redis-server is not installed; as root, apt-get install redis-server"
-)
-
-
-def _answers(path: Path) -> bool:
-    """The socket is there before anything listens on it."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(str(path)) == 0
-
 
 @pytest.fixture
-def redis_url(tmp_path: Path, sockets: Path) -> Iterator[str]:
+def redis_url(sockets: Path) -> Iterator[str]:
     """A real server on a socket of its own."""
     path = sockets / "redis.sock"
-    server = subprocess.Popen(
-        ["redis-server", "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(tmp_path)],
-        stdout=subprocess.DEVNULL,
-    )
-    while not _answers(path):
-        assert server.poll() is None
-        time.sleep(0.01)  # the server says nothing that could be waited for
-    yield f"unix://{path}"
-    server.terminate()
-    server.wait()
+    with running_redis(path):
+        yield f"unix://{path}"
 
 
 SLOWLY = 1e-3  # a second: what fills while a test runs does not count
@@ -187,45 +167,6 @@ async def test_without_redis_a_gateway_grants_its_share(tmp_path: Path, caplog: 
     assert (await alone.windows.reserve("k", 100, 1)).wait_s
     assert [record.message.partition(" (")[0] for record in caplog.records] == ["Redis is unavailable"]
     await alone.close()
-
-
-class SlowRedis:
-    """A proxy before a Redis that answers each call so many seconds later."""
-
-    def __init__(self, url: str, path: Path) -> None:
-        self._real = url.removeprefix("unix://")
-        self.path = path
-        self.delay_s = 0.0
-        self._open = set[asyncio.Task[None]]()
-
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
-        server = await asyncio.start_unix_server(self._pipe, str(self.path))
-        try:
-            yield
-        finally:
-            server.close()
-            await asyncio.sleep(0.01)  # what was accepted has begun
-            for task in self._open:
-                task.cancel()
-            await asyncio.gather(*self._open, return_exceptions=True)
-
-    async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._open.add(task)
-        task.add_done_callback(self._open.discard)
-        near, far = await asyncio.open_unix_connection(self._real)
-        with closing(writer), closing(far), suppress(asyncio.CancelledError):
-            await asyncio.gather(self._copy(reader, far, lambda: 0.0), self._copy(near, writer, lambda: self.delay_s))
-
-    async def _copy(
-        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, delay_s: Callable[[], float]
-    ) -> None:
-        while data := await source.read(1 << 16):
-            await asyncio.sleep(delay_s())
-            target.write(data)
-        target.close()
 
 
 @needs_redis

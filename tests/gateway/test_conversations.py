@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from gateway.test_buckets import needs_redis, redis_url
+from gateway.test_buckets import redis_url
 from hypothesis import given
 from hypothesis import strategies as st
+from slow_redis import needs_redis
 
 from aegaeon_gateway.conversations import Bounds, Conversations, Kept, MemoryConversations, RedisConversations
 from aegaeon_gateway.errors import UnavailableError

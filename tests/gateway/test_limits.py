@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from gateway.conftest import HI, model_status
-from gateway.test_buckets import SLOWLY, buckets, needs_redis, redis_url
+from gateway.test_buckets import SLOWLY, buckets, redis_url
 from gateway.test_tenants import RED, gateways, key, write
+from slow_redis import needs_redis
 
 from aegaeon_gateway.errors import PromptExceedsQuotaError, RateLimitedError
 from aegaeon_gateway.tenancy import Limits
@@ -135,12 +136,12 @@ class Stuck(MemoryWindows):
 async def test_a_client_that_leaves_while_its_second_quota_is_asked_keeps_nothing_of_the_first() -> None:
     windows = Stuck(lambda: 0.0)
     limits = Limits(Counting(MemoryBuckets(lambda: 0.0), windows), 100.0)
-    asked = asyncio.create_task(limits.admit(tenant(tokens=100), "tiny", Quota(None, 50.0), 10, 10, {}))
+    admission = asyncio.create_task(limits.admit(tenant(tokens=100), "tiny", Quota(None, 50.0), 10, 10, {}))
     await asyncio.sleep(0.01)
     assert windows.of("tenant red:tokens").reserved == 20
-    asked.cancel()
+    admission.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asked
+        await admission
     assert windows.of("tenant red:tokens").reserved == 0
 
 
@@ -174,11 +175,11 @@ async def test_a_model_that_changes_at_this_moment_counts_a_request_once(
         assert (await pool.post("/v1/chat/completions", body, **key("sk-red")))[0] == 200
         peer.submits.clear()
         peer.serve_tokens, peer.reject = False, [pb.Rejected(code=pb.REJECT_CODE_CHANGED)]
-        asked = asyncio.create_task(pool.post("/v1/chat/completions", body, **key("sk-red")))
+        request = asyncio.create_task(pool.post("/v1/chat/completions", body, **key("sk-red")))
         await peer.until(lambda: bool(peer.submits))
         peer.serve_tokens = True
         peer.publish([new])
-        status, _, headers = await asked
+        status, _, headers = await request
         assert (status, headers["x-ratelimit-remaining-requests"]) == (200, "1")
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
-from gateway.test_buckets import counting, needs_redis, redis_url
+from gateway.test_buckets import counting, redis_url
 from hypothesis import given
 from hypothesis import strategies as st
+from slow_redis import needs_redis
 
 from aegaeon_gateway.tenancy.buckets import Counting
 from aegaeon_gateway.tenancy.windows import MemoryWindows, Windows
@@ -36,13 +38,41 @@ async def test_what_is_reserved_or_spent_is_not_there_for_others_and_what_is_giv
 
 @needs_redis
 async def test_two_gateways_have_one_window_and_a_killed_one_is_counted_once(redis_url: str) -> None:
-    one, other = counting(redis_url), counting(redis_url)
-    assert not (await one.windows.reserve("k", 100, 50)).wait_s
+    first, other = counting(redis_url), counting(redis_url)
+    assert not (await first.windows.reserve("k", 100, 50)).wait_s
     assert (await other.windows.reserve("k", 100, 51)).wait_s > 0
-    one.windows.spend("k", 50)
-    await one.close()  # tells what it has served
+    first.windows.spend("k", 50)
+    await first.close()  # tells what it has served
     assert (await other.windows.reserve("k", 100, 51)).wait_s > 0
     assert not (await other.windows.reserve("k", 100, 50)).wait_s
+    await other.close()
+
+
+@needs_redis
+@pytest.mark.parametrize("amounts", [(50, 30), (50, 60)], ids=["both fit", "the older does not"])
+async def test_a_reservation_that_a_later_one_overtakes_is_counted(
+    redis_url: str, amounts: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls go over several connections, so Redis may see them in another order."""
+    gateway, other = counting(redis_url), counting(redis_url)
+    assert gateway.link is not None
+    call, overtaken, first = gateway.link.call, asyncio.Event(), iter([True])
+
+    async def reordered(*arguments: Any) -> Any:
+        if next(first, False):
+            await overtaken.wait()
+            return await call(*arguments)
+        answered = await call(*arguments)
+        overtaken.set()
+        return answered
+
+    monkeypatch.setattr(gateway.link, "call", reordered)
+    rooms = await asyncio.gather(*(gateway.windows.reserve("k", 100, amount) for amount in amounts))
+    held = sum(amount for amount, room in zip(amounts, rooms, strict=True) if not room.wait_s)
+    assert 0 < held <= 100
+    assert (await other.windows.reserve("k", 100, 101 - held)).wait_s > 0
+    assert not (await other.windows.reserve("k", 100, 100 - held)).wait_s
+    await gateway.close()
     await other.close()
 
 

@@ -11,6 +11,7 @@ import asyncio
 import secrets
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from itertools import count
 
 from aegaeon_gateway.tenancy.redis_link import AwayError, RedisLink
 from aegaeon_gateway.tenancy.windows import SLICE_S, SPAN_S, MemoryWindows, Room
@@ -18,16 +19,22 @@ from aegaeon_gateway.tenancy.windows import SLICE_S, SPAN_S, MemoryWindows, Room
 _PREFIX = "aegaeon:window:"
 _FLUSH_S = 0.5
 _LOST_S = 120.0  # a gateway that says nothing of what it holds for so long holds nothing
-# KEYS: what was served by second, and what gateways hold (number, amount, time). ARGV: gateway, number, served since
-# the number before, held, wanted, size, seconds that a slice counts, seconds until a gateway is lost. Returns Room as
-# text, wait_s -1 where only a reservation is in the way.
+# KEYS: what was served by second; what gateways hold (number, amount, time); the newest call of each. ARGV: gateway,
+# number, served since the number before, held, wanted, size, seconds that a slice counts, seconds until a gateway is
+# lost, call. Returns Room as text, wait_s -1 where only a reservation is in the way. A call that a later one has
+# overtaken finds what it wants in what that one said to be held.
 _SCRIPT = """
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1e6
 local gateway, number, served, held, want, size = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]),
   tonumber(ARGV[5]), tonumber(ARGV[6])
-local counts, lost = tonumber(ARGV[7]), tonumber(ARGV[8])
+local counts, lost, call = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
 local before = redis.call('HGET', KEYS[2], gateway)
+if before and tonumber(redis.call('HGET', KEYS[3], gateway) or '0') > call then
+  held = tonumber(string.match(before, '^%d+ (%S+)')) - want
+else
+  redis.call('HSET', KEYS[3], gateway, call)
+end
 local newest = before and tonumber(string.match(before, '^(%d+)')) or 0
 if number > newest then
   redis.call('HINCRBYFLOAT', KEYS[1], math.floor(now), served)
@@ -49,6 +56,7 @@ for i = 1, #holders, 2 do
   if holders[i] ~= gateway then
     if now - tonumber(at) > lost then
       redis.call('HDEL', KEYS[2], holders[i])
+      redis.call('HDEL', KEYS[3], holders[i])
     else
       elsewhere = elsewhere + tonumber(amount)
     end
@@ -70,6 +78,7 @@ end
 redis.call('HSET', KEYS[2], gateway, string.format('%d %.3f %.3f', newest, held, now))
 redis.call('EXPIRE', KEYS[1], math.ceil(counts) + 1)
 redis.call('EXPIRE', KEYS[2], math.ceil(lost) + 1)
+redis.call('EXPIRE', KEYS[3], math.ceil(lost) + 1)
 return {string.format('%.6f', wait), string.format('%.6f', math.max(free, 0)), string.format('%.6f', full)}
 """
 
@@ -83,8 +92,9 @@ class RedisWindows:
         self._gateways = gateways
         self._name = secrets.token_hex(8)
         self._numbers = Counter[str]()
+        self._calls = count(1)
         self._local = MemoryWindows()
-        self._asked = defaultdict[str, float](float)  # of attempts that are under way: they count as reserved
+        self._pending = defaultdict[str, float](float)  # of attempts that are under way: they count as reserved
         self._served = defaultdict[str, float](float)  # and not sent yet
         self._unconfirmed: dict[str, tuple[int, float]] = {}  # under a number, and not known to have arrived
         self._held: set[str] = set()
@@ -94,13 +104,13 @@ class RedisWindows:
     async def reserve(self, key: str, size: float, amount: float) -> Room:
         """See Windows."""
         held = self._outstanding(key)
-        self._asked[key] += amount
+        self._pending[key] += amount
         try:
             room = await self._link.call(self._script, self._keys(key), self._args(0, 0.0, held, amount, size))
         except AwayError:
             return await self._local.reserve(key, size / max(self._gateways(), 1), amount)
         finally:
-            self._asked[key] -= amount
+            self._pending[key] -= amount
             self._look_after(key)  # a call that is cancelled may have reserved it all the same
         wait_s, left, full_s = map(float, room)
         if not wait_s:
@@ -136,13 +146,13 @@ class RedisWindows:
     def _outstanding(self, key: str) -> float:
         """What counts for this gateway beside what Redis knows to be served."""
         unconfirmed = self._unconfirmed.get(key, (0, 0.0))[1]
-        return self._local.of(key).reserved + self._asked[key] + self._served[key] + unconfirmed
+        return self._local.of(key).reserved + self._pending[key] + self._served[key] + unconfirmed
 
     def _keys(self, key: str) -> list[str]:
-        return [f"{_PREFIX}{{{key}}}:served", f"{_PREFIX}{{{key}}}:held"]
+        return [f"{_PREFIX}{{{key}}}:{name}" for name in ("served", "held", "calls")]
 
     def _args(self, number: int, served: float, held: float, want: float, size: float) -> list[float | str]:
-        return [self._name, number, served, held, want, size, SLICE_S + SPAN_S, _LOST_S]
+        return [self._name, number, served, held, want, size, SLICE_S + SPAN_S, _LOST_S, next(self._calls)]
 
     def _look_after(self, key: str) -> None:
         self._held.add(key)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import resource
+import select
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,6 +21,7 @@ from aegaeon_proto.constraints import ConstraintKind, proof_of
 from aegaeon_sidecar.domain.errors import EngineError, InvalidError
 from aegaeon_sidecar.domain.sequences import Constraint
 from aegaeon_sidecar.sampling import Guide, Masker, SamplerState
+from aegaeon_sidecar.sampling.grammar_wire import send
 from aegaeon_sidecar.sampling.grammars import Grammars, Vocabulary
 
 EOS, SIZE = 2, 400
@@ -148,6 +153,20 @@ def test_without_the_process_of_the_tokenizer_its_sequences_end_and_the_next_fin
     assert masks.refused[0].ours
     assert grammars.guide(vocabulary, DIGITS, lambda: None).client().alive
     grammars.stop()
+
+
+def test_the_program_ends_without_a_traceback_when_its_engine_does(tiny_models: dict[str, Path]) -> None:
+    """With an answer that was not read, which resets the connection."""
+    here, there = socket.socketpair()
+    command = [sys.executable, "-c", "from aegaeon_sidecar.sampling.grammar_process import main; main()"]
+    with there:
+        program = subprocess.Popen(
+            [*command, str(there.fileno())], pass_fds=[there.fileno()], stderr=subprocess.PIPE, text=True
+        )
+    with here:
+        send(here, {"file": str(tiny_models["llama"] / "tokenizer.json"), "size": SIZE, "ends": [EOS]})
+        assert select.select([here], [], [], 60)[0]
+    assert (program.communicate(timeout=60)[1], program.returncode) == ("", 0)
 
 
 def test_an_engine_error_is_none_of_the_requests(ask: Callable[[Constraint], Guide]) -> None:

@@ -15,6 +15,7 @@ import socket
 import struct
 import sys
 from array import array
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,9 +114,9 @@ def follow(sock: socket.socket, tokenizer: LLTokenizer, leading: LeadingSpaces) 
         return
     limits.limit_address_space(BUILD.memory_bytes)
     follower = Follower(first, tokenizer.vocab_size, leading if kind is ConstraintKind.JSON_SCHEMA else None)
-    while (asked := receive(sock)) is not None:
+    while (request := receive(sock)) is not None:
         with limits.cpu_time(STEP_CPU_S):
-            header, masks = follower.step(*asked)
+            header, masks = follower.step(*request)
         send(sock, header, masks)
 
 
@@ -180,4 +181,5 @@ def _forked(descriptor: int, control: socket.socket, tokenizer: LLTokenizer, lea
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the engine drains; its end is ours
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    with suppress(ConnectionError):  # the engine has ended, perhaps with answers of ours that it had not read
+        serve(socket.socket(fileno=int(sys.argv[1])))

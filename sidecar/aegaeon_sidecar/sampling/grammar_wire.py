@@ -17,8 +17,8 @@ Header = dict[str, Any]
 
 def send(sock: socket.socket, header: Header, tail: bytes | memoryview = b"") -> None:
     """Raises OSError when the other end is gone."""
-    said = json.dumps(header).encode()
-    sock.sendall(b"".join((_LENGTHS.pack(len(said), len(tail)), said, tail)))
+    text = json.dumps(header).encode()
+    sock.sendall(b"".join((_LENGTHS.pack(len(text), len(tail)), text, tail)))
 
 
 def receive(sock: socket.socket) -> tuple[Header, bytearray] | None:
@@ -28,11 +28,11 @@ def receive(sock: socket.socket) -> tuple[Header, bytearray] | None:
     header_bytes, tail_bytes = _LENGTHS.unpack(lengths)
     if max(header_bytes, tail_bytes) > _MOST_HEADER:
         raise OSError("a message that is too long")
-    said, tail = _exactly(sock, header_bytes), _exactly(sock, tail_bytes)
-    if said is None or tail is None:
+    text, tail = _exactly(sock, header_bytes), _exactly(sock, tail_bytes)
+    if text is None or tail is None:
         return None
     try:
-        header = json.loads(said)
+        header = json.loads(text)
     except ValueError as error:
         raise OSError("a message that is no JSON") from error
     if not isinstance(header, dict):

@@ -12,7 +12,8 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
-from gateway.conftest import TEXT, Peer, Pool, gateway_config
+from gateway.conftest import TEXT, Pool, gateway_config
+from gateway.peer import Peer
 from gateway.test_batch_work import CHATS, jsonl, pieces
 from gateway.test_tenants import BLUE, RED, write
 from sidecar.test_s3 import s3

@@ -10,8 +10,9 @@ from typing import Any
 
 import aiohttp
 import pytest
+from gateway.peer import Peer
 from otlp_receiver import attributes, otlp_receiver
-from tests.gateway.conftest import HI, Peer, Pool, gateway_config
+from tests.gateway.conftest import HI, Pool, gateway_config
 from tokenizers import Tokenizer
 
 from aegaeon_gateway.config import GatewayConfig, HttpLimits, load_config

@@ -9,7 +9,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from gateway.conftest import HI, Peer, Pool, gateway_config
+from gateway.conftest import HI, Pool, gateway_config
+from gateway.peer import Peer
 from hypothesis import given
 from hypothesis import strategies as st
 

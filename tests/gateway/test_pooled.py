@@ -11,7 +11,8 @@ from typing import Any
 import aiohttp
 import numpy as np
 import pytest
-from gateway.conftest import STRICT, Peer, Pool, gateway_config, model_status
+from gateway.conftest import STRICT, Pool, gateway_config, model_status
+from gateway.peer import Peer
 from numpy.typing import NDArray
 from otlp_receiver import attributes, otlp_receiver
 from tokenizers import Tokenizer

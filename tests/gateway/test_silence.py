@@ -9,7 +9,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.gateway.conftest import HI, TEXT, Peer, Pool, gateway_config
+from gateway.peer import Peer
+from tests.gateway.conftest import HI, TEXT, Pool, gateway_config
 from tests.gateway.test_requests import starting
 from tokenizers import Tokenizer
 

@@ -63,14 +63,14 @@ def _translated(documents: list[dict[str, Any]], endpoint: str) -> Callable[[], 
     @contextmanager
     def open_() -> Iterator[One]:
         from aegaeon_gateway.errors import ApiError
-        from aegaeon_gateway.request.bodies import asked
+        from aegaeon_gateway.request.bodies import parsed_chat
         from aegaeon_gateway.request.parse import items_of_history
 
         words = (*WORDS, *(word for document in documents for word in document), "input", "id")
 
         def one(data: bytes) -> None:
             try:
-                made = asked(endpoint, json_input(data, documents, words))
+                made = parsed_chat(endpoint, json_input(data, documents, words))
             except ApiError as error:
                 json.dumps(error.body()).encode()
                 assert 400 <= error.status < 500, error

@@ -9,7 +9,7 @@ from gateway.conftest import HI, STRICT, TEXT
 from gateway.test_tools import ADD, hermes_directory, prompt_of, say, spoken
 
 from aegaeon_gateway.request.anthropic_schema import MESSAGES, CountRequest, MessagesRequest
-from aegaeon_gateway.request.bodies import asked
+from aegaeon_gateway.request.bodies import parsed_chat
 
 __all__ = ["hermes_directory", "spoken"]  # fixtures
 
@@ -204,14 +204,14 @@ async def test_errors_have_anthropics_kinds(pool: Any) -> None:
 def test_what_only_counts_has_no_sampling() -> None:
     sampling = {*MessagesRequest.__struct_encode_fields__} - {*CountRequest.__struct_encode_fields__}
     assert sampling == {"max_tokens", "stop_sequences", "stream", "temperature", "top_p", "top_k"}
-    chat = asked("messages", json.dumps({**ASKED, "temperature": 0.5, "top_k": 3, "top_p": 0.5}).encode()).chat
+    chat = parsed_chat("messages", json.dumps({**ASKED, "temperature": 0.5, "top_k": 3, "top_p": 0.5}).encode()).chat
     assert (chat.temperature, chat.top_k, chat.top_p, chat.max_tokens) == (0.5, 3, 0.5, 300)
 
 
 async def test_results_of_tools_keep_their_place_and_say_that_they_failed() -> None:
     result = {"type": "tool_result", "tool_use_id": "1", "content": "no such file", "is_error": True}
     turn = {"role": "user", "content": [{"type": "text", "text": "a"}, result, {"type": "text", "text": "b"}]}
-    chat = asked("messages", json.dumps({**ASKED, "messages": [turn]}).encode()).chat
+    chat = parsed_chat("messages", json.dumps({**ASKED, "messages": [turn]}).encode()).chat
     assert [(message.role, message.text) for message in chat.messages] == [
         ("user", "a"), ("tool", "Error: no such file"), ("user", "b")
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from gateway.conftest import HI, STRICT, TEXT, Pool, gateway_config
 from gateway.test_tools import ADD, client_of, hermes_directory, prompt_of, say, spoken
 
 from aegaeon_gateway.config import GatewayConfig
-from aegaeon_gateway.request.bodies import asked
+from aegaeon_gateway.request.bodies import parsed_chat
 from aegaeon_gateway.request.responses_schema import RESPONSES, ResponsesRequest
 from aegaeon_gateway.run import serve
 
@@ -300,7 +300,7 @@ async def test_a_refusal_names_the_parameter(pool: Any) -> None:
 def test_thoughts_begin_a_message_and_calls_end_it() -> None:
     items = [ITEMS[1], ITEMS[3], {**ITEMS[3], "call_id": "call_2"}, ITEMS[4], ITEMS[2], ITEMS[2]]
     body = {"model": "m", "input": [HI, *items]}
-    messages = asked("responses", json.dumps(body).encode()).chat.messages
+    messages = parsed_chat("responses", json.dumps(body).encode()).chat.messages
     assert [(one.role, len(one.tool_calls or ()), one.reasoning_content) for one in messages] == [
         ("user", 0, None), ("assistant", 2, "Hm."), ("tool", 0, None), ("assistant", 0, None), ("assistant", 0, None)
     ]  # fmt: skip
@@ -309,7 +309,7 @@ def test_thoughts_begin_a_message_and_calls_end_it() -> None:
 def test_a_history_comes_first() -> None:
     history = json.dumps(ITEMS).encode()
     body = json.dumps({"model": "m", "input": "And?", "instructions": "Be brief."}).encode()
-    made = asked("responses", history + body, len(history))
+    made = parsed_chat("responses", history + body, len(history))
     assert [message.text for message in made.chat.messages] == ["Be brief.", "1 + 2?", "I add.", "3", "So?", "And?"]
     assert len(json.loads(made.conversation)) == len(ITEMS) + 1
     assert openai.VERSION

@@ -191,7 +191,7 @@ def test_the_ceilings_of_logits_on_the_host_say_the_same_as_what_is_allowed(worl
     logits = np.random.default_rng(1).normal(size=masks.allowed.shape).astype(np.float32)
     logits[0, :3] = np.inf, -np.inf, np.nan
     picked = np.minimum(logits, masks.ceilings)
-    wanted = np.where(masks.allowed, logits, -np.inf)
+    expected = np.where(masks.allowed, logits, -np.inf)
     known = ~np.isnan(logits)
-    assert (picked[known] == wanted[known]).all()
+    assert (picked[known] == expected[known]).all()
     assert np.isnan(picked[~known]).all(), "what is not a number ends its row, allowed or not"

@@ -32,7 +32,7 @@ class ResponsesRenderer:
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self._said: Json = orjson.loads(request.said)
+        self._echoed: Json = orjson.loads(request.echoed)
         self._blocks = Blocks()
         self._numbers = count()
         self._created = int(time.time())
@@ -73,7 +73,7 @@ class ResponsesRenderer:
     @property
     def background(self) -> bool:
         """No client waits for it."""
-        return bool(self._said["background"])
+        return bool(self._echoed["background"])
 
     def begun(self, now: float) -> Kept:
         """What is kept while it is generated; `now`: unix seconds."""
@@ -85,7 +85,7 @@ class ResponsesRenderer:
 
     def was_not_kept(self) -> None:
         """It could not be, whatever its request wants: the response says so."""
-        self._said["store"] = False
+        self._echoed["store"] = False
 
     # ---- the response ------------------------------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ class ResponsesRenderer:
             "top_p": round(sampling.top_p, 6),
             "truncation": "disabled",
             "usage": usage,
-            **self._said,
+            **self._echoed,
         }
 
     def _item(self, block: Block) -> Json:

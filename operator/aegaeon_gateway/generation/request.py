@@ -29,7 +29,7 @@ class Request:
 
     Of a batch, its tokens are due `defer_s` later.
     `spec` is of the model that the prompts were made for: token k is due `ttft_s + k * tbt_s` seconds after `arrived`
-    (time.monotonic()). `said`, `conversation`, `ignored`: as in Done. `salt`: who shares its KV cache, as in message
+    (time.monotonic()). `echoed`, `conversation`, `ignored`: as in Done. `salt`: who shares its KV cache, as in message
     Open; `public`: of each prompt, so many tokens whose KV cache is shared by all.
     """
 
@@ -42,7 +42,7 @@ class Request:
     limits: Sequence[Limits]
     texts: Sequence[str]
     arrived: float
-    said: bytes = b""
+    echoed: bytes = b""
     conversation: bytes = b""
     ignored: tuple[str, ...] = ()
     marks: Marks = UNMARKED
@@ -76,7 +76,7 @@ def request_of(
         raise ValueError(f"{len(message.public)} public beginnings came of {len(prompts)} prompts")
     sampling = Sampling.FromString(message.sampling)
     limits = [Limits.FromString(each) for each in message.limits]
-    kept = (message.said, message.conversation, message.ignored)
+    kept = (message.echoed, message.conversation, message.ignored)
     return Request(
         id_,
         spec,

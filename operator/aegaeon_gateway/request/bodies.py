@@ -25,23 +25,23 @@ _NAMES: dict[str, Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A chat. Of a response: `said` is what it repeats of its request, `conversation` all items, where it is kept,
+class ParsedChat:
+    """A chat. Of a response: `echoed` is what it repeats of its request, `conversation` all items, where it is kept,
     `tools` those that a chat has otherwise."""
 
     chat: ChatRequest
-    said: bytes = b""
+    echoed: bytes = b""
     conversation: bytes = b""
     tools: Sequence[RequestTool] = ()
 
 
-def asked(endpoint: str, body: bytes, history: int = 0, receipt: Receipt | None = None) -> Asked:
+def parsed_chat(endpoint: str, body: bytes, history: int = 0, receipt: Receipt | None = None) -> ParsedChat:
     """What a body asks for; `history`: bytes at its beginning that are a conversation to go on with.
 
     `receipt`: see parse.decoded. Raises InvalidRequestError naming the parameter.
     """
     try:
-        made = _asked(endpoint, body, history, receipt)
+        made = _parsed(endpoint, body, history, receipt)
     except (RecursionError, UnicodeEncodeError) as error:
         raise InvalidRequestError("The body is nested too deeply, or is no Unicode", code="invalid_json") from error
     with named(endpoint):
@@ -49,18 +49,18 @@ def asked(endpoint: str, body: bytes, history: int = 0, receipt: Receipt | None 
     return made
 
 
-def _asked(endpoint: str, body: bytes, history: int, receipt: Receipt | None) -> Asked:
+def _parsed(endpoint: str, body: bytes, history: int, receipt: Receipt | None) -> ParsedChat:
     match endpoint:
         case "count_tokens":
-            return Asked(anthropic_chat.chat_of(decoded(CountRequest, body, receipt)))
+            return ParsedChat(anthropic_chat.chat_of(decoded(CountRequest, body, receipt)))
         case "messages":
-            return Asked(anthropic_chat.chat_of(decoded(MessagesRequest, body, receipt)))
+            return ParsedChat(anthropic_chat.chat_of(decoded(MessagesRequest, body, receipt)))
         case "responses":
             return _response(body, history, receipt)
-    return Asked(parse(ChatRequest, body, receipt))
+    return ParsedChat(parse(ChatRequest, body, receipt))
 
 
-def _response(body: bytes, history: int, receipt: Receipt | None) -> Asked:
+def _response(body: bytes, history: int, receipt: Receipt | None) -> ParsedChat:
     request = decoded(ResponsesRequest, body[history:], receipt)
     before = items_of_history(body[:history]) if history else []
     conversation = b""
@@ -71,7 +71,7 @@ def _response(body: bytes, history: int, receipt: Receipt | None) -> Asked:
         if isinstance(tool, CustomTool) and (tool.format or {}).get("type", "text") != "text":
             _unconstrained(f"tools[{at}].format", receipt)
     tools = [tool for tool in request_tools(request.tools or ()) if tool.custom or tool.namespace]
-    return Asked(chat, msgspec.json.encode(responses_chat.said(request)), conversation, tools)
+    return ParsedChat(chat, msgspec.json.encode(responses_chat.echoed(request)), conversation, tools)
 
 
 def _unconstrained(param: str, receipt: Receipt | None) -> None:

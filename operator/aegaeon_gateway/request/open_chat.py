@@ -104,9 +104,9 @@ def _reasoning(body: Json, receipt: Receipt) -> None:
 
 def _response_format(body: Json) -> None:
     """llama.cpp and Together give a schema beside json_object."""
-    wanted = body.get("response_format")
-    if isinstance(wanted, dict) and wanted.get("type") == "json_object" and isinstance(wanted.get("schema"), dict):
-        body["response_format"] = {"type": "json_schema", "json_schema": {"schema": wanted["schema"]}}
+    form = body.get("response_format")
+    if isinstance(form, dict) and form.get("type") == "json_object" and isinstance(form.get("schema"), dict):
+        body["response_format"] = {"type": "json_schema", "json_schema": {"schema": form["schema"]}}
 
 
 def _continue(body: Json, messages: list[Any]) -> None:

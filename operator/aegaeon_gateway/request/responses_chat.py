@@ -107,7 +107,7 @@ def _check_background(request: ResponsesRequest) -> None:
         raise InvalidRequestError(message, param="store", code="invalid_value")
 
 
-def said(request: ResponsesRequest) -> dict[str, Any]:
+def echoed(request: ResponsesRequest) -> dict[str, Any]:
     """What the response repeats of its request, where that is not what the chat's sampling says."""
     reasoning, text = request.reasoning, request.text
     return {

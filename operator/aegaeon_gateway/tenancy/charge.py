@@ -1,4 +1,4 @@
-"""What quota request has reserved of its token quotas, spends as it is served, and gives back at its end."""
+"""What a request has reserved of its token quotas, spends as it is served, and gives back at its end."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Quotas:
 
 
 class Charge:
-    """Of quota request, from its admission to `close`. `credit`: reserved and not spent yet.
+    """Of a request, from its admission to `close`. `credit`: reserved and not spent yet.
 
     Where it is used up, `spend` grants nothing until there is more, for which it asks by itself; `refilled` is called
     when there is.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import orjson
 
 from aegaeon_gateway.errors import InvalidRequestError
-from aegaeon_gateway.request.bodies import asked, named
+from aegaeon_gateway.request.bodies import named, parsed_chat
 from aegaeon_gateway.request.parse import parse_alone
 from aegaeon_gateway.request.receipt import Receipt
 from aegaeon_gateway.request.texts import DetokenizeRequest, TokenizeRequest
@@ -47,7 +47,7 @@ def detokenize(job: Job, body: bytes, text: ModelText, stage: Stage, receipt: Re
 
 def count(job: Job, body: bytes, text: ModelText, stage: Stage, receipt: Receipt | None) -> bytes:
     """How many tokens the prompt of a message has. Raises InvalidRequestError."""
-    request = asked(job.endpoint, body, receipt=receipt).chat
+    request = parsed_chat(job.endpoint, body, receipt=receipt).chat
     with named(job.endpoint):
         request = without_hints(request, job, text, receipt)
         dialect = dialect_of(request, job, text)

@@ -207,7 +207,7 @@ class Done(Struct, frozen=True, tag=True):
 
     `tokens` and `packed` say how many ids, and how many bytes of the tail, each prompt has, `public` how many of its
     first ids are those of a public system prompt; `sampling` and
-    `limits` (one for each prompt) are protobuf messages; `prompts` are texts that the answer repeats; `said` and
+    `limits` (one for each prompt) are protobuf messages; `prompts` are texts that the answer repeats; `echoed` and
     `conversation` of a response are JSON: what it repeats of its request, and all items before its output, where it is
     to be kept; `ignored`: what of the request has no effect.
     """
@@ -219,7 +219,7 @@ class Done(Struct, frozen=True, tag=True):
     packed: list[int]
     prompts: list[str]
     public: list[int] = []
-    said: bytes = b""
+    echoed: bytes = b""
     conversation: bytes = b""
     ignored: tuple[str, ...] = ()
 

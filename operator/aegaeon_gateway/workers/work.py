@@ -8,7 +8,7 @@ from msgspec import structs
 
 from aegaeon_gateway.dialects.families import Dialect
 from aegaeon_gateway.errors import InvalidRequestError
-from aegaeon_gateway.request.bodies import asked, named
+from aegaeon_gateway.request.bodies import named, parsed_chat
 from aegaeon_gateway.request.parse import parse
 from aegaeon_gateway.request.prompt import pack
 from aegaeon_gateway.request.receipt import Receipt
@@ -58,12 +58,12 @@ def _run(
             return score(job, body, text, stage, receipt)
     if job.endpoint == "completions":
         return _prepared(parse(CompletionRequest, body, receipt), job, text, stage)
-    made = asked(job.endpoint, body, job.history, receipt)
+    made = parsed_chat(job.endpoint, body, job.history, receipt)
     with named(job.endpoint):
         done, tail = _prepared(without_hints(made.chat, job, text, receipt), job, text, stage)
     names = {tool.function.name: ToolName(tool.name, tool.namespace, tool.custom) for tool in made.tools}
     options = structs.replace(done.options, tool_names=names) if names else done.options
-    return structs.replace(done, options=options, said=made.said, conversation=made.conversation), tail
+    return structs.replace(done, options=options, echoed=made.echoed, conversation=made.conversation), tail
 
 
 def _prepared(request: Request, job: Job, text: ModelText, stage: Stage) -> tuple[Done, bytes]:

@@ -100,8 +100,8 @@ def key(number: int) -> str:
     return f"key-of-tenant-{number:04}-0123456789"
 
 
-async def burst(session: aiohttp.ClientSession, url: str, tenant: Tenant, number: int, until: float) -> None:
-    """One client, until the end."""
+async def burst(session: aiohttp.ClientSession, url: str, tenant: Tenant, key: str, until: float) -> None:
+    """One client with this key, until the end."""
     shape = tenant.shape
     body = {
         "model": NAME,
@@ -113,7 +113,7 @@ async def burst(session: aiohttp.ClientSession, url: str, tenant: Tenant, number
         "n": shape.n,
         "max_tokens": shape.max_tokens,
     }
-    headers = {"Authorization": f"Bearer {key(number)}"}
+    headers = {"Authorization": f"Bearer {key}"}
     while time.monotonic() < until:
         async with session.post(f"{url}/v1/chat/completions", json=body, headers=headers) as answer:
             wait_s = shape.again_s
@@ -171,7 +171,7 @@ async def run(lasts_s: float) -> bool:
             async with asyncio.TaskGroup() as group:
                 for number, tenant in enumerate(tenants):
                     for _ in range(tenant.shape.at_once):
-                        group.create_task(burst(session, stack.state.url, tenant, number, until))
+                        group.create_task(burst(session, stack.state.url, tenant, key(number), until))
     for tenant in tenants:
         total = sum(tokens for _, tokens in tenant.got)
         print(

@@ -1,4 +1,5 @@
-"""The stack that is attacked: a pool's processes with mutual TLS as pods run them, two tenants, a picker beside it.
+"""The stack that is attacked: a pool's processes with mutual TLS as pods run them, tenants, a picker beside it, and a
+Redis that is slow.
 
 Gateway, scheduler, engines and the innocent tenant run at normal priority; attackers are processes of their own at
 nice 19 (`attacks.attacker`), so that what they compute is not taken for what they do to others.
@@ -18,14 +19,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from attacks.target import Target
+from attacks.target import REQUESTS_A_MINUTE, TOKENS_A_MINUTE, Target
 from google.protobuf.json_format import MessageToDict
+from slow_redis import HAS_REDIS, SlowRedis, running_redis
 from stack.pods import KEY, Pods, spec
 
 from aegaeon_cli.demo.stack import free_port
 from aegaeon_proto.v1 import admin_pb2, gateway_pb2, model_pb2
 
-STRANGER = "sk-stranger"
+STRANGER, METERED, PACED, NEIGHBOUR = "sk-stranger", "sk-metered", "sk-paced", "sk-neighbour"
+REDIS_DELAY_S = 0.3  # of each answer: no outage, and not one that quotas may be passed by
 INNOCENT_MODELS = ("qwen3", "llama")
 OPEN_MODEL = "mistral"
 GOOD_MODELS = (*INNOCENT_MODELS, OPEN_MODEL)
@@ -46,6 +49,7 @@ class Ground(Pods):
         self.picker, self.gateway_pages = free_port(), free_port()
         self.folder = base / "stranger"
         self.folder.mkdir()
+        self.redis: str | None = None
 
     @property
     def loop_record(self) -> Path:
@@ -57,6 +61,9 @@ class Ground(Pods):
             key=STRANGER,
             shared=INNOCENT_MODELS[0],
             open=OPEN_MODEL,
+            metered_key=METERED,
+            paced_key=PACED,
+            neighbour_key=NEIGHBOUR,
             grpc=tuple(self.ports[name] for name in GRPC if name in self.ports),
             pages=(self.ports["pages"], self.gateway_pages, *self.engine_pages.values()),
             picker=self.picker,
@@ -98,20 +105,45 @@ class Ground(Pods):
             case "gateway":
                 module = MODULE
                 config |= {"metrics_listen": f"127.0.0.1:{self.gateway_pages}"}
-                config |= {"hold_s": HOLD_S, "fetched": str(self.base / "tokenizers"), "max_body_bytes": 16 << 20}
+                config |= {
+                    "redis": self.redis,
+                    "hold_s": HOLD_S,
+                    "fetched": str(self.base / "tokenizers"),
+                    "max_body_bytes": 16 << 20,
+                }
             case _:
                 config["disk"] = {"folder": str(self.base / "disk"), "budget_bytes": DISK_BYTES}
         await super()._run(name, module, config, *arguments, **more)
 
 
 def tenants(hostile: tuple[str, ...]) -> gateway_pb2.Tenants:
-    """The innocent tenant and the stranger, who shares its models and has some of its own."""
+    """The innocent tenant, the stranger, who shares its models and has some of its own, two with quotas, a neighbour of
+    the stranger's."""
 
-    def tenant(name: str, key: str, *models: str) -> gateway_pb2.Tenant:
-        return gateway_pb2.Tenant(name=name, models=models, key_sha256=[hashlib.sha256(key.encode()).hexdigest()])
+    def tenant(name: str, key: str, *models: str, **quota: float) -> gateway_pb2.Tenant:
+        digest = hashlib.sha256(key.encode()).hexdigest()
+        return gateway_pb2.Tenant(
+            name=name, models=[*GOOD_MODELS, *models], key_sha256=[digest], quota=gateway_pb2.Quota(**quota)
+        )
 
-    both = [tenant("innocent", KEY, *GOOD_MODELS), tenant("stranger", STRANGER, *GOOD_MODELS, *hostile)]
-    return gateway_pb2.Tenants(tenants=both, open_models=[OPEN_MODEL])
+    several = [
+        tenant("innocent", KEY),
+        tenant("stranger", STRANGER, *hostile),
+        tenant("metered", METERED, tokens_per_minute=TOKENS_A_MINUTE),
+        tenant("paced", PACED, requests_per_minute=REQUESTS_A_MINUTE),
+        tenant("neighbour", NEIGHBOUR),
+    ]
+    return gateway_pb2.Tenants(tenants=several, open_models=[OPEN_MODEL])
+
+
+@asynccontextmanager
+async def slow_redis(base: Path) -> AsyncIterator[str]:
+    """Its URL."""
+    slow = SlowRedis(f"unix://{base}/redis.sock", base / "slow.sock")
+    slow.delay_s = REDIS_DELAY_S
+    with running_redis(base / "redis.sock"):
+        async with slow.serving():
+            yield f"unix://{slow.path}"
 
 
 @asynccontextmanager
@@ -123,6 +155,8 @@ async def standing(models: Mapping[str, Path]) -> AsyncIterator[Ground]:
     try:
         async with AsyncExitStack() as exits:
             exits.push_async_callback(ground.kill)
+            if HAS_REDIS:
+                ground.redis = await exits.enter_async_context(slow_redis(base))
             await ground.start_scheduler()
             await asyncio.gather(*(ground.start_engine(name) for name in ENGINES), ground.start_picker())
             await ground.start_gateway()

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from attacks import on_connections, on_models, on_ports, on_requests, on_schemas
+from attacks import on_connections, on_models, on_ports, on_quotas, on_requests, on_schemas
 from attacks.stranger import Stranger
 
 from aegaeon_proto.v1.model_pb2 import ModelSource
@@ -52,6 +52,9 @@ _ALL = (
     Attack("odd-json", on_requests.odd_json),
     Attack("schema-bombs", on_schemas.schema_bombs, computes=True),
     Attack("different-schemas", on_schemas.different_schemas, computes=True),
+    Attack("token-bursts", on_quotas.token_bursts, computes=True),
+    Attack("request-bursts", on_quotas.request_bursts, computes=True),
+    Attack("prompt-guesses", on_quotas.prompt_guesses, computes=True),
     Attack("slow-headers", on_connections.slow_headers),
     Attack("slow-bodies", on_connections.slow_bodies),
     Attack("slow-readers", on_connections.slow_readers, computes=True),

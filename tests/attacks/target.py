@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+TOKENS_A_MINUTE, REQUESTS_A_MINUTE = 120.0, 12.0  # of tenants that attack their own quota; without it 400 in seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -13,6 +15,9 @@ class Target:
     key: str  # of a tenant of its own, which may use `shared` and the hostile models
     shared: str  # a model that the innocent tenant uses as well
     open: str  # needs no key
+    metered_key: str  # of a tenant with TOKENS_A_MINUTE
+    paced_key: str  # of a tenant with REQUESTS_A_MINUTE
+    neighbour_key: str  # of a tenant that others spy on
     grpc: tuple[int, ...]  # of the scheduler and the gateway's token sink
     pages: tuple[int, ...]  # metrics of scheduler and engines
     picker: int

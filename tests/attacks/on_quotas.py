@@ -14,7 +14,12 @@ from attacks.stranger import COMPLETIONS, Stranger, chat
 from attacks.target import REQUESTS_A_MINUTE, TOKENS_A_MINUTE
 from benchmarks.quotas import SPAN_S, Shape, Tenant, burst
 
-SHAPES = (Shape(1, n=128, max_tokens=64), Shape(20), Shape(5, n=8), Shape(10, leaves=20))
+SHAPES = (
+    Shape(1, n=128, max_tokens=20),
+    Shape(20, max_tokens=20),
+    Shape(5, n=8, max_tokens=20),
+    Shape(10, max_tokens=20, leaves=10),
+)
 SECRET_TOKENS = 512  # several slabs of KV cache
 LEAST_ID, MOST_ID = 300, 900
 GUESSERS: tuple[tuple[str | None, str], ...] = ((None, ""), ("", ""), (None, "neighbour"))  # keys and salts
@@ -49,7 +54,8 @@ async def request_bursts(one: Stranger) -> None:
 
     async def client(_: int) -> None:
         nonlocal served
-        served += (await one.post(body, key=one.target.paced_key))[0] == 200
+        status, _ = await one.post(body, key=one.target.paced_key)
+        served += status == 200
 
     await one.ready()
     begun = time.monotonic()
@@ -63,7 +69,7 @@ async def request_bursts(one: Stranger) -> None:
 
 async def prompt_guesses(one: Stranger) -> None:
     """Another tenant's prompts, guessed by one with a key, by one without, and under a salt: right ones beside wrong
-    ones, and none is to be told from the other. The neighbour itself finds its own, or nothing would be shown."""
+    ones, and no answer shows which is which. The neighbour itself finds its own, or nothing would be shown."""
     neighbour, chance = one.target.neighbour_key, random.Random()
     rounds = own = 0
     await one.ready()

@@ -20,7 +20,7 @@ from aegaeon_gateway.http.admission import (
 )
 from aegaeon_gateway.http.gateway import Gateway
 from aegaeon_gateway.models.catalog import served_length
-from aegaeon_gateway.models.texts import ModelText
+from aegaeon_gateway.models.contents import ModelText
 from aegaeon_gateway.request.parse import names_of
 from aegaeon_gateway.workers.wire import Answered, Endpoint, Job
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus

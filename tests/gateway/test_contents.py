@@ -29,9 +29,9 @@ def source(folder: Path) -> ModelSource:
 
 
 async def test_models_of_equal_files_are_one_text_and_a_tokenizer_of_several_is_there_once(
-    tiny_models: dict[str, Path], tmp_path: Path, workers: WorkerPool
+    model_directory: Path, tmp_path: Path, workers: WorkerPool
 ) -> None:
-    model = copied(tiny_models["llama"], tmp_path / "model")
+    model = copied(model_directory, tmp_path / "model")
     texts = Texts(workers)
     first = await texts.get(source(model))
     alone = texts._contents.nbytes
@@ -48,10 +48,11 @@ async def test_models_of_equal_files_are_one_text_and_a_tokenizer_of_several_is_
 
 
 async def test_what_was_used_longest_ago_makes_room_unless_it_is_in_use_and_comes_back_when_it_is_asked_for(
-    tiny_models: dict[str, Path], workers: WorkerPool
+    model_directory: Path, tmp_path: Path, workers: WorkerPool
 ) -> None:
     texts = Texts(workers, most_bytes=1)  # room for the newest alone
-    one, two, three = (source(folder) for folder in list(tiny_models.values())[:3])
+    folders = [copied(model_directory, tmp_path / f"{size}", max_position_embeddings=size) for size in (64, 65, 66)]
+    one, two, three = map(source, folders)
     kept = await texts.get(one)
     with texts.used(kept):
         dropped = await texts.get(two)
@@ -61,7 +62,7 @@ async def test_what_was_used_longest_ago_makes_room_unless_it_is_in_use_and_come
     again = await texts.get(two)
     assert again.key == dropped.key
     assert texts._contents.find(kept.key) is None
-    tokens, _ = await tokens_of(workers, texts, list(tiny_models.values())[1])
+    tokens, _ = await tokens_of(workers, texts, folders[1])
     assert tokens
 
 

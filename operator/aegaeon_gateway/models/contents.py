@@ -126,10 +126,8 @@ class Contents:
         except BaseException:
             shutil.rmtree(copy, ignore_errors=True)
             raise
-        same = (kept.text.vocabulary for kept in self._kept.values() if kept.tokenizer == loaded.tokenizer)
-        vocabulary = next(same, None)
-        if vocabulary is None:
-            vocabulary = await asyncio.to_thread(_vocabulary, loaded, strings)
+        same = [kept.text.vocabulary for kept in self._kept.values() if kept.tokenizer == loaded.tokenizer]
+        vocabulary = same[0] if same else await asyncio.to_thread(_vocabulary, loaded, strings)
         text = ModelText(key, vocabulary, loaded.max_positions)
         self._kept[key] = _Kept(text, loaded.tokenizer, loaded.resident_bytes)
         self._make_room(key)

@@ -2,6 +2,9 @@
 
 In vLLM's environment, with OMP_NUM_THREADS=1: `make bench-vllm`. CPU seconds of the process, since other processes of
 the machine change the others; decodes have a token due every 100 ms, which is the objective of the paper's evaluation.
+A proof is the first of its shell, as each is that is made. The load that it is held against is what brings a model into
+the host cache: its description, reading its files, hashing and placing them. The copy to the device, which follows at
+every switch, is not counted.
 """
 
 from __future__ import annotations
@@ -46,8 +49,10 @@ def tiny(backend: Any, folder: Path) -> Iterator[Row]:
     """The proof of each family beyond its description."""
     costs: dict[str, float] = {}
     for name, (kind, settings, _) in FAMILIES.items():
-        layout = backend.describe(save(kind, settings, folder / name, "float32"), 0)
-        costs[name] = median_cpu_s(layout.proof.run)
+        directory = save(kind, settings, folder / name, "float32")
+        backend.describe(directory, 0).proof.run()  # what is imported and allocated once
+        layout = backend.describe(directory, 0)
+        costs[name] = cpu_s(layout.proof.run)
     slowest = max(costs, key=costs.__getitem__)
     yield Row(f"proof of a tiny model, the slowest of {len(costs)} ({slowest})", costs[slowest], "CPU s", TINY_S, "<=")
     yield Row("proof of a tiny model, the median", float(np.median(list(costs.values()))), "CPU s")
@@ -66,8 +71,9 @@ def large(backend: Any, folder: Path, memory: Path) -> Iterator[Row]:
         image(directory, layout, memory / "image")
         load_s, load_wall_s = time.process_time() - neighbour.cpu_s - begin, time.monotonic() - began
     with neighbour.decoding() as beside:
+        proofs = [backend.describe(directory, 0).proof.run for _ in range(MEASURED)]
         began = time.monotonic()
-        proof_s = median_cpu_s(layout.proof.run)
+        proof_s = float(np.median([cpu_s(run) for run in proofs]))
         proof_wall_s = (time.monotonic() - began) / MEASURED
     yield Row("load of a model of 1 GB, without its proof", load_s, "CPU s")
     yield Row("its proof beside its load", proof_s, "CPU s", load_s, "<=", SHARE)
@@ -78,14 +84,11 @@ def large(backend: Any, folder: Path, memory: Path) -> Iterator[Row]:
     yield Row("longest token of another model, beside the proof", 1000 * max(beside), "ms", 1000 * DUE_S, "<=")
 
 
-def median_cpu_s(run: Any) -> float:
+def cpu_s(run: Any) -> float:
     """CPU seconds of this thread, which computes all of it."""
-    taken = []
-    for _ in range(MEASURED):
-        begin = time.thread_time()
-        run()
-        taken.append(time.thread_time() - begin)
-    return float(np.median(taken))
+    begin = time.thread_time()
+    run()
+    return time.thread_time() - begin
 
 
 def leave_page_cache(directory: Path) -> None:

@@ -208,21 +208,6 @@ async def test_a_model_is_added_and_one_removed_during_a_stream(
     await until_empty(stack)
 
 
-@pytest.mark.timeout(400)
-async def test_while_all_engines_import_vllm_models_say_so_and_requests_wait(
-    stack: Stack, client: Any, alone: list[str]
-) -> None:
-    await until_attached(stack)
-    for number in range(ENGINES):
-        stack.kill(f"engine-{number}")
-    job = ("gemma2", PROMPTS[0])
-    streaming = asyncio.create_task(stream(client, *job, tokens=TOKENS))
-    async with asyncio.timeout(START_S):
-        while "importing vLLM" not in (await client.models.retrieve("gemma2")).aegaeon.get("reason", ""):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
-    assert await streaming == alone[JOBS.index(job)]
-
-
 async def until_attached(stack: Stack) -> None:
     """Both engines: one that was killed takes its time to import vLLM again."""
     async with asyncio.timeout(START_S):

@@ -125,7 +125,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
     async def Announce(
         self, request: engine_pb2.Announcement, context: grpc.aio.ServicerContext[Any, Any]
     ) -> engine_pb2.Announced:
-        """A sidecar that will attach: whoever waits for an engine hears what it does."""
+        """A sidecar that will attach: clients that wait for an engine are notified of what it does."""
         await refuse_streams(self._driver, context)
         if InstanceId(request.instance) not in self._attached:
             self._starting.note(request.instance, request.doing)

@@ -41,7 +41,7 @@ class Starting:
             timer.cancel()
 
     def _sentence(self) -> str:
-        """Without times, since whoever keeps it would write it again at each change."""
+        """Without times, since a status that keeps it is written again at each change."""
         counts = sorted(Counter(self._doing.values()).items())
         return "; ".join(f"{_engines(count)} starting: {doing}" for doing, count in counts)
 

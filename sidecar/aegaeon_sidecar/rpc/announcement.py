@@ -24,7 +24,7 @@ _ANSWER_S = 2.0
 
 @contextmanager
 def announced(config: SidecarConfig, doing: str) -> Iterator[None]:
-    """The scheduler that leads hears of it until the end of the block. From a thread: the caller's is busy."""
+    """The scheduler that leads is notified of it until the end of the block. From a thread: the caller's is busy."""
     ended = threading.Event()
     threading.Thread(target=_announce, args=(config, doing, ended), name="announcement", daemon=True).start()
     try:

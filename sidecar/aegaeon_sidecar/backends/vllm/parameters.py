@@ -125,11 +125,10 @@ def _objects(model: Module) -> Iterator[Any]:
             continue
         seen.add(id(owner))
         yield owner
-        if depth < _DEPTH:
-            below = (value for name, value in vars(owner).items() if not name.endswith("config"))
-            pending += [(depth + 1, value) for value in below if _is_plain(type(value)) and hasattr(value, "__dict__")]
+        below = (value for name, value in vars(owner).items() if not name.endswith("config"))
+        pending += [(depth + 1, value) for value in below if depth < _DEPTH and _is_plain(value)]
 
 
-def _is_plain(kind: type) -> bool:
-    known = kind.__module__.startswith(("vllm.model_executor", "vllm.v1.attention"))
-    return known and not issubclass(kind, Module | Tensor | type)
+def _is_plain(value: Any) -> bool:
+    known = type(value).__module__.startswith(("vllm.model_executor", "vllm.v1.attention"))
+    return known and hasattr(value, "__dict__") and not isinstance(value, Module | Tensor | type)

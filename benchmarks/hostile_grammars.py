@@ -123,15 +123,20 @@ class Engine:
     def step(self) -> None:
         """Of all sequences whose grammars are compiled, and of the innocent one."""
         begun = time.monotonic()
-        ready = [state for one in self.open for state in one.states if state.guide is not None and state.guide.ready]
+        ready = [
+            state
+            for followed in self.open
+            for state in followed.states
+            if state.guide is not None and state.guide.ready
+        ]
         living = self._innocent.step(ready, self.outcomes)
         over = [state for state in ready if state not in living or state.generated >= STEPS]
-        for one in self.open:
-            one.states = [state for state in one.states if state not in over]
-            if one.states and begun - one.begun > HUNG_S:
+        for followed in self.open:
+            followed.states = [state for state in followed.states if state not in over]
+            if followed.states and begun - followed.begun > HUNG_S:
                 self.outcomes["hung"] += 1
-                one.states = []
-        self.open = [one for one in self.open if one.states]
+                followed.states = []
+        self.open = [followed for followed in self.open if followed.states]
         took_s = time.monotonic() - begun
         self.slowest_s = max(self.slowest_s, took_s)
         time.sleep(max(PACE_S - took_s, 0.0))

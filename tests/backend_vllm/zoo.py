@@ -7,6 +7,7 @@ from typing import Any
 from backend_vllm.families import BASE, EXPERTS, HEAD, MLA, PLAIN
 
 WINDOW = {"sliding_window": 64}
+MIXED = {"layer_types": ["sliding_attention", "full_attention"]}
 SHORT = {"original_max_position_embeddings": 48}
 FEW = {"num_local_experts": 4, "num_experts_per_tok": 2}
 SHARED = {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
@@ -60,6 +61,29 @@ ZOO: dict[str, tuple[str, dict[str, Any], bool]] = {
     "cohere2": ("Cohere2Config", BASE | {"sliding_window": 128}, False),
     "granitemoeshared": ("GraniteMoeSharedConfig", BASE | FEW | {"shared_intermediate_size": 64}, True),
     "bloom": ("BloomConfig", PLAIN | {"hidden_size": 128, "n_layer": 2, "n_head": 4}, True),
+    "cohere2moe": (
+        "Cohere2MoeConfig",
+        BASE | HEAD | {"num_hidden_layers": 4, "num_experts": 4, "num_experts_per_tok": 2, "sliding_window": 128},
+        True,
+    ),
+    "exaonemoe": (
+        "ExaoneMoeConfig",
+        BASE | WINDOW | {"num_hidden_layers": 4, "num_experts": 4, "num_experts_per_tok": 2,
+                         "sliding_window_pattern": 2, "moe_intermediate_size": 64, "first_k_dense_replace": 1},
+        True,
+    ),
+    "graniteswa": ("GraniteSWAConfig", BASE | WINDOW | MIXED, False),
+    "granitemoeswa": ("GraniteMoeSWAConfig", BASE | WINDOW | MIXED | FEW | {"shared_intermediate_size": 64}, True),
+    "hyperclovax": ("HyperCLOVAXConfig", BASE, False),
+    "jais2": ("Jais2Config", BASE | {"num_key_value_heads": 4}, False),
+    "minicpm3": (
+        "MiniCPM3Config",
+        BASE | {"num_key_value_heads": 4, "q_lora_rank": 64, "kv_lora_rank": 32, "qk_nope_head_dim": 32,
+                "qk_rope_head_dim": 32, "v_head_dim": 64},
+        False,
+    ),
+    "gptbigcode": ("GPTBigCodeConfig", PLAIN | {"n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 512}, False),
+    "cwm": ("CwmConfig", BASE | HEAD | WINDOW, False),
 }  # fmt: skip
 
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 32, "mamba_n_groups": 1, "mamba_d_state": 16, "mamba_d_conv": 4,
@@ -93,6 +117,13 @@ ZOO_REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "lfm2": ("Lfm2Config", BASE | CONV, STATE),
     "lfm2moe": ("Lfm2MoeConfig", BASE | EXPERTS | CONV | {"num_dense_layers": 1}, STATE),
     "deepseek3": ("DeepseekV3Config", LATENT, LATENT_WORDS),
+    "hyv4": (
+        "HYV4Config",
+        BASE | {"num_key_value_heads": 4, "head_dim": 64, "n_routed_experts": 4, "num_experts_per_tok": 2,
+                "v_head_dim": 64, "moe_intermediate_size": 64, "q_lora_rank": 64, "kv_lora_rank": 32,
+                "qk_nope_head_dim": 32, "qk_rope_head_dim": 32},
+        LATENT_WORDS,
+    ),
     "glm4moelite": ("Glm4MoeLiteConfig", LATENT, LATENT_WORDS),
     "gemma4heads": (
         "Gemma4TextConfig",

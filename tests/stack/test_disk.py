@@ -13,10 +13,11 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 from stack.launch import manifests, running
+
+from aegaeon_cli.demo import clients
 
 pytestmark = pytest.mark.slow
 
@@ -57,19 +58,15 @@ def test_four_models_on_a_disk_of_two_are_served_in_turn_and_idle_ones_ask_their
     pool["spec"]["allowedSources"] = ["127.0.0.0/8"]
     for model in models["spec"]["models"]:
         model["source"] = {"http": {"url": f"{store}/{model['name']}"}}
-    with running(yaml.safe_dump_all([pool, models])) as stack, httpx.Client(timeout=120) as client:
-        url = stack.state.url
-        phases = [one["aegaeon"]["phase"] for one in client.get(f"{url}/v1/models").json()["data"]]
+    with running(yaml.safe_dump_all([pool, models])) as stack, clients.client(stack.state.url, timeout=120) as client:
+        phases = [one.aegaeon["phase"] for one in client.models.list()]
         assert phases.count("absent") >= 1
         assert "failed" not in phases
         before = REQUESTS.total()
         time.sleep(5.0)
         assert REQUESTS.total() == before
         answers: dict[str, set[str]] = {}
-        for _ in range(2):
-            for name in four_models:
-                body = {"model": name, "prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
-                answer = client.post(f"{url}/v1/completions", json=body)
-                assert answer.status_code == 200, answer.text
-                answers.setdefault(name, set()).add(answer.json()["choices"][0]["text"])
+        for name in (*four_models, *four_models):
+            answer = client.completions.create(model=name, prompt="Once upon a time", max_tokens=8, temperature=0)
+            answers.setdefault(name, set()).add(answer.choices[0].text)
     assert all(len(texts) == 1 for texts in answers.values()), "the same bytes each time they were fetched"

@@ -140,16 +140,20 @@ class Gateways:
     async def run(self, target: str, number: int) -> None:
         """One of them, until it is cancelled."""
         name, box = f"gateway-{number}", self._boxes[number]
-        hello = gateway_pb2.GatewayHello(gateway=name, sink=f"unix:/nowhere/{name}")
+        hello = gateway_pb2.GatewayHello(gateway=name, sink=f"unix:/nowhere/{name}", batches=True)
         box.put(gateway_pb2.GatewayMessage(hello=hello))
         async with plain_channel(target, options=_OPTIONS) as channel:
             async for reply in gateway_pb2_grpc.FrontendStub(channel).Serve(_messages(box)):
-                kind = reply.WhichOneof("body")
-                if kind == "accepted":
-                    request = reply.accepted.request
-                    self.waits.setdefault(request, time.monotonic() - self.submitted[request])
-                elif kind == "rejected":
-                    self.retry_s[reply.rejected.request] = reply.rejected.retry_after_s
+                for one in reply.more or (reply,):
+                    self._take(one)
+
+    def _take(self, reply: gateway_pb2.GatewayReply) -> None:
+        kind = reply.WhichOneof("body")
+        if kind == "accepted":
+            request = reply.accepted.request
+            self.waits.setdefault(request, time.monotonic() - self.submitted[request])
+        elif kind == "rejected":
+            self.retry_s[reply.rejected.request] = reply.rejected.retry_after_s
 
 
 async def _messages(box: Outbox[gateway_pb2.GatewayMessage]) -> AsyncIterator[gateway_pb2.GatewayMessage]:

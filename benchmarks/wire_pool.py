@@ -97,19 +97,23 @@ class Gateway:
 
     async def run(self, target: str) -> None:
         """Until the scheduler ends the stream."""
-        hello = gateway_pb2.GatewayHello(gateway=self._name, sink=f"unix:/nowhere/{self._name}")
+        hello = gateway_pb2.GatewayHello(gateway=self._name, sink=f"unix:/nowhere/{self._name}", batches=True)
         self._box.put(gateway_pb2.GatewayMessage(hello=hello))
         async with plain_channel(target, options=_OPTIONS) as channel:
             async for reply in gateway_pb2_grpc.FrontendStub(channel).Serve(_messages(self._box)):
-                kind = reply.WhichOneof("body")
-                if kind == "accepted":
-                    self._fleet.accepted(reply.accepted.request)
-                elif kind == "rejected":
-                    self._fleet.rejected(reply.rejected)
-                elif kind == "lost":
-                    client = self._fleet.clients[SeqId(reply.lost.seq.request, reply.lost.seq.choice)]
-                    client.epoch += 1
-                    self.submit(client)
+                for one in reply.more or (reply,):
+                    self._take(one)
+
+    def _take(self, reply: gateway_pb2.GatewayReply) -> None:
+        kind = reply.WhichOneof("body")
+        if kind == "accepted":
+            self._fleet.accepted(reply.accepted.request)
+        elif kind == "rejected":
+            self._fleet.rejected(reply.rejected)
+        elif kind == "lost":
+            client = self._fleet.clients[SeqId(reply.lost.seq.request, reply.lost.seq.choice)]
+            client.epoch += 1
+            self.submit(client)
 
     def submit(self, client: Client) -> None:
         """A request, or what is left of it."""

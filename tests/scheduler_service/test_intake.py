@@ -140,9 +140,9 @@ async def test_a_pass_of_the_loop_lets_some_through_and_the_others_in_their_orde
         before = len(passed)
         await asyncio.sleep(0)
         passes += 1
-        assert len(passed) - before <= 16
+        assert len(passed) - before <= 4
     assert passed == [number for number in range(100) if number != 50]
-    assert passes < 20
+    assert passes < 40
 
 
 async def test_the_lag_is_what_reports_wait_also_while_they_wait() -> None:

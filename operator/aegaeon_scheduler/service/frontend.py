@@ -31,6 +31,8 @@ from aegaeon_scheduler.service.texts import TextStates
 _SERVICE = gateway_pb2.DESCRIPTOR.services_by_name["Frontend"].full_name
 # Replies that may wait for one gateway: the loss of an engine answers all its open requests at once.
 _OUTBOX_LIMIT = 65536
+# Replies of one message.
+_BATCH = 64
 # Changes of the catalog are gathered for this long: at a start every sidecar speaks of every model.
 _CATALOG_DELAY_S = 0.05
 # People do not read faster.
@@ -43,11 +45,17 @@ _LOAD_STEP = 0.005
 class Line:
     """One stream of one gateway."""
 
-    def __init__(self, origin: Origin) -> None:
+    def __init__(self, origin: Origin, batches: bool) -> None:
         self.origin = origin
+        self._at_once = _BATCH if batches else 1
         self.outbox: Outbox[gateway_pb2.GatewayReply] = Outbox(_OUTBOX_LIMIT)
         self.timer: asyncio.TimerHandle | None = None
         self.redis_away = ""
+
+    async def replies(self) -> AsyncIterator[gateway_pb2.GatewayReply]:
+        """All; to a gateway that reads batches, what waits in one message, as each takes two passes of the loop."""
+        async for batch in self.outbox.batches(self._at_once):
+            yield batch[0] if len(batch) == 1 else gateway_pb2.GatewayReply(more=batch)
 
     def end(self) -> None:
         """Close the stream, and wait for nothing more."""
@@ -100,7 +108,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         try:
             await converse(
-                request_iterator, lambda message: self._message(line, message), line.outbox, line.outbox, context
+                request_iterator, lambda message: self._message(line, message), line.outbox, line.replies(), context
             )
         finally:
             self._broke(line)
@@ -199,7 +207,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         if not first.hello.gateway or not first.hello.sink:
             raise ProtocolError("GatewayHello: gateway and sink must be set")
         gateway = GatewayId(first.hello.gateway)
-        line = Line(Origin(gateway, first.hello.sink, next(self._numbers)))
+        line = Line(Origin(gateway, first.hello.sink, next(self._numbers)), first.hello.batches)
         if before := self._lines.get(gateway):
             before.end()
             line.timer = self._later(self._grace_s, self._driver.cancel_older, line.origin)

@@ -106,18 +106,22 @@ class GatewayHello(_message.Message):
 
     GATEWAY_FIELD_NUMBER: _builtins.int
     SINK_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
     gateway: _builtins.str
     sink: _builtins.str
     """gRPC target of its TokenSink"""
+    batches: _builtins.bool
+    """it reads GatewayReply.more"""
     def __init__(
         self,
         *,
         gateway: _builtins.str = ...,
         sink: _builtins.str = ...,
+        batches: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway", b"gateway", "sink", b"sink"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "gateway", b"gateway", "sink", b"sink"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -324,6 +328,7 @@ class GatewayReply(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     PLACES_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def catalog(self) -> Global___CatalogStatus: ...
     @_builtins.property
@@ -340,6 +345,10 @@ class GatewayReply(_message.Message):
     def places(self) -> Global___Places: ...
     @_builtins.property
     def ended(self) -> Global___Ended: ...
+    @_builtins.property
+    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___GatewayReply]:
+        """instead of a body, to who reads batches: several in their order"""
+
     def __init__(
         self,
         *,
@@ -351,10 +360,11 @@ class GatewayReply(_message.Message):
         load: Global___PoolLoad | None = ...,
         places: Global___Places | None = ...,
         ended: Global___Ended | None = ...,
+        more: _abc.Iterable[Global___GatewayReply] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "body", b"body", "catalog", b"catalog", "ended", b"ended", "load", b"load", "lost", b"lost", "places", b"places", "rejected", b"rejected", "tenants", b"tenants"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "body", b"body", "catalog", b"catalog", "ended", b"ended", "load", b"load", "lost", b"lost", "places", b"places", "rejected", b"rejected", "tenants", b"tenants"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "body", b"body", "catalog", b"catalog", "ended", b"ended", "load", b"load", "lost", b"lost", "more", b"more", "places", b"places", "rejected", b"rejected", "tenants", b"tenants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["catalog", "accepted", "rejected", "lost", "tenants", "load", "places", "ended"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015

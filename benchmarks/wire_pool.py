@@ -22,9 +22,8 @@ from benchmarks.wire_codec import command_from, hello_to, report_to
 
 from aegaeon_proto.channels import plain_channel
 from aegaeon_proto.v1 import engine_pb2, engine_pb2_grpc, gateway_pb2, gateway_pb2_grpc, model_pb2
-from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.domain import Finish, GatewayId, InstanceId, ModelName, RejectCode, Role, SeqId, Slo
+from aegaeon_scheduler.core.domain import Finish, InstanceId, ModelName, Role, SeqId, Slo
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_scheduler.service.outbox import Outbox
 from aegaeon_simulator.clock import Clock
@@ -97,23 +96,17 @@ class Gateway:
 
     async def run(self, target: str) -> None:
         """Until the scheduler ends the stream."""
-        hello = gateway_pb2.GatewayHello(gateway=self._name, sink=f"unix:/nowhere/{self._name}", batches=True)
+        hello = gateway_pb2.GatewayHello(gateway=self._name, sink=f"unix:/nowhere/{self._name}")
         self._box.put(gateway_pb2.GatewayMessage(hello=hello))
         async with plain_channel(target, options=_OPTIONS) as channel:
             async for reply in gateway_pb2_grpc.FrontendStub(channel).Serve(_messages(self._box)):
-                for one in reply.more or (reply,):
-                    self._take(one)
-
-    def _take(self, reply: gateway_pb2.GatewayReply) -> None:
-        kind = reply.WhichOneof("body")
-        if kind == "accepted":
-            self._fleet.accepted(reply.accepted.request)
-        elif kind == "rejected":
-            self._fleet.rejected(reply.rejected)
-        elif kind == "lost":
-            client = self._fleet.clients[SeqId(reply.lost.seq.request, reply.lost.seq.choice)]
-            client.epoch += 1
-            self.submit(client)
+                kind = reply.WhichOneof("body")
+                if kind == "accepted":
+                    self._fleet.accepted(reply.accepted.request)
+                elif kind == "lost":
+                    client = self._fleet.clients[SeqId(reply.lost.seq.request, reply.lost.seq.choice)]
+                    client.epoch += 1
+                    self.submit(client)
 
     def submit(self, client: Client) -> None:
         """A request, or what is left of it."""
@@ -175,11 +168,6 @@ class Fleet:
             self.waits_s.append(time.monotonic() - self._began - self._submitted[client.seq])
         client.accepted += 1
 
-    def rejected(self, rejected: gateway_pb2.Rejected) -> None:
-        client = self.clients[SeqId(rejected.request, 0)]
-        code = RejectCode.OVERLOADED
-        client.rejected = cmd.Reject(GatewayId(""), client.seq, code, rejected.reason, rejected.retry_after_s)
-
     def schedule(self, size: Size) -> None:
         """All requests, by gateways in turn, from now on."""
         start, gateways = self.clock.now, cycle(self.gateways)
@@ -190,10 +178,9 @@ class Fleet:
             self.clock.at(client.arrival, partial(next(gateways).submit, client))
 
     def figures(self) -> str:
-        """Share of tokens on time of what was not refused, the longest wait until a request was accepted, how late
-        requests were submitted (p99 and the latest, seconds), and the share of a core that all took."""
-        taken = [client for client in self.clients.values() if client.rejected is None]
-        on_time = attainment((c.times, self.models[c.model][1], c.length) for c in taken)
+        """Share of tokens on time, the longest wait until a request was accepted, how late requests were submitted
+        (p99 and the latest, seconds), and the share of a core that all took."""
+        on_time = attainment((c.times, self.models[c.model][1], c.length) for c in self.clients.values())
         late_s = (quantile(self.late_s, 0.99), max(self.late_s))
         share = (time.process_time() - self._cpu_s) / (time.monotonic() - self._began - self._loaded)
         return " ".join(f"{one:.4f}" for one in (on_time.token, max(self.waits_s, default=0.0), *late_s, share))

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.samples import Sample
 
 from aegaeon_cli.doctor import Verdict
-from aegaeon_cli.kubectl.checks import condition_finding, late_finding, metric_findings
+from aegaeon_cli.kubectl.checks import condition_finding, metric_findings
 from aegaeon_cli.kubectl.operator_metrics import Scraped
 from aegaeon_cli.kubectl.ps import lines
 from aegaeon_cli.kubectl.tables import aligned
@@ -114,11 +114,3 @@ def test_certificates_that_last_are_well() -> None:
     (finding,) = metric_findings(scraped, NOW, None)
 
     assert (finding.verdict, finding.found) == (Verdict.GOOD, "1, the first expires 2027-02-14")
-
-
-def test_a_scheduler_that_is_late_is_named_with_what_waits_for_it() -> None:
-    assert late_finding("n/p", PoolStatus(lag_s=0.03, refused=9)) is None
-    found = late_finding("n/p", PoolStatus(lag_s=0.13, intake=7, refused=9))
-    assert found is not None
-    assert found.verdict is Verdict.NOTE
-    assert found.found == "n/p: 130 ms late, 7 new requests wait for it, 9 were refused since its start"

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from aegaeon_proto.v1 import engine_pb2, gateway_pb2, gateway_pb2_grpc, model_pb2
+from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.domain import CommandId, GatewayId, InstanceId, ModelName, RejectCode, SeqId
 
@@ -350,31 +350,3 @@ async def test_a_gateway_receives_the_places_of_its_requests_when_they_change(
         brain.queued = {SEQ: 4, SeqId("r2", 0): 1}
         assert [(one.request, one.place) for one in (await gateway.next("places")).places] == [("r1", 4)]
         assert [(one.request, one.place) for one in (await other.next("places")).places] == [("r2", 1)]
-
-
-@pytest.mark.parametrize("batches", [True, False])
-async def test_replies_share_messages_where_the_gateway_reads_that_and_keep_their_order(
-    serve: Any, brain: Any, submit: Any, batches: bool
-) -> None:
-    brain.script[events.Submitted] = lambda event: [
-        commands.Accept(event.gateway, event.seq),
-        commands.SequenceEnded(event.seq, event.epoch, event.gateway),
-    ]
-    async with serve(brain) as stack:
-        call = gateway_pb2_grpc.FrontendStub(await stack.channel()).Serve()
-        hello = gateway_pb2.GatewayHello(gateway="gw", sink="unix:/s", batches=batches)
-        await call.write(gateway_pb2.GatewayMessage(hello=hello))
-        for number in range(50):
-            await call.write(gateway_pb2.GatewayMessage(submit=submit(f"r{number}")))
-        found: list[str] = []
-        async with asyncio.timeout(20):
-            while len(found) < 100:
-                reply = await call.read()
-                assert bool(reply.more) <= batches
-                for one in reply.more or (reply,):
-                    kind = one.WhichOneof("body")
-                    if kind == "accepted":
-                        found.append(one.accepted.request)
-                    elif kind == "ended":
-                        found.append(one.ended.seq.request)
-        assert found == [f"r{number}" for number in range(50) for _ in range(2)]

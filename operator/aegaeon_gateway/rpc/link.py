@@ -65,7 +65,7 @@ class SchedulerLink:
         metrics: Metrics,
         unusable: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        self._hello = pb.GatewayMessage(hello=pb.GatewayHello(gateway=name, sink=sink, batches=True))
+        self._hello = pb.GatewayMessage(hello=pb.GatewayHello(gateway=name, sink=sink))
         self._leaders = Leaders(targets, tls, _CHANNEL)
         self._tls = tls
         self._hold_s = hold_s
@@ -176,8 +176,7 @@ class SchedulerLink:
             async for reply in call:
                 if self._outbox is None:
                     self._attach(leader, outbox)
-                for one in reply.more or (reply,):
-                    self._on_reply(one)
+                self._on_reply(reply)
         finally:
             outbox.close()  # a call that has failed leaves the task that reads its requests where it waits
 

@@ -18,8 +18,6 @@ from aegaeon_scheduler.core.domain import GatewayId, RejectCode
 from aegaeon_scheduler.errors import ProtocolError
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.driver import Driver
-from aegaeon_scheduler.service.intake import Intake
-from aegaeon_scheduler.service.lag import Lag
 from aegaeon_scheduler.service.leadership import refuse_streams
 from aegaeon_scheduler.service.mismatched import Mismatched
 from aegaeon_scheduler.service.outbox import Outbox
@@ -31,8 +29,6 @@ from aegaeon_scheduler.service.texts import TextStates
 _SERVICE = gateway_pb2.DESCRIPTOR.services_by_name["Frontend"].full_name
 # Replies that may wait for one gateway: the loss of an engine answers all its open requests at once.
 _OUTBOX_LIMIT = 65536
-# Replies of one message.
-_BATCH = 64
 # Changes of the catalog are gathered for this long: at a start every sidecar speaks of every model.
 _CATALOG_DELAY_S = 0.05
 # People do not read faster.
@@ -45,17 +41,11 @@ _LOAD_STEP = 0.005
 class Line:
     """One stream of one gateway."""
 
-    def __init__(self, origin: Origin, batches: bool) -> None:
+    def __init__(self, origin: Origin) -> None:
         self.origin = origin
-        self._at_once = _BATCH if batches else 1
         self.outbox: Outbox[gateway_pb2.GatewayReply] = Outbox(_OUTBOX_LIMIT)
         self.timer: asyncio.TimerHandle | None = None
         self.redis_away = ""
-
-    async def replies(self) -> AsyncIterator[gateway_pb2.GatewayReply]:
-        """All; to a gateway that reads batches, what waits in one message, as each takes two passes of the loop."""
-        async for batch in self.outbox.batches(self._at_once):
-            yield batch[0] if len(batch) == 1 else gateway_pb2.GatewayReply(more=batch)
 
     def end(self) -> None:
         """Close the stream, and wait for nothing more."""
@@ -75,10 +65,8 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         grace_s: float,
         status: Callable[[], Awaitable[gateway_pb2.PoolStatus]],
         kv_used: Callable[[], float],
-        lag: Lag,
     ) -> None:
         self._driver = driver
-        self.intake = Intake(lag, driver.clock, self._submit, self._turn_down)
         self._catalog = catalog
         self._mismatched = mismatched
         self._grace_s = grace_s
@@ -108,7 +96,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         try:
             await converse(
-                request_iterator, lambda message: self._message(line, message), line.outbox, line.replies(), context
+                request_iterator, lambda message: self._message(line, message), line.outbox, line.outbox, context
             )
         finally:
             self._broke(line)
@@ -171,7 +159,6 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
     def stop(self) -> None:
         """End every stream once what waits for it is written."""
         self._stopped.set()
-        self.intake.stop()
         self._mismatched.stop()
         self._places.stop()
         if self._announcement is not None:
@@ -207,12 +194,11 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         if not first.hello.gateway or not first.hello.sink:
             raise ProtocolError("GatewayHello: gateway and sink must be set")
         gateway = GatewayId(first.hello.gateway)
-        line = Line(Origin(gateway, first.hello.sink, next(self._numbers)), first.hello.batches)
+        line = Line(Origin(gateway, first.hello.sink, next(self._numbers)))
         if before := self._lines.get(gateway):
             before.end()
             line.timer = self._later(self._grace_s, self._driver.cancel_older, line.origin)
         self._lines[gateway] = line
-        self.intake.forget(gateway)
         self._mismatched.forget(gateway)
         self._texts.forget(gateway)
         self._places.forget(gateway)
@@ -232,10 +218,9 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             return  # replaced while this was on its way: the gateway says it again on its new stream
         kind = message.WhichOneof("body")
         if kind == "submit":
-            self.intake.offer(line.origin, message.submit)
+            self._submit(line.origin, message.submit)
         elif kind == "cancel":
             cancel = line.origin.gateway, message.cancel.request, message.cancel.choices
-            self.intake.cancel(*cancel)
             self._mismatched.cancel(*cancel)
             self._driver.cancel(*cancel)
         elif kind == "text":
@@ -256,9 +241,6 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         else:
             self._driver.submit(origin, self._catalog.resolved(submit))
 
-    def _turn_down(self, origin: Origin, submit: gateway_pb2.Submit, reason: str, retry_after_s: float) -> None:
-        self._driver.refuse(origin, submit, RejectCode.OVERLOADED, reason, retry_after_s)
-
     def _broke(self, line: Line) -> None:
         gateway = line.origin.gateway
         if self._stopped.is_set() or self._lines.get(gateway) is not line:
@@ -269,7 +251,6 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
 
     def _gone(self, gateway: GatewayId) -> None:
         self._lines.pop(gateway)
-        self.intake.forget(gateway)
         self._mismatched.forget(gateway)
         self._texts.forget(gateway)
         self._driver.gateway_down(gateway)

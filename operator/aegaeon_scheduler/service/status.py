@@ -11,11 +11,10 @@ from aegaeon_scheduler.core.snapshot import InstanceView, ModelView, SequenceVie
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.codec.nouns import memory_to, role_to, seq_to
 from aegaeon_scheduler.service.driver import Brain
-from aegaeon_scheduler.service.lag import SchedulerLoad
 
 
 class StatusView:
-    """Takes pictures of the pool. `connected` holds the instances whose stream stands, `load` is the process's."""
+    """Takes pictures of the pool. `connected` holds the instances whose stream stands."""
 
     def __init__(
         self,
@@ -24,10 +23,8 @@ class StatusView:
         clock: Callable[[], float],
         catalog: Catalog,
         connected: Container[InstanceId],
-        load: Callable[[], SchedulerLoad],
     ) -> None:
         self._pool = pool
-        self._load = load
         self._brain = brain
         self._clock = clock
         self._catalog = catalog
@@ -45,16 +42,12 @@ class StatusView:
             view.model: self._catalog.model(view.model) for view in core.models if self._catalog.serves(view.model)
         }
         there = frozenset(view.instance for view in core.instances if view.instance in self._connected)
-        load = self._load()
         status = gateway_pb2.PoolStatus(
             pool=self._pool,
             uptime_s=core.now - self._started,
             policy=core.policy,
             fetching=self._catalog.fetching(),
             adapters=self._catalog.adapters(),
-            lag_s=load.lag_s,
-            intake=load.waiting,
-            refused=load.refused,
         )
         return await asyncio.to_thread(_complete, status, core, models, there)
 

@@ -106,22 +106,18 @@ class GatewayHello(_message.Message):
 
     GATEWAY_FIELD_NUMBER: _builtins.int
     SINK_FIELD_NUMBER: _builtins.int
-    BATCHES_FIELD_NUMBER: _builtins.int
     gateway: _builtins.str
     sink: _builtins.str
     """gRPC target of its TokenSink"""
-    batches: _builtins.bool
-    """it reads GatewayReply.more"""
     def __init__(
         self,
         *,
         gateway: _builtins.str = ...,
         sink: _builtins.str = ...,
-        batches: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "gateway", b"gateway", "sink", b"sink"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway", b"gateway", "sink", b"sink"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -328,7 +324,6 @@ class GatewayReply(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     PLACES_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
-    MORE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def catalog(self) -> Global___CatalogStatus: ...
     @_builtins.property
@@ -345,10 +340,6 @@ class GatewayReply(_message.Message):
     def places(self) -> Global___Places: ...
     @_builtins.property
     def ended(self) -> Global___Ended: ...
-    @_builtins.property
-    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___GatewayReply]:
-        """instead of a body, to who reads batches: several in their order"""
-
     def __init__(
         self,
         *,
@@ -360,11 +351,10 @@ class GatewayReply(_message.Message):
         load: Global___PoolLoad | None = ...,
         places: Global___Places | None = ...,
         ended: Global___Ended | None = ...,
-        more: _abc.Iterable[Global___GatewayReply] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "body", b"body", "catalog", b"catalog", "ended", b"ended", "load", b"load", "lost", b"lost", "places", b"places", "rejected", b"rejected", "tenants", b"tenants"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "body", b"body", "catalog", b"catalog", "ended", b"ended", "load", b"load", "lost", b"lost", "more", b"more", "places", b"places", "rejected", b"rejected", "tenants", b"tenants"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "body", b"body", "catalog", b"catalog", "ended", b"ended", "load", b"load", "lost", b"lost", "places", b"places", "rejected", b"rejected", "tenants", b"tenants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["catalog", "accepted", "rejected", "lost", "tenants", "load", "places", "ended"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
@@ -1151,18 +1141,9 @@ class PoolStatus(_message.Message):
     SEQUENCES_FIELD_NUMBER: _builtins.int
     FETCHING_FIELD_NUMBER: _builtins.int
     ADAPTERS_FIELD_NUMBER: _builtins.int
-    LAG_S_FIELD_NUMBER: _builtins.int
-    INTAKE_FIELD_NUMBER: _builtins.int
-    REFUSED_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
     uptime_s: _builtins.float
     policy: _builtins.str
-    lag_s: _builtins.float
-    """what a report waits until the scheduler handles it"""
-    intake: _builtins.int
-    """new requests that wait until that is less"""
-    refused: _builtins.int
-    """new requests that were refused as it was too much, since the start"""
     @_builtins.property
     def instances(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstanceStatus]: ...
     @_builtins.property
@@ -1186,13 +1167,10 @@ class PoolStatus(_message.Message):
         sequences: _abc.Iterable[Global___SequenceStatus] | None = ...,
         fetching: _abc.Iterable[_model_pb2.ModelState] | None = ...,
         adapters: _abc.Iterable[Global___ModelStatus] | None = ...,
-        lag_s: _builtins.float = ...,
-        intake: _builtins.int = ...,
-        refused: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "fetching", b"fetching", "instances", b"instances", "intake", b"intake", "lag_s", b"lag_s", "models", b"models", "policy", b"policy", "pool", b"pool", "refused", b"refused", "sequences", b"sequences", "uptime_s", b"uptime_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "fetching", b"fetching", "instances", b"instances", "models", b"models", "policy", b"policy", "pool", b"pool", "sequences", b"sequences", "uptime_s", b"uptime_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -21,7 +21,7 @@ class Fetches:
 
     def demand(self, model: Model) -> None:
         """Where requests wait for it, no instance takes them and none is fetching it: have it fetched."""
-        if not model.waiting or self._pool.fleet.of(model).open:
+        if not model.waiting or self._pool.fleet.of(model).served:
             return
         nodes: dict[str, list[Instance]] = {}
         for inst in self._pool.instances.values():

@@ -51,9 +51,10 @@ def failed_beside(inst: Instance, model: Model) -> bool:
 def apart(model: Model, prefilling: Instance) -> Apart:
     """Why nothing decodes what this engine would prefill of the model."""
     name, partners = model.name, [other for other in prefilling.partners if not other.draining]
-    for other in partners:
-        if other.phases.get(name) is Phase.FETCHING:
-            return Apart(Phase.FETCHING, f"{other.id}, which would decode it, does not have it yet")
+    for coming in (Phase.FETCHING, Phase.ABSENT):
+        for other in partners:
+            if other.phases.get(name) is coming:
+                return Apart(coming, f"{other.id}, which would decode it, does not have it yet")
     failed = [other for other in partners if other.phases.get(name) is Phase.FAILED]
     if failed and len(failed) == len(partners):
         return Apart(Phase.FAILED, model.failed.get(failed[0].id, f"it failed on {failed[0].id}"))

@@ -19,6 +19,7 @@ _RANK = {
     model_pb2.MODEL_PHASE_FAILED: 1,
 }
 _PHASES = {
+    Phase.ABSENT: model_pb2.MODEL_PHASE_FETCHING,
     Phase.FETCHING: model_pb2.MODEL_PHASE_FETCHING,
     Phase.FAILED: model_pb2.MODEL_PHASE_FAILED,
     None: model_pb2.MODEL_PHASE_UNSPECIFIED,
@@ -290,6 +291,7 @@ class Catalog:
         apart = self._apart(name) if best.phase == model_pb2.MODEL_PHASE_CACHED else None
         phase = best.phase if apart is None else _PHASES[apart.phase]
         reason = (_reason(best, states) if states else self._starting) if apart is None else apart.reason
+        on_demand = best.absent or best.on_demand if apart is None else apart.phase is Phase.ABSENT
         return gateway_pb2.ModelStatus(
             spec=self._specs[name],
             phase=phase,
@@ -299,7 +301,7 @@ class Catalog:
             bytes_total=best.bytes_total,
             bytes_per_s=best.bytes_per_s,
             remaining_s=best.remaining_s,
-            wait=phase == model_pb2.MODEL_PHASE_FETCHING and not (best.absent or best.on_demand),
+            wait=phase == model_pb2.MODEL_PHASE_FETCHING and not on_demand,
             absent=best.absent,
             unsupported=_unsupported(best, states),
             apart=apart is not None,

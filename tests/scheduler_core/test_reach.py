@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from scheduler_core.test_slack import Watched
 
 from aegaeon_scheduler.core import commands as cmd
@@ -50,6 +51,16 @@ def test_an_only_copy_is_evicted_for_a_model_that_could_never_run_otherwise():
     w.world.run(60)
     assert w.all_finished()
     assert {"m1", "m2"} <= {b.model for b in w.bodies(cmd.Unload)}
+
+
+@pytest.mark.parametrize("engines", [1, 2])
+@pytest.mark.parametrize("slabs", [130, 250, 450, 900])
+def test_requests_that_are_late_before_their_models_are_read_are_served_as_well(engines: int, slabs: int):
+    w = Watched([Role.UNIFIED] * engines, models=20, host_models=9, slabs=slabs)
+    for i in range(20):  # at one instant: the disk reads one model a second
+        w.ask(f"r{i}", i, 50, 8)
+    w.world.run(60)
+    assert w.all_finished()
 
 
 def test_a_disk_reads_for_one_load_at_a_time():

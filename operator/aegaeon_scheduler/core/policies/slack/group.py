@@ -142,6 +142,10 @@ class Group:
         best, late, alive = self._due
         return (min(best, now + late_s) if late else best), alive
 
+    def late(self, now: float) -> bool:
+        """Whether all of it is: its key, which is never near, is no reason to let it wait for ever."""
+        return self.urgency(now, 0.0)[1] == 0
+
     def _soonest(self, now: float) -> tuple[float, int, int]:
         """When the most urgent member in time is due, until when all of this holds; how many are late, and in time."""
         if self.still is not None:

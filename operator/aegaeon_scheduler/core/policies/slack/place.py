@@ -117,7 +117,7 @@ def _urgent(picture: Picture, load: Load) -> bool:
 
 
 def _drop_lone(picture: Picture, comer: Comer) -> None:
-    """Only copies fill every place that it may have: when it is urgent some of them are dropped."""
+    """Only copies fill every place that it may have: when it is urgent, or late, some of them are dropped."""
     views = [view for view in still(comer.span.views) if comer.may_go(view)]
     if not views:
         return
@@ -125,7 +125,7 @@ def _drop_lone(picture: Picture, comer: Comer) -> None:
     view = min(views, key=lambda v: (v.kept(group.model.name) + v.nbytes, v.inst.order))
     load = picture.load_on(group, view.inst)
     fits = not view.loads or view.nbytes + load.nbytes <= view.fits
-    if view.lone and fits and _urgent(picture, load):
+    if view.lone and fits and (_urgent(picture, load) or group.late(picture.now)):
         picture.admit(view, load, "only copies are dropped")
 
 

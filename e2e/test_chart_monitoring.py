@@ -97,6 +97,16 @@ def test_two_pools_of_one_namespace_are_two_alerts(promtool: Path, tmp_path: Pat
     run_promtool(promtool, tmp_path, both, [(alert, case.fires, firing)])
 
 
+def test_tokens_that_never_came_are_late_ones(promtool: Path, tmp_path: Path) -> None:
+    alert = "AegaeonTokensLate"
+    case = CASES[alert]
+    of_one = next(name for name in case.series if "tokens_on_time" in name)
+    kinds = ("on_time_total", "total", "missed_total")
+    missed = {of_one.replace("on_time_total", kind): "0+600x40" for kind in kinds}
+    missed |= {name.replace('"m"', '"n"'): values for name, values in missed.items() if "missed" not in name}
+    run_promtool(promtool, tmp_path, missed, [(alert, case.fires, [fired(alert, case.labels, case.summary)])])
+
+
 def test_no_operator_that_is_scraped_is_an_operator_that_is_down(promtool: Path, tmp_path: Path) -> None:
     case = CASES["AegaeonOperatorDown"]
     firing = [fired("AegaeonOperatorDown", {"severity": "critical"}, case.summary)]

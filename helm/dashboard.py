@@ -31,7 +31,8 @@ def _quantile(share: float, metric: str) -> str:
     return f"histogram_quantile({share}, sum by (model, le) (rate({metric}_bucket{_OF}[1m])))"
 
 
-_DUE = f"({_rate(f'{_G}_tokens_total', 'model')} + {_rate(f'{_G}_tokens_missed_total', 'model')})"
+_SENT, _MISSED = (_rate(f"{_G}_tokens_{kind}", "model") for kind in ("total", "missed_total"))
+_DUE = f"({_SENT} + ({_MISSED} or 0 * {_SENT}))"  # gateways of the release before count no missed ones
 _ON_TIME = f"{_rate(f'{_G}_tokens_on_time_total', 'model')} / {_DUE}"
 # A pod's own `instance` is what Prometheus scraped; the scheduler's label of that name gets this one.
 _ENGINE = "exported_instance"

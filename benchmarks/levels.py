@@ -88,7 +88,7 @@ def measure(folder: Path) -> list[Row]:
             assert engine.process.stdin is not None
             engine.process.stdin.close()
     median = {case: 1e3 * statistics.median(taken) for case, taken in seconds.items()}
-    found = [
+    between_levels = [
         Row(
             f"step of {rows} rows, AVX2 (limit: AVX-512)",
             median["avx2", rows, 0],
@@ -99,7 +99,7 @@ def measure(folder: Path) -> list[Row]:
         )
         for rows in COUNTS
     ]
-    return found + [
+    return between_levels + [
         Row(
             f"the same with a helper, {rows} rows, {level}",
             median[level, rows, 1],

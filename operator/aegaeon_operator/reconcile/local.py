@@ -72,8 +72,8 @@ class LocalSettings:
 def reconcile(pool: Pool, settings: LocalSettings) -> tuple[DesiredPod, ...]:
     """The pods of a pool in the order of starting: scheduler, sidecars, gateway."""
     spec = pool.gpu_pool.spec
-    here = tuple(engines(spec, settings.share_gpu))
-    sidecars = tuple(_sidecar(spec, settings, engine, len(here)) for engine in here)
+    all_engines = tuple(engines(spec, settings.share_gpu))
+    sidecars = tuple(_sidecar(spec, settings, engine, len(all_engines)) for engine in all_engines)
     return (_scheduler(pool, settings), *sidecars, _gateway(pool, settings))
 
 

@@ -288,7 +288,7 @@ gpu-short: gpu-wheels ## pack what a machine with a GPU and no network lacks, an
 BARE_PYTHON := $(CACHE)/bare-$(shell sha256sum < benchmarks/gpu_day/bare.lock | cut -c1-16)
 $(BARE_PYTHON)/.installed: | $(BIN)/uv
 	@rm -rf $(BARE_PYTHON)
-	$(BIN)/uv venv --quiet --python $(SHORT_PYTHON) $(BARE_PYTHON)
+	$(BIN)/uv venv --quiet --seed --python $(SHORT_PYTHON) $(BARE_PYTHON)
 	$(BIN)/uv pip install --quiet --python $(BARE_PYTHON)/bin/python --no-deps --require-hashes -r benchmarks/gpu_day/bare.lock
 	@touch $@
 gpu-short-dry: $(STAMP) $(if $(BARE),gpu-short $(BARE_PYTHON)/.installed) ## both commands in small, from packing to report, on a CPU and without a network; then the rest of the plan

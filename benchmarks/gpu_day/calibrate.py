@@ -19,7 +19,7 @@ from aegaeon_scheduler.core.domain import Slo
 
 def main() -> int:
     where, figures = begin("calibrate", parser_of(__doc__).parse_args())
-    make(where.models, shape_of(where.small), where.device)
+    make(where.models, shape_of(where), where.device)
     with tempfile.TemporaryDirectory(dir=where.work) as scratch:
         write_manifests(Path(scratch), where, "unified", Slo(2.0, 0.1))
         given = ["-f", scratch, "--models", str(where.models), "-o", str(where.constants), "--rounds", "3"]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `dry.sh PYTHON [WHEELS [SITE]]`: packs the last commit and runs both calls of short.sh in small on a CPU, in a network
+# `dry.sh PYTHON [WHEELS [SITE]]`: packs the last commit and runs the calls of short.sh in small on a CPU, in a network
 # namespace of their own where this user may make one, then what is left of the plan. Everything lies in build/gpu/dry.
 set -euo pipefail
 python=$1 dry=$PWD/build/gpu/dry

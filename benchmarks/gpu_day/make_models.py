@@ -13,7 +13,7 @@ from benchmarks.report import Row
 def main() -> int:
     where, figures = begin("models", parser_of(__doc__).parse_args())
     began = time.monotonic()
-    made = make(where.models, shape_of(where.small), where.device)
+    made = make(where.models, shape_of(where), where.device)
     seconds = time.monotonic() - began
     nbytes = sum(file.stat().st_size for file in made["one"].iterdir())
     figures.add(Row("three models made on the device", seconds, "s"), Row("files of one of them", nbytes / 1e9, "GB"))

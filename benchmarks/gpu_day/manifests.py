@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from benchmarks.gpu_day.models import NAMES
+from benchmarks.gpu_day.models import NAMES, weight_bytes
 from benchmarks.gpu_day.where import Where
 
 from aegaeon_operator.podrunner import look
@@ -15,11 +15,10 @@ from aegaeon_scheduler.core.domain import Slo
 Roles = Literal["unified", "split"]
 POLICIES: dict[Roles, str] = {"unified": "slack", "split": "paper"}
 _NAME = "gpu-day"
-_MODEL_CACHE, _HOST_KV, _SPARE = 46 << 30, 4 << 30, 8 << 30
+_HOST_KV, _SPARE = 4 << 30, 8 << 30
+_DEVICE, _HOST = 2.25, 3.05  # times a model's weights: two of the three and their KV; all of them
 _LEAST_CACHE = 1 << 30  # models beyond it are read from disk at every load
-_MEMORY = {  # an 8B in bfloat16 has 16.1 GB of weights; two engines fit in 80 GB, with what is outside slabs
-    "deviceBytes": "34Gi", "slabSize": "32Mi", "hostKv": _HOST_KV, "outsideSlabs": "3Gi",
-}  # fmt: skip
+_MEMORY = {"slabSize": "32Mi", "hostKv": _HOST_KV, "outsideSlabs": "3Gi"}
 _SMALL_MEMORY = {"deviceBytes": "14Mi", "slabSize": "256Ki", "hostModelCache": "32Mi", "hostKv": "12Mi"}
 
 
@@ -41,14 +40,20 @@ def gpu_pool(where: Where, roles: Roles) -> dict[str, Any]:
         "backend": "torch",
         "accelerator": {"device": where.device, "dtype": "float32" if where.small else "bfloat16"},
         **{role: {"replicas": 1} for role in asked},
-        "memory": _SMALL_MEMORY if where.small else {**_MEMORY, "hostModelCache": _model_cache(len(asked))},
+        "memory": _SMALL_MEMORY if where.small else _memory(weight_bytes(where), len(asked)),
         "scheduling": {"policy": POLICIES[roles], "hold": "120s"},
         "tuning": {"threads": 1, "maxBatch": 16, "prefillChunkTokens": 256 if where.small else 2048},
     }
     return _manifest("GpuPool", spec)
 
 
-def _model_cache(engines: int) -> int:
+def _memory(weights: int, engines: int) -> dict[str, Any]:
+    """An 8B in bfloat16 has 16.1 GB of weights: two engines fit in 80 GB, with what is outside slabs."""
+    device = int(_DEVICE * weights) >> 30 << 30
+    return {**_MEMORY, "deviceBytes": device, "hostModelCache": _model_cache(engines, int(_HOST * weights))}
+
+
+def _model_cache(engines: int, wanted: int) -> int:
     """Bytes for all three models, or what the machine's memory allows: the others are then read from disk.
 
     Raises SystemExit where not even _LEAST_CACHE is left.
@@ -61,9 +66,10 @@ def _model_cache(engines: int) -> int:
             f"/dev/shm has {shared} GiB free and memory {memory}: {engines} engines need {engines * _HOST_KV >> 30} "
             f"GiB for KV beside a host cache of {_LEAST_CACHE >> 30}; as root: mount -o remount,size=80G /dev/shm"
         )
-    if free < _MODEL_CACHE:
-        print(f"/dev/shm and memory leave {free / 2**30:.1f} GiB for the host cache, not 46; mount -o remount,size=80G")
-    return min(_MODEL_CACHE, free)
+    if free < wanted:
+        given = f"{free / 2**30:.1f} GiB for the host cache, not {wanted / 2**30:.1f}"
+        print(f"/dev/shm and memory leave {given}; mount -o remount,size=80G")
+    return min(wanted, free)
 
 
 def _model_pool(slo: Slo) -> dict[str, Any]:

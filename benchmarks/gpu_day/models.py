@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.gpu_day.where import Where
 from safetensors.torch import save_file
 from transformers import LlamaConfig
 
@@ -113,6 +114,15 @@ def _tensor(name: str, size: tuple[int, ...], std: float, dtype: torch.dtype, ra
     return torch.empty(size, dtype=dtype, device=random.device).normal_(std=std, generator=random).cpu()
 
 
-def shape_of(small: bool) -> Shape:
+def shape_of(where: Where) -> Shape:
     """The shape that a plan's models have."""
-    return TINY if small else EIGHT_B
+    shape = TINY if where.small else EIGHT_B
+    if not where.layers:
+        return shape
+    own = max(1, shape.own_layers * where.layers // shape.fields["num_hidden_layers"])
+    return replace(shape, fields=shape.fields | {"num_hidden_layers": where.layers}, own_layers=own)
+
+
+def weight_bytes(where: Where) -> int:
+    """Of one of the models, which are made."""
+    return sum(file.stat().st_size for file in (where.models / NAMES[0]).glob("*.safetensors"))

@@ -70,7 +70,7 @@ def chosen(plan: Sequence[Stage], names: Sequence[str] | None) -> list[Stage]:
 def _of(where: Where, name: str, limit_s: float, usual_s: float, module: str = "", *more: str) -> Stage:
     """A module of this package."""
     command = ("-m", f"benchmarks.gpu_day.{module or name}", *where.options(), *more)
-    return Stage(name, command, limit_s, 0.0 if where.small else usual_s)
+    return Stage(name, command, limit_s, 0.0 if where.small or where.layers else usual_s)
 
 
 def _bench(where: Where, name: str, limit_s: float, usual_s: float, module: str = "", *more: str) -> Stage:

@@ -63,7 +63,7 @@ def main() -> int:
     arguments = parser.parse_args()
     name = "pool" if arguments.roles == "unified" else "roles"
     where, figures = begin(name, arguments)
-    make(where.models, shape_of(where.small), where.device)
+    make(where.models, shape_of(where), where.device)
     with tempfile.TemporaryDirectory(dir=where.work) as scratch:
         asyncio.run(_serve(where, figures, name, arguments.roles, Path(scratch)))
     return status(figures, where.small)

@@ -1,7 +1,8 @@
-"""The plan in two calls, for a machine that is lent for a quarter of an hour (`make gpu-short`; short.sh runs there).
+"""The plan in calls, for a machine that is lent for a quarter of an hour (`make gpu-short`; short.sh runs there).
 
 `pack` makes a folder of what such a machine lacks: wheels, a native core built for its Python, and, where no checkout
-is carried beside it, the tree. `first` and `second` print the stages of the two calls.
+is carried beside it, the tree. `look`, `first` and `second` print the stages of
+the calls.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from pathlib import Path
 
 FIRST = ("assumptions", "probes", "switch", "decode", "models", "pool", "verify")
 SECOND = ("calibrate", "simulate", "test-gpu", "copies", "prefill", "draws", "roles", "verify-roles")
-LIMITS = {"first": 575, "second": 240}  # seconds, of the program that runs the call; short.sh ends before
+LOOK = ("models", "pool", "verify", "test-gpu", "assumptions")  # with models of a few layers: whether all of it runs
+CALLS = {"look": LOOK, "first": FIRST, "second": (*FIRST, *SECOND)}  # the second goes on where the first one ended
+LIMITS = {"look": 230, "first": 575, "second": 240}  # seconds, of the program that runs the call; short.sh ends before
 MOST_BYTES, MOST_COMMAND = 60 << 20, 2000
 _ROOT = Path(__file__).parents[2]
 _SCRIPT = Path(__file__).with_suffix(".sh")
@@ -23,8 +26,8 @@ _SCRIPT = Path(__file__).with_suffix(".sh")
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("first")
-    commands.add_parser("second")
+    for call in CALLS:
+        commands.add_parser(call)
     packing = commands.add_parser("pack")
     packing.add_argument("--into", type=Path, required=True)
     packing.add_argument("--wheels", type=Path, required=True)
@@ -33,9 +36,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.command == "pack":
         return pack(arguments.into, arguments.wheels, arguments.site, arguments.tree)
-    print(
-        *FIRST, *(SECOND if arguments.command == "second" else ())
-    )  # the second call goes on where the first one ended
+    print(*CALLS[arguments.command])
     return 0
 
 

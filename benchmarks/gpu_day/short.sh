@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# The plan in two calls on a machine that is lent for fifteen minutes and has no network: `bash short.sh first`, and at
-# once after it `bash short.sh second`. OUT: the folder of the results, empty at the begin of each call, of which eight
+# The plan in calls on a machine that is lent for fifteen minutes and has no network: `bash short.sh first`, and at
+# once after it `bash short.sh second`. `look` before them, on a machine of its own, serves models of four layers and runs
+# the tests: what fails there would have spoiled the claims. OUT: the folder of the results, empty at the begin of each call, of which eight
 # files come back. Runs in the folder that `make gpu-short` packed, or unpacks the tree that was packed beside it.
-# LIMIT: seconds of the call; WORK: models and scratch; MORE: further arguments of the plan (--device cpu --small).
+# LIMIT: seconds of the call; STAGES: other ones than the call's; WORK: models and scratch; MORE: further arguments of
+# the plan (--device cpu --small).
 set -o pipefail
 export PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1 OUT=$(realpath "${OUT:?the folder of the results}")
-call=${1:?first or second}
+call=${1:?look, first or second}
 python=${PYTHON:-python3} work=${WORK:-/dev/shm/gpu-day} kept=${KEPT:-/tmp/gpu-day-kept}
 packed=$(cd "$(dirname "$0")" && pwd)
 if [ -e "$packed/tree.tgz" ]; then
@@ -27,18 +29,18 @@ plan() {
 }
 
 case $call in
-first)
-  limit=${LIMIT:-575}
-  [ "$(id -u)" != 0 ] || [ -n "$MORE" ] || mount -o remount,size=104G /dev/shm
+look | first)
+  if [ "$call" = look ]; then limit=${LIMIT:-230} MORE="$MORE --layers 4"; else limit=${LIMIT:-575}; fi
+  [ "$(id -u)" != 0 ] || [[ $MORE == *cpu* ]] || mount -o remount,size=104G /dev/shm
   nvidia-smi -L || true
   nproc; free -g | head -2; df -h / /dev/shm
-  "$python" -m benchmarks.gpu_day.packages install --from "$packed/wheels" --into "$packed/packages" 2>&1 | tail -n 5
+  "$python" -m benchmarks.gpu_day.packages install --from "$packed/wheels" --into "$packed/packages" 2>&1 | tail -n 5 || exit 1
   if ! "$python" -c 'import aegaeon_native'; then # built here for another Python
     make -s gpu-ready GPU_PYTHON="$python" GPU_SITE="$packed/site" GPU_PACKAGES="$packed/packages" >"$OUT/day.log" 2>&1 ||
       { tail -n 30 "$OUT/day.log"; exit 1; }
   fi
   echo "==== ready after $SECONDS s"
-  plan $("$python" -m benchmarks.gpu_day.short first)
+  plan ${STAGES:-$("$python" -m benchmarks.gpu_day.short "$call")}
   code=$?
   rm -rf "$kept" && cp -r "$OUT" "$kept"
   ;;
@@ -46,10 +48,10 @@ second)
   limit=${LIMIT:-230}
   cp "$kept"/* "$OUT/"
   rm -f "$OUT/events.jsonl.gz" "$OUT/pools.log.gz" # they came back with the first call
-  plan $("$python" -m benchmarks.gpu_day.short second)
+  plan ${STAGES:-$("$python" -m benchmarks.gpu_day.short second)}
   code=$?
   ;;
-*) echo "first or second, not $call" >&2; exit 2 ;;
+*) echo "look, first or second, not $call" >&2; exit 2 ;;
 esac
 echo "==== end after $SECONDS s"
 tail -n 60 "$OUT/report.md"

@@ -77,7 +77,7 @@ def _sample(answers: Answers, model: int) -> Iterator[tuple[list[int], list[int]
 
 def _of_model(where: Where, directory: Path, samples: Sequence[tuple[list[int], list[int]]]) -> Counts:
     """Of prompts with their outputs: in the engine's dtype first, then in float32, one at a time on the device."""
-    dtype = getattr(torch, shape_of(where.small).fields["dtype"])
+    dtype = getattr(torch, shape_of(where).fields["dtype"])
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype)
     model = model.train(False).to(torch.device(where.device))
     own = [_logits(model, *sample) for sample in samples] if dtype is not torch.float32 else None

@@ -155,9 +155,9 @@ def test_a_machine_with_little_shared_memory_ends_the_stage_with_what_is_missing
     for shared, free, engines, wanted in ((80, 100, 1, 46), (8, 100, 1, 4), (20, 22, 2, 6)):
         machine = SimpleNamespace(shared_memory_free=shared << 30, memory_free=free << 30)
         monkeypatch.setattr(manifests, "look", lambda folder, machine=machine: machine)
-        assert manifests._model_cache(engines) == wanted << 30
+        assert manifests._model_cache(engines, 46 << 30) == wanted << 30
     monkeypatch.setattr(
         manifests, "look", lambda folder: SimpleNamespace(shared_memory_free=8 << 30, memory_free=14 << 30)
     )
     with pytest.raises(SystemExit, match=r"2 engines need 8 GiB for KV .* mount -o remount,size=80G /dev/shm"):
-        manifests._model_cache(2)
+        manifests._model_cache(2, 46 << 30)

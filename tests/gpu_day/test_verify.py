@@ -48,7 +48,7 @@ def test_models_differ_though_they_share_the_files_of_later_layers(folder: Path)
 def test_tokens_of_the_engines_dtype_pass_and_a_wrong_one_is_counted(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verify, "shape_of", lambda small: TINY)
+    monkeypatch.setattr(verify, "shape_of", lambda where: TINY)
     where = Where(tmp_path, tmp_path, "cpu", small=True)
     prompt = prompt_of(0, LENGTH)
     right = greedy(folder / "one", prompt)

@@ -251,7 +251,7 @@ tinyproxy:
 
 CUDA_FOLDER := $(CACHE)/cuda-$(shell sha256sum < native/cuda/requirements.lock | cut -c1-16)
 CUDA_INCLUDE ?= $(CUDA_FOLDER)/nvidia/cu13/include
-GPU_BENCHES := gpu_copies gpu_load gpu_switch gpu_decode gpu_prefill gpu_draws gpu_attention gpu_engine
+GPU_BENCHES := gpu_copies gpu_load gpu_switch gpu_beside gpu_decode gpu_prefill gpu_draws gpu_attention gpu_engine
 # GPU_PYTHON: a Python that brings torch, blake3, nanobind, cmake and pytest, on a machine whose own they are; else .venv's.
 GPU_PYTHON ?=
 GPU_SITE := build/gpu/site

@@ -13,8 +13,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-FIRST = ("assumptions", "probes", "switch", "decode", "models", "pool", "verify")
-SECOND = ("calibrate", "simulate", "test-gpu", "copies", "prefill", "draws", "roles", "verify-roles")
+FIRST = (
+    "probes", "models", "calibrate", "pool", "verify", "simulate", "switch", "beside", "decode", "assumptions",
+)  # fmt: skip
+SECOND = ("test-gpu", "copies", "prefill", "draws", "roles", "verify-roles")
 LOOK = ("models", "pool", "verify", "test-gpu", "assumptions")  # with models of a few layers: whether all of it runs
 CALLS = {"look": LOOK, "first": FIRST, "second": (*FIRST, *SECOND)}  # the second goes on where the first one ended
 LIMITS = {"look": 230, "first": 575, "second": 240}  # seconds, of the program that runs the call; short.sh ends before

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,14 +14,17 @@ from benchmarks.gpu_day.plan import SKIPPED, root
 from benchmarks.gpu_day.stage import begin, parser_of
 from benchmarks.report import Row
 
-TESTS = ("-m", "pytest", "-q", "-m", "gpu", "-W", "ignore::pytest.PytestConfigWarning", "-p", "no:cacheprovider")
+TESTS = ("-m", "pytest", "-v", "-m", "gpu", "-W", "ignore::pytest.PytestConfigWarning", "-p", "no:cacheprovider")
+# Side by side, as most of a test is imports and compiling; pytest-benchmark, where it is there, fails beside xdist.
+SIDE_BY_SIDE = ("-n", "6", "-p", "no:benchmark") if find_spec("xdist") else ()
+ENDS = ("--timeout", "60", "--maxfail", "3", "-rfEs")  # in time to print what failed
 
 
 def main() -> int:
     where, figures = begin("test-gpu", parser_of(__doc__).parse_args())
     with tempfile.TemporaryDirectory(dir=where.work) as scratch:
         report = Path(scratch) / "report.xml"
-        command = [sys.executable, *TESTS, "-rs", "--timeout", "120", f"--junitxml={report}", "tests/gpu"]
+        command = [sys.executable, *TESTS, *SIDE_BY_SIDE, *ENDS, f"--junitxml={report}", "tests/gpu"]
         path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(root() / "tests"), str(root())])
         code = subprocess.run(command, cwd=root(), env=os.environ | {"PYTHONPATH": path}, check=False).returncode
         suite = next(ElementTree.parse(report).iter("testsuite"))  # written by the line above

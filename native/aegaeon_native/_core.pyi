@@ -304,8 +304,10 @@ class CopyLane:
         name: str,
         chunk_bytes: int = 4194304,
         device: CudaDevice | None = None,
+        burst_bytes: int = 67108864,
     ) -> None:
-        """`device`: the bytes are moved by a stream of this GPU."""
+        """`device`: the bytes are moved by a stream of this GPU, which runs empty after each `burst_bytes`, so that
+        its copy engine serves other streams in between."""
 
     def copy(self, dst: int, src: int, nbytes: int, tag: int = 0) -> None: ...
     def copy_blocks(

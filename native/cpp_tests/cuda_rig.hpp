@@ -39,8 +39,9 @@ inline std::shared_ptr<SlabPool> host_pool(const SharedDevice& device, std::size
   return SlabPool::create_shared(fresh_path(), kSlab, slabs, cuda::locking(device));
 }
 
-inline CopyLane lane_of(const SharedDevice& device, std::size_t chunk = kChunk) {
-  return CopyLane("cuda", chunk, std::make_unique<cuda::StreamMover>(device));
+inline CopyLane lane_of(const SharedDevice& device, std::size_t chunk = kChunk,
+                        std::size_t burst = cuda::StreamMover::kBurstBytes) {
+  return CopyLane("cuda", chunk, std::make_unique<cuda::StreamMover>(device, burst));
 }
 
 // Host memory that copies do not wait for.

@@ -156,6 +156,18 @@ TEST_F(Cuda, ACancelledCopyStopsWithinTheChunksInFlight) {
   EXPECT_TRUE(std::all_of(end, target.bytes.end(), [](std::byte b) { return b == std::byte{0}; }));
 }
 
+TEST_F(Cuda, ALongCopyLetsOtherStreamsInAfterEachBurst) {
+  fake_late(true);
+  const auto device = open();
+  constexpr std::size_t kBytes = 64 * kChunk, kBurst = 8 * kChunk;
+  Locked source(device, kBytes, std::byte{1}), target(device, kBytes);
+  auto lane = lane_of(device, kChunk, kBurst);
+  lane.copy(target.bytes.data(), source.bytes.data(), kBytes);
+  ASSERT_TRUE(lane.synchronize(10s));
+  EXPECT_EQ(target.bytes, source.bytes);
+  EXPECT_EQ(fake_longest_burst(), kBurst);
+}
+
 // Blocks of 3 MiB / 32 cross the borders of slabs; the host's pages are locked where the pool is mapped linearly.
 class CudaBlocks : public Cuda, public testing::WithParamInterface<std::tuple<std::size_t, bool>> {};
 

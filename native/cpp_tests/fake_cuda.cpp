@@ -102,6 +102,8 @@ std::size_t fake_longest_lock() {
   return world().longest_lock;
 }
 
+std::size_t fake_longest_burst() { return world().longest_burst; }
+
 std::size_t fake_pageable() {
   const std::scoped_lock lock(world().mutex);
   return world().pageable;
@@ -114,6 +116,7 @@ void fake_reset() {
   World& w = world();
   w.failures.clear();
   w.longest_lock = w.pageable = 0;
+  w.longest_burst = 0;
   for (Gpu& gpu : w.gpus) {
     gpu.lost = kSuccess;
     gpu.taken = 0;

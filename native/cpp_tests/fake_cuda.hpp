@@ -31,6 +31,8 @@ std::size_t fake_longest_lock();
 // Bytes copied from or to host memory that is not page-locked: by way of the driver's own buffers, while the caller
 // waits.
 std::size_t fake_pageable();
+// The most bytes that one stream has copied without running empty: a copy engine serves no other stream meanwhile.
+std::size_t fake_longest_burst();
 // Everything above as at the start. What lives stays.
 void fake_reset();
 

@@ -24,9 +24,12 @@ class Queue {
     thread_.join();
   }
 
-  // Its number.
-  std::size_t push(std::function<void()> work) {
+  // Its number. `bytes`: that it copies.
+  std::size_t push(std::function<void()> work, std::size_t bytes = 0) {
     const std::scoped_lock lock(mutex_);
+    if (done_ == pushed_) burst_ = 0;
+    burst_ += bytes;
+    world().longest_burst = std::max(world().longest_burst.load(), burst_);
     queue_.push_back(std::move(work));
     if (!world().late) asked_ = pushed_ + 1;
     changed_.notify_all();
@@ -74,6 +77,7 @@ class Queue {
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;
   std::size_t pushed_ = 0, done_ = 0, asked_ = 0;
+  std::size_t burst_ = 0;  // bytes of copies since it was empty
   bool closing_ = false;
   std::thread thread_{[this] { run(); }};
 };
@@ -132,9 +136,11 @@ bool is_here(const EventOf* event) { return event->device == contexts.back()->de
 Result copy(std::vector<Piece> pieces, Stream stream) {
   if (!is_here(stream)) return kInvalidHandle;
   bool pageable = false;
+  std::size_t bytes = 0;
   {
     const std::scoped_lock lock(world().mutex);
     for (const Piece& piece : pieces) {
+      bytes += piece.bytes;
       bool of_this = false;
       for (const DevicePtr side : {piece.to, piece.from}) {
         if (const Result wrong = look(stream->device, side, piece.bytes, of_this); wrong != kSuccess) return wrong;
@@ -145,7 +151,7 @@ Result copy(std::vector<Piece> pieces, Stream stream) {
   }
   const std::size_t number = stream->queue->push([device = stream->device, pieces = std::move(pieces)] {
     for (const Piece& piece : pieces) make(device, piece);
-  });
+  }, bytes);
   if (pageable) stream->queue->wait(number);
   return current().lost;
 }

@@ -85,6 +85,7 @@ struct World {
   MemHandle next = 1;
   int streams = 0, events = 0;
   std::size_t longest_lock = 0, pageable = 0;
+  std::atomic<std::size_t> longest_burst = 0;
 };
 
 World& world();

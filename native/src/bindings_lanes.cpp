@@ -62,9 +62,10 @@ void copy_blocks(CopyLane& lane, std::uintptr_t dst, std::uintptr_t src, std::si
   lane.copy_blocks(pointer(dst), pointer(src), block_bytes, {to.begin(), to.end()}, {from.begin(), from.end()}, tag);
 }
 
-void make_lane(CopyLane* lane, const std::string& name, std::size_t chunk_bytes, const SharedDevice& device) {
+void make_lane(CopyLane* lane, const std::string& name, std::size_t chunk_bytes, const SharedDevice& device,
+               std::size_t burst_bytes) {
   std::unique_ptr<aegaeon::Mover> mover = aegaeon::memory_mover();
-  if (device) mover = std::make_unique<StreamMover>(device);
+  if (device) mover = std::make_unique<StreamMover>(device, burst_bytes);
   new (lane) Lane(name, chunk_bytes, std::move(mover));
 }
 
@@ -91,7 +92,8 @@ void bind_events(nb::module_& m) {
 
 void bind_copy_lane(nb::module_& m) {
   nb::class_<CopyLane>(m, "CopyLane", nb::is_final())
-      .def("__init__", &make_lane, "name"_a, "chunk_bytes"_a = CopyLane::kChunkBytes, "device"_a = nb::none())
+      .def("__init__", &make_lane, "name"_a, "chunk_bytes"_a = CopyLane::kChunkBytes, "device"_a = nb::none(),
+           "burst_bytes"_a = StreamMover::kBurstBytes)
       .def(
           "copy",
           [](CopyLane& lane, std::uintptr_t dst, std::uintptr_t src, std::size_t nbytes, CopyLane::Tag tag) {

@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.torch.attention import piece_bias, prepare, shares_key_heads
-from aegaeon_sidecar.backends.torch.step_layout import LayoutBuilder, Piece
+from aegaeon_sidecar.backends.torch.step_layout import Chunk, LayoutBuilder, Piece
 from aegaeon_sidecar.models.layout import KvShape
 
 SHAPE = KvShape(32, 16, 8, 128, "bfloat16")
@@ -59,7 +59,21 @@ def test_a_token_sees_its_window_up_to_itself(seen_by: Piece, window: int | None
         assert torch.equal(seen, torch.ones(len(rows), len(rows), dtype=torch.bool).tril())
     else:
         assert bias.dtype == torch.bfloat16
-        assert torch.equal(bias, torch.where(seen, 0.0, -torch.inf).to(torch.bfloat16))
+        assert torch.equal(bias[:, : seen_by.context], torch.where(seen, 0.0, -torch.inf).to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("context", [17, 33, 64, 65, 97])
+def test_a_mask_is_never_as_wide_as_a_gpus_kernel_gets_wrong(context: int) -> None:
+    """1 modulo 32, with keys that are expanded (pytorch 191937): 0.34 of the result on an H200."""
+    bias = piece_bias(piece(0, context), 8, torch.empty(0))
+    assert isinstance(bias, torch.Tensor)
+    assert bias.shape[1] % 16 == 0
+    assert bool((bias[:, context:] == -torch.inf).all())
+    builder = LayoutBuilder(SHAPE, [8], 32000, torch.device("cpu"), invariant=False)
+    table = np.arange(-(-context // 16), dtype=np.int32)
+    chunk = builder.build([StepInput([5] * context, 0, table, None)], [0], len(table)).groups[0]
+    assert isinstance(chunk, Chunk)
+    assert len(chunk.reads) == 2 * bias.shape[1] // 16  # as many keys are gathered
 
 
 @pytest.mark.parametrize(("start", "queries"), [(7, 5), (48, 16)])
@@ -74,7 +88,7 @@ def test_causality_aligned_with_the_last_token_is_the_mask_of_a_chunk(start: int
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says why a CPU has none of these kernels
         aligned = scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(queries, start + queries))
-    torch.testing.assert_close(aligned, scaled_dot_product_attention(q, k, v, attn_mask=mask))
+    torch.testing.assert_close(aligned, scaled_dot_product_attention(q, k, v, attn_mask=mask[:, : start + queries]))
 
 
 def test_on_a_gpu_a_chunk_without_a_window_needs_no_mask() -> None:

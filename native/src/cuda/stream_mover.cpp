@@ -1,13 +1,15 @@
 #include "aegaeon/cuda/stream_mover.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "aegaeon/errors.hpp"
 
 namespace aegaeon::cuda {
 
-StreamMover::StreamMover(SharedDevice device) : device_(std::move(device)) {
+StreamMover::StreamMover(SharedDevice device, std::size_t burst_bytes)
+    : device_(std::move(device)), burst_bytes_(burst_bytes) {
   const Active active(*device_);
   const Driver& driver = device_->driver();
   driver.cuStreamCreate(&stream_, kStreamNonBlocking);
@@ -81,6 +83,7 @@ void StreamMover::issue() {
   const Driver& driver = device_->driver();
   const CuEvent event = events_[chunks_ % kInFlight];
   if (chunks_ >= kInFlight) driver.cuEventSynchronize(event);
+  let_others_in();
   try {
     start();
     driver.cuEventRecord(event, stream_);
@@ -91,6 +94,12 @@ void StreamMover::issue() {
   }
   forget();
   ++chunks_;
+}
+
+void StreamMover::let_others_in() {
+  const std::size_t bytes = std::accumulate(bytes_.begin(), bytes_.end(), std::size_t{0});
+  if (burst_ + bytes > burst_bytes_) finish();
+  burst_ += bytes;
 }
 
 void StreamMover::forget() {
@@ -115,6 +124,7 @@ void StreamMover::finish() {
   if (chunks_ == 0) return;
   const Active active(*device_);
   device_->driver().cuEventSynchronize(events_[(chunks_ - 1) % kInFlight]);
+  burst_ = 0;
 }
 
 }  // namespace aegaeon::cuda

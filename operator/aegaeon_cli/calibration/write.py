@@ -78,7 +78,7 @@ _OF_COPIES = ("memcpy_bytes_per_s", "side_by_side")
 _HALFWAY = 1.5
 DERIVED = (
     "model_bytes, slab_bytes, max_batch, host_kv_bytes: those of the manifest",
-    "change_s, load_stall_bytes_per_s: 0, not measured; changing the model and a load beside it cost nothing here",
+    "change_s, load_stall_bytes_per_s: 0, not measured",
     "one_link: the nearer of two, copies of weights and KV that take turns or do not slow each other down; "
     "decoding slows none of them",
 )

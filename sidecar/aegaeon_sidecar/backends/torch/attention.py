@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from aegaeon_sidecar.backends.torch.cache import KvCache
-from aegaeon_sidecar.backends.torch.step_layout import Chunk, Decodes, Piece, StepLayout, Window
+from aegaeon_sidecar.backends.torch.step_layout import QUERY_TILE, Chunk, Decodes, Piece, StepLayout, Window
 
 if TYPE_CHECKING:
     from torch.nn.attention.bias import CausalBias
@@ -103,7 +103,9 @@ def piece_bias(piece: Piece, window: Window, like: Tensor) -> Bias:
     """What the queries of a piece see; None where the lower triangle is all there is to say.
 
     A GPU's kernels align causality with the last token: they need no mask, and skip what no token sees. On a CPU,
-    and for a window, it is an additive mask in the dtype of `like`, on its device: [before + queries + after, context].
+    and for a window, it is an additive mask in the dtype of `like`, on its device: [before + queries + after, places],
+    where `places` are the context's and up to QUERY_TILE - 1 behind it, which nothing sees. Where a mask and keys that
+    are expanded meet 1 modulo 32 of them, torch's kernel gives wrong sums (pytorch 191937; seen on an H200).
     """
     reach = piece.context if window is None else min(window, piece.context)
     if reach >= piece.end == piece.context and not piece.after:
@@ -113,23 +115,24 @@ def piece_bias(piece: Piece, window: Window, like: Tensor) -> Bias:
             from torch.nn.attention.bias import causal_lower_right
 
             return causal_lower_right(piece.queries, piece.context)
-    places = torch.arange(piece.context, device=like.device)
+    places = torch.arange(-(-piece.context // QUERY_TILE) * QUERY_TILE, device=like.device)
     rows = torch.arange(piece.position - piece.before, piece.end + piece.after, device=like.device)
     back = rows[:, None] - places  # how far back a position lies
-    mask = like.new_zeros(len(rows), piece.context)
+    mask = like.new_zeros(len(rows), len(places))
     return mask.masked_fill_((back < 0) | (back >= reach), float("-inf"))
 
 
 def attend_piece(piece: Piece, bias: Bias, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """[kv_heads, heads of each, queries of the piece, head_dim]. `queries`: of the chunk, of the same form; `keys`,
-    `values`: [kv_heads, 1, tokens, head_dim]."""
+    `values`: [kv_heads, 1, tokens of whole blocks, head_dim]."""
     mine = queries[:, :, piece.first : piece.first + piece.queries]
     if piece.before or piece.after:
         mine = pad(mine, (0, 0, piece.before, piece.after))
-    keys, values = keys[:, :, : piece.context], values[:, :, : piece.context]
+    seen = bias.shape[1] if type(bias) is Tensor else piece.context
+    keys, values = keys[:, :, :seen], values[:, :, :seen]
     shares_keys = shares_key_heads(mine, bias)
     if not shares_keys:
-        wide = (mine.shape[0], mine.shape[1], piece.context, mine.shape[3])
+        wide = (mine.shape[0], mine.shape[1], seen, mine.shape[3])
         keys, values = keys.expand(wide), values.expand(wide)
     out = scaled_dot_product_attention(
         mine, keys, values, attn_mask=bias, is_causal=bias is None, enable_gqa=shares_keys

@@ -217,9 +217,10 @@ class LayoutBuilder:
                 Piece(a - start, b - a, a % QUERY_TILE, -b % QUERY_TILE, a, -(-b // PIECE) * PIECE)
                 for a, b in pairwise(edges)
             )
-        missing = -(-pieces[-1].context // self._shape.block_tokens) - table.shape[1]
+        context = -(-pieces[-1].context // QUERY_TILE) * QUERY_TILE  # as wide as a mask of it is
+        missing = -(-context // self._shape.block_tokens) - table.shape[1]
         table = np.pad(table, ((0, 0), (0, missing)), mode="edge") if missing > 0 else table
-        return Chunk(first, count, self._tensor(self._rows(table, pieces[-1].context)), pieces)
+        return Chunk(first, count, self._tensor(self._rows(table, context)), pieces)
 
     def _rows(self, tables: Ints, context: int) -> Ints:
         """Cache rows of layer 0's keys, then of its values."""

@@ -1,0 +1,115 @@
+"""Decode steps of one model while another's weights come in: what a reader of the first one notices.
+
+A copy engine serves one stream as long as that has copies queued, so a lane pauses after each burst; the same without
+pauses is measured beside it. What a step copies (inputs there, tokens back) is a few hundred bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from benchmarks.gpu_rig import EIGHT_B, GB, MODEL, Bench, Placed, begin, link_rates, placed
+from benchmarks.report import Row
+
+from aegaeon_native import CopyLane, Range, SlabPool
+from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.sampling import SamplerState
+
+SLAB_BYTES, SLABS = 32 << 20, 256  # 8 GiB from page-locked memory
+CONTEXT, BATCH, ALONE = 1024, 4, 32
+PAUSES = {"as lanes do": {}, "bursts of 16 MiB": {"burst_bytes": 16 << 20}, "no pause": {"burst_bytes": 1 << 62}}
+
+
+class Decoding:
+    """Steps of one batch at the same position again and again, each launched before the one before is read."""
+
+    def __init__(self, model: Placed, follows: bool) -> None:
+        """`follows`: tokens stay on the device, as on a GPU."""
+        self._model, self._follows, self._samplers = model, follows, [SamplerState()] * BATCH
+        self._tables = [model.blocks.allocate(-(-(CONTEXT + 1) // 16), 2**30) for _ in self._samplers]
+        self._before: Launched | None = None
+
+    def step(self) -> None:
+        """Launches the next; waits for the one before."""
+        before, follows = self._before, self._follows and self._before is not None
+        parts = [
+            StepInput(() if follows else [5], CONTEXT, table, sampler, row if follows else None)
+            for row, (table, sampler) in enumerate(zip(self._tables, self._samplers, strict=True))
+        ]
+        self._before = self._model.backend.launch(MODEL, parts, before)
+        if before is not None:
+            before.results()
+
+    def steps_s(self, count: int) -> list[float]:
+        """Seconds of each of so many."""
+        return [self._timed() for _ in range(count)]
+
+    def steps_while(self, lane: CopyLane) -> list[float]:
+        """Seconds of each step that ended while the lane was copying, or was waiting when it ended."""
+        taken = []
+        while lane.pending:
+            taken.append(self._timed())
+        return taken
+
+    def _timed(self) -> float:
+        start = time.perf_counter()
+        self.step()
+        return time.perf_counter() - start
+
+
+def beside(bench: Bench, decoding: Decoding, host: SlabPool, place: Range, alone_s: float, link: float) -> None:
+    """A load under each way of pausing."""
+    nbytes = host.total * host.slab_bytes
+    for name, pause in PAUSES.items():
+        lane = CopyLane("weights", device=bench.gpu, **pause)
+        start = time.perf_counter()
+        lane.copy(place.address, host.address, nbytes)
+        taken = decoding.steps_while(lane) or [0.0]
+        lane.synchronize()
+        rate = nbytes / (time.perf_counter() - start)
+        lane.close()
+        bench.figures.add(*_rows(name, taken, alone_s, rate, link, held=not pause))
+
+
+def _rows(name: str, taken: Sequence[float], alone_s: float, rate: float, link: float, held: bool) -> list[Row]:
+    """Bars for what lanes do; the others say why they do it."""
+    worst, least = (1e3 * alone_s, link / GB) if held else (None, None)
+    return [
+        Row(f"steps beside a load, {name}", len(taken), "steps"),
+        Row(f"the longest of them, {name} (limit: a step alone)", 1e3 * max(taken), "ms", worst, "<=", 2.0),
+        Row(f"their median, {name}", 1e3 * statistics.median(taken), "ms"),
+        Row(f"the load, {name} (limit: pinned copy in this run)", rate / GB, "GB/s", least, ">=", 0.9),
+    ]
+
+
+def main() -> int:
+    bench, _ = begin("gpu_beside", __doc__)
+    link, _ = link_rates(bench.device, bench.sized(1 << 30, 1 << 24))
+    slabs, slab_bytes = bench.sized(SLABS, 8), bench.sized(SLAB_BYTES, 1 << 20)
+    tokens = BATCH * (CONTEXT + 32)
+    with tempfile.TemporaryDirectory() as folder, placed(bench, Path(folder), bench.shape(EIGHT_B), tokens) as model:
+        host = SlabPool.shared(f"/dev/shm/aegaeon-beside-{os.getpid()}", slab_bytes, slabs, bench.gpu)
+        pool = bench.pool(slabs, slab_bytes)
+        place = Range(pool, slabs)
+        place.map(0, pool.take(slabs))
+        decoding = Decoding(model, follows=bench.gpu is not None)
+        decoding.steps_s(4)
+        alone_s = statistics.median(decoding.steps_s(bench.sized(ALONE, 2)))
+        bench.figures.add(Row("a step alone", 1e3 * alone_s, "ms"))
+        beside(bench, decoding, host, place, alone_s, link)
+        if bench.gpu is not None:
+            torch.cuda.synchronize(bench.device)
+        for used in (place, pool, host):
+            used.close()
+    return bench.status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,6 +1,6 @@
 """The stages in their order: what the most depends on comes first. The claims (tokens, switches, the simulator's
-prediction) before what they rest on is measured by itself, sweeps last. `calibrate` is before `pool`: by its device file
-the pool chooses an objective that a part of the tokens misses. Usual seconds are those of an H200 (2026-11-28).
+prediction) before what they rest on is measured by itself, sweeps last. `calibrate` is before `pool`: by its device
+file the pool chooses an objective that a part of the tokens misses. Usual seconds are those of an H200 (2026-11-28).
 
 A stage is a process: what breaks it, a fault of the driver included, ends no other. Each has a limit in seconds.
 """

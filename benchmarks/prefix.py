@@ -1,4 +1,5 @@
-"""Conversations of several turns, replayed with and without reuse of their prefix: TTFT in pairs, and hit rates.
+"""Conversations of several turns, replayed with and without reuse of their prefix, and with reuse within a tenant: TTFT
+in pairs, and hit rates.
 
 A conversation is a chain of ShareGPT pairs: the prompt of a turn is all that was said before and the next question.
 Lengths are scaled down by 8, with the model; tokens are random, which changes no length. Answers are as long as the
@@ -15,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.report import Row, report
@@ -28,6 +29,7 @@ SCALE = 8
 CONVERSATIONS, TURNS = 6, 4
 SLAB = 1 << 20
 VOCABULARY = 1024
+TENANT = b"salt of a tenant"
 
 
 @dataclass
@@ -53,11 +55,11 @@ def conversations(seed: int) -> list[Conversation]:
     return made
 
 
-async def turn(one: OneEngine, chat: Conversation, number: int, mark: str) -> float:
+async def turn(one: OneEngine, chat: Conversation, number: int, mark: str, salt: bytes) -> float:
     """One question and its answer; returns the seconds until the first token."""
     question, answer = chat.turns[number]
     chat.said += question
-    name = one.open(f"{mark}-{chat.name}-{number}", "m", chat.said)
+    name = one.open(f"{mark}-{chat.name}-{number}", "m", chat.said, salt=salt)
     begin = time.monotonic()
     part = commands.PrefillPart(seq=name, tokens=len(chat.said))
     slabs = one.engine.state.kv.device.slabs_free
@@ -74,12 +76,15 @@ async def turn(one: OneEngine, chat: Conversation, number: int, mark: str) -> fl
     return ttft
 
 
-async def replay(one: OneEngine, seed: int, mark: str, reuse: bool) -> tuple[list[list[float]], list[list[int]]]:
-    """TTFT by turn, and everything said by conversation."""
-    one.engine.state.kv.prefix_reuse = reuse
-    chats = conversations(seed)
-    ttft = [[await turn(one, each, number, mark) for each in chats] for number in range(TURNS)]
-    return ttft, [each.said for each in chats]
+async def replay(
+    one: OneEngine, seed: int, mark: str, reuse: bool, salt: bytes = b""
+) -> tuple[list[list[float]], list[list[int]], float]:
+    """TTFT by turn, everything said by conversation, and the share of prompts that was cached."""
+    kv, chats = one.engine.state.kv, conversations(seed)
+    kv.prefix_reuse, before = reuse, replace(kv.reuse)
+    ttft = [[await turn(one, each, number, mark, salt) for each in chats] for number in range(TURNS)]
+    cached = kv.reuse.on_device + kv.reuse.on_host - before.on_device - before.on_host
+    return ttft, [each.said for each in chats], cached / max(kv.reuse.asked - before.asked, 1)
 
 
 async def run(folder: Path) -> bool:
@@ -88,11 +93,13 @@ async def run(folder: Path) -> bool:
         await one.serve({"m": model})
         await one.outcome(one.send(commands.Load(model="m", slabs=32)))
         await replay(one, 99, "warm", reuse=False)
-        ratios, same, later = [], True, []
+        ratios, same, later, shares = [], True, [], []
         for seed in (1, 2, 3):
-            without, said = await replay(one, seed, f"{seed}-off", reuse=False)
-            with_reuse, again = await replay(one, seed, f"{seed}-on", reuse=True)
-            same = same and said == again
+            without, output, _ = await replay(one, seed, f"{seed}-off", reuse=False)
+            with_reuse, again, pool = await replay(one, seed, f"{seed}-on", reuse=True)
+            _, salted, tenant = await replay(one, seed, f"{seed}-tenant", reuse=True, salt=TENANT)
+            same = same and output == again == salted
+            shares.append((pool, tenant))
             pairs = [
                 (a, b) for x, y in zip(with_reuse[1:], without[1:], strict=True) for a, b in zip(x, y, strict=True)
             ]
@@ -109,6 +116,14 @@ async def run(folder: Path) -> bool:
             Row("tokens of prompts found on the device", found.on_device / found.asked, "of all"),
             Row("tokens of prompts found on the host", found.on_host / found.asked, "of all"),
             Row("cached blocks evicted on the device", float(evicted), "blocks"),
+            Row(
+                "share of prompts cached: within a tenant, to within the pool",
+                statistics.mean(tenant for _, tenant in shares),
+                "of all",
+                statistics.mean(pool for pool, _ in shares),
+                ">=",
+                0.99,
+            ),
             Row("replays whose answers are the same with and without", float(same), "of all", 1.0),
         ],
     )

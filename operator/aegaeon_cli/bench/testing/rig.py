@@ -172,12 +172,14 @@ class OneEngine:
                 case ModelState(model) as state:
                     self.states[model] = state
 
-    def open(self, name: str, model: str, prompt: Sequence[int] = PROMPT, adapter: str = "") -> SeqKey:
+    def open(
+        self, name: str, model: str, prompt: Sequence[int] = PROMPT, adapter: str = "", salt: bytes = b""
+    ) -> SeqKey:
         """Tell the engine of a greedy sequence that never ends by itself."""
         seq = SeqKey(name, 0)
         self._models[seq] = model
         limits = SamplingParams(), 100_000, self.target
-        self.send(commands.Open(seq, 1, model, tuple(prompt), (), *limits, adapter=adapter))
+        self.send(commands.Open(seq, 1, model, tuple(prompt), (), *limits, adapter=adapter, salt=salt))
         return seq
 
 

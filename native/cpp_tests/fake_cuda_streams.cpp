@@ -149,9 +149,11 @@ Result copy(std::vector<Piece> pieces, Stream stream) {
       pageable = pageable || of_this;
     }
   }
-  const std::size_t number = stream->queue->push([device = stream->device, pieces = std::move(pieces)] {
-    for (const Piece& piece : pieces) make(device, piece);
-  }, bytes);
+  const std::size_t number = stream->queue->push(
+      [device = stream->device, pieces = std::move(pieces)] {
+        for (const Piece& piece : pieces) make(device, piece);
+      },
+      bytes);
   if (pageable) stream->queue->wait(number);
   return current().lost;
 }

@@ -43,7 +43,7 @@ class StreamMover final : public Mover {
   Stream stream_ = nullptr;
   std::array<CuEvent, kInFlight> events_{};
   std::size_t chunks_ = 0;
-  std::size_t burst_ = 0;  // bytes since the stream was empty
+  std::size_t burst_ = 0;             // bytes since the stream was empty
   bool reachable_ = true;             // by the GPU itself: every piece is known to the book
   std::vector<DevicePtr> to_, from_;  // of the chunk that is being put together
   std::vector<std::size_t> bytes_;

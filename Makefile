@@ -323,7 +323,7 @@ native-dependencies:
 # ---- measure -------------------------------------------------------------------------------------------------------
 
 .PHONY: bench
-BENCHES := slabs slab_sizes copies core size wire simulator plan switch cache load engine kv_copies prefill_plan prefix gateway shared_tokenizers picker looks batch_invariance structured
+BENCHES := slabs slab_sizes model_memory copies core size wire simulator plan switch cache load engine kv_copies prefill_plan prefix gateway shared_tokenizers picker looks batch_invariance structured
 bench: models compiled-core ## every figure beside its limit; JSON in benchmarks/results
 	@missed=; for b in $(BENCHES); do echo "== $$b"; $(PY) -m benchmarks.$$b || missed="$$missed $$b"; done; \
 	  echo "== exactness"; $(PY) -m benchmarks.exactness --switches $(SWITCHES) --models $(MODELS) || missed="$$missed exactness"; \

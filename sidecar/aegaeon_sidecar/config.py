@@ -15,7 +15,7 @@ from aegaeon_proto.outbound.client import Outbound
 from aegaeon_proto.outbound.egress import DIRECT, Egress, from_environment
 from aegaeon_proto.outbound.limits import Limits
 from aegaeon_proto.outbound.policy import Policy
-from aegaeon_sidecar.backends import AdapterLimits
+from aegaeon_sidecar.backends import MAX_GRAPHS, AdapterLimits
 from aegaeon_sidecar.domain.errors import SettingsError
 from aegaeon_sidecar.weights.ring import CHUNK_BYTES, DEPTH
 
@@ -116,6 +116,7 @@ class SidecarConfig(_Settings):
     threads: int = Field(default=1, ge=1, description="threads of the tensor library")
     engines: int = Field(default=0, ge=0, description="that share this machine's processors; 0: it is not known")
     max_batch: int = Field(default=16, ge=1, description="sequences in one decode step at most")
+    max_graphs: int = Field(default=MAX_GRAPHS, ge=1, description="decodes of all models that a GPU keeps captured")
     prefill_chunk_tokens: int = Field(default=256, ge=1, description="prompt tokens in one step at most")
     lease_s: float = Field(default=10.0, gt=0, description="after so long without a scheduler KV is parked on the host")
     drain_s: float = Field(default=20.0, ge=0, description="after SIGTERM sequences have so long to end or to move")

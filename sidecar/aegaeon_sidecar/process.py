@@ -76,7 +76,7 @@ def _backend(config: SidecarConfig) -> Backend:
         limits = None if config.adapters is None else config.adapters.limits
         with announced(config, "importing vLLM"):
             return open_backend(device=config.device, ranks=config.ranks, dtype=config.dtype, adapters=limits)
-    return TorchBackend(device=config.device, ranks=config.ranks, dtype=config.dtype)
+    return TorchBackend(device=config.device, ranks=config.ranks, dtype=config.dtype, max_graphs=config.max_graphs)
 
 
 async def _serve(config: SidecarConfig, backend: Backend) -> tuple[int, bool]:

@@ -163,7 +163,7 @@ def test_a_decode_that_outgrows_its_pass_is_gone_on_with_in_one_for_longer_conte
         one.logits(prompt[:30], 0, table)
     steps: list[Any] = []
     graphs = Graphs(steps)
-    tiny.backend._graphs = lambda: graphs
+    tiny.backend._capture = lambda: graphs
     kept = None
     for position in range(30, 34):
         parts = [tiny.input([prompt[position]], position, table), tiny.input([7], 0, short)]

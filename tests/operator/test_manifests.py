@@ -80,7 +80,7 @@ BAD_GPU = [
     (
         "maxBatch: 16",
         "thread: 1",
-        "spec.tuning.thread: unknown field; allowed here: threads, maxBatch, prefillChunkTokens",
+        "spec.tuning.thread: unknown field; allowed here: threads, maxBatch, maxGraphs, prefillChunkTokens",
     ),
     ("maxBatch: 16", "threads: '1'", "spec.tuning.threads: '1' is not allowed; expected a whole number"),
     ("maxBatch: 16", "threads: 0", "spec.tuning.threads: 0 is out of range; allowed: at least 1"),

@@ -8,8 +8,10 @@ import pytest
 from operator_objects import gpu_pool
 
 from aegaeon_operator.reconcile.processes import sidecar_settings
+from aegaeon_operator.spec.engines import MAX_GRAPHS
 from aegaeon_operator.spec.outside import outside_bytes
 from aegaeon_operator.spec.resources import GpuPoolSpec
+from aegaeon_sidecar import backends
 
 MIB = 1 << 20
 CUDA = {"device": "cuda:0", "resourceName": "nvidia.com/gpu", "dtype": "float32"}
@@ -34,6 +36,8 @@ def test_a_size_of_the_manifest_counts_alone() -> None:
         ({"backend": "vllm"}, 1024 * MIB),
         ({"accelerator": CUDA}, 1536 * MIB + 48 * 262144 * 12),
         ({"accelerator": CUDA, "tuning": {"maxBatch": 16}}, 1536 * MIB + 48 * 262144 * 12),
+        ({"accelerator": CUDA, "tuning": {"maxGraphs": 100}}, 1424 * MIB + 48 * 262144 * 12),
+        ({"tuning": {"maxGraphs": 100}}, 0),
     ],
 )
 def test_longer_chunks_larger_batches_and_wider_numbers_need_more(changes: dict[str, Any], more: int) -> None:
@@ -45,6 +49,13 @@ def test_longer_chunks_larger_batches_and_wider_numbers_need_more(changes: dict[
 )
 def test_a_step_has_as_many_sequences_as_its_device_computes_in_one_pass(changes: dict[str, Any], batch: int) -> None:
     assert sidecar_settings("unified", spec(**changes))["max_batch"] == batch
+
+
+def test_an_engine_gets_the_number_of_graphs_where_the_manifest_changes_it() -> None:
+    """One of the release before knows no such setting, and by default both sides take the same."""
+    assert "max_graphs" not in sidecar_settings("unified", spec())
+    assert sidecar_settings("unified", spec(tuning={"maxGraphs": 7}))["max_graphs"] == 7
+    assert MAX_GRAPHS == backends.MAX_GRAPHS
 
 
 def test_a_gpu_needs_no_size_and_its_engine_gets_the_reservation() -> None:

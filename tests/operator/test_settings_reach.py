@@ -130,6 +130,7 @@ SETTINGS: dict[str, tuple[Any, set[str], Json]] = {
     "scheduling.standby": (True, {"manifests"}, {}),
     "tuning.threads": (3, {"engine"}, {}),
     "tuning.maxBatch": (17, {"engine"}, {}),
+    "tuning.maxGraphs": (7, {"engine"}, {}),
     "tuning.prefillChunkTokens": (2048, {"core", "engine"}, {}),
     "tuning.lease": ("21s", {"engine"}, {}),
     "allowedNamespaces": (["green"], {"operator"}, {}),

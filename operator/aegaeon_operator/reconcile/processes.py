@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from aegaeon_operator.reconcile.pods import Json
 from aegaeon_operator.spec.batches import BatchStore
-from aegaeon_operator.spec.engines import AdapterRoom, Scheduling
+from aegaeon_operator.spec.engines import MAX_GRAPHS, AdapterRoom, Scheduling
 from aegaeon_operator.spec.outside import outside_bytes
 from aegaeon_operator.spec.resources import GpuPoolSpec, ModelPool, Quota, ServedModel, Source
 
@@ -97,6 +97,8 @@ def sidecar_settings(role: str, spec: GpuPoolSpec) -> Json:
         "sources": {"allowed": list(spec.allowed_sources)},
         "threads": spec.threads,
         "max_batch": spec.max_batch,
+        # An engine of the release before knows no such key.
+        **({"max_graphs": tuning.max_graphs} if tuning.max_graphs != MAX_GRAPHS else {}),
         "prefill_chunk_tokens": tuning.prefill_chunk_tokens,
         "lease_s": tuning.lease,
         "heartbeat_s": _HEARTBEAT_S,

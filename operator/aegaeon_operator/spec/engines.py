@@ -15,6 +15,8 @@ from aegaeon_operator.spec.volumes import DiskPath
 
 PASS_ROWS = 64
 """Sequences whose decodes a GPU computes in one pass over the weights, at most (ROWS in the sidecar's decodes.py)."""
+MAX_GRAPHS = 128
+"""Decodes that a GPU keeps captured unless the manifest says otherwise (MAX_GRAPHS in the sidecar's backends)."""
 
 
 class Accelerator(Strict):
@@ -111,8 +113,8 @@ class PoolMemory(Strict):
     outside_slabs: PositiveQuantity | None = Field(
         default=None,
         description="Device memory of each accelerator that is reserved beside `deviceBytes`: activations, workspaces, "
-        "graphs, compiled kernels. Left out: an estimate of backend, device, dtype, maxBatch and prefillChunkTokens. "
-        "Status says what is used of it.",
+        "graphs, compiled kernels. Left out: an estimate of backend, device, dtype, maxBatch, maxGraphs and "
+        "prefillChunkTokens. Status says what is used of it.",
     )
     slab_size: Quantity = Field(
         default=32 << 20,
@@ -209,6 +211,13 @@ class EngineTuning(Strict):
         default=None,
         description="Sequences in one decode step. Left out: 64 on a GPU, which reads all weights once for up to so "
         "many, 16 on a CPU, whose step takes longer with each.",
+    )
+    max_graphs: Annotated[int, Field(ge=1, le=4096)] = Field(
+        default=MAX_GRAPHS,
+        description="On a GPU: decodes, of all models of an engine, that are kept captured as CUDA graphs. A model has "
+        "up to two, and as many again for each doubling of contexts above 2048 tokens that occur. Beyond the number "
+        "the least recently used one is dropped, and captured anew when it is needed, which takes tens of "
+        "milliseconds. `outsideSlabs` is estimated with 4Mi for each.",
     )
     prefill_chunk_tokens: Annotated[int, Field(ge=16, le=65536)] = Field(
         default=512, description="Longest part of a prompt computed in one go, in tokens."

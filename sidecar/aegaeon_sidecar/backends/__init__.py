@@ -15,6 +15,9 @@ from aegaeon_sidecar.domain.sequences import PoolingParams
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.sampling import Chosen, SamplerState
 
+MAX_GRAPHS = 128
+"""Passes of decodes of all models that a GPU keeps captured, unless it is configured; each takes some MiB there."""
+
 
 @dataclass(frozen=True, slots=True)
 class AdapterLimits:

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from aegaeon_sidecar.backends import Launched, StepInput
 from aegaeon_sidecar.backends.choose import choose
-from aegaeon_sidecar.backends.draws import FOLLOWED, NO_TOKEN, likeliest, on_device, pick
-from aegaeon_sidecar.backends.graphs import Capture
-from aegaeon_sidecar.backends.staging import FOLLOWS, LENGTH, TOKEN, Staging
+from aegaeon_sidecar.backends.draws import NO_TOKEN, likeliest, on_device, pick
+from aegaeon_sidecar.backends.graphs import Capture, Graph
+from aegaeon_sidecar.backends.passes import Buffers, Passes, Room
+from aegaeon_sidecar.backends.staging import FOLLOWS, LENGTH, TOKEN, Bounds
 from aegaeon_sidecar.backends.tiles import Decoded, Guided, Tile, tile_of
 from aegaeon_sidecar.domain.errors import BackendError
 from aegaeon_sidecar.sampling import Chosen, Masker, Sampled, SamplerState
@@ -81,37 +82,41 @@ class _Shape:
 
 
 class Decodes:
-    """The decode steps of one model. Not thread-safe.
+    """The decode steps of one model. Not thread-safe, and neither are those of models that share `passes`."""
 
-    `device`: where tokens are chosen; `capture`: None: steps run eagerly.
-    """
-
-    def __init__(
-        self, model: FixedModel, max_model_len: int, device: torch.device, masker: Masker, capture: Capture | None
-    ) -> None:
+    def __init__(self, model: FixedModel, max_model_len: int, passes: Passes, masker: Masker) -> None:
         self._model = model
         self._masker = masker
-        self._capture = capture
-        self._replays: dict[_Shape, Callable[[], None]] = {}
-        self._most = most = model.rows[-1]
-        blocks = -(-max_model_len // model.block_tokens)
-        self._staging = Staging(most, blocks, model.block_tokens, model.capacity, model.vocab_size, device)
-        self._before = torch.zeros(FOLLOWED, dtype=torch.int64, device=device)
-        self._chosen = torch.zeros(most, dtype=torch.int64, device=device)
-        self._logits = torch.zeros(most, model.vocab_size, device=device)
+        self._passes = passes
+        self._graphs: dict[_Shape, Graph] = {}
+        self._most = model.rows[-1]
+        self._bounds = Bounds(model.block_tokens, model.capacity, model.vocab_size)
+        passes.fit(Room(self._most, -(-max_model_len // model.block_tokens), model.vocab_size))
 
     def launch(self, inputs: Seq[StepInput], after: Launched | None) -> Decoded:
         """One step, in tiles; `follows` names tokens of `after`, which are never waited for."""
-        if any(part.follows is not None for part in inputs):
-            if not isinstance(after, Decoded):
-                raise BackendError("an input follows a step that was not of decodes")
-            before = after.chosen
-            self._before[: len(before)].copy_(before)
+        follows = [part.follows for part in inputs if part.follows is not None]
+        if follows:
+            self._bring(after, max(follows))
         return Decoded(tuple(map(self._tile, self._tiles(inputs))))
+
+    def _bring(self, after: Launched | None, last: int) -> None:
+        """The tokens of the step before, up to that of row `last` at least: behind them lie those of other models."""
+        if not isinstance(after, Decoded):
+            raise BackendError("an input follows a step that was not of decodes")
+        before = after.chosen
+        if last >= len(before):
+            raise BackendError(f"an input follows row {last} of a step of {len(before)}")
+        self._buffers.before[: len(before)].copy_(before)
 
     def logits(self, inputs: Seq[StepInput]) -> Tensor:
         """A step without sampling: float32 [inputs, vocab_size]."""
         return torch.cat([self._forwarded(tile, drawn=False).clone() for tile in self._tiles(inputs)])
+
+    @property
+    def _buffers(self) -> Buffers:
+        """As they are now: a model that needs larger ones replaces them."""
+        return self._passes.buffers
 
     def _tiles(self, inputs: Seq[StepInput]) -> list[Seq[StepInput]]:
         return [inputs[first : first + self._most] for first in range(0, len(inputs), self._most)]
@@ -123,31 +128,36 @@ class Decodes:
         drawn = _are_drawn(samplers)
         logits = self._forwarded(inputs, drawn)
         on_host = self._choose(logits, samplers, drawn)
-        return tile_of(self._chosen[: len(inputs)].clone(), samplers, on_host)
+        return tile_of(self._buffers.chosen[: len(inputs)].clone(), samplers, on_host)
 
     def _forwarded(self, inputs: Seq[StepInput], drawn: bool) -> Tensor:
         """float32 [inputs, vocab_size]; the next one overwrites it. `drawn`: the rules of draws are sent along."""
         rows = next(rows for rows in self._model.rows if rows >= len(inputs))
         shape = _Shape(rows, self._model.size(max(part.position for part in inputs) + 1))
-        self._staging.send(inputs, rows, self._blocks(shape), drawn)
+        self._buffers.staging.send(inputs, rows, self._blocks(shape), self._bounds, drawn)
         self._model.prepare(inputs, shape.size)
         self._run(shape)
-        return self._logits[: len(inputs)]
+        return self._logits(shape)[: len(inputs)]
 
     def _blocks(self, shape: _Shape) -> int:
         return -(-shape.size // self._model.block_tokens)
 
-    def _run(self, shape: _Shape) -> None:
-        if self._capture is None:
-            self._forward(shape)
-            return
-        if shape not in self._replays:
-            self._replays[shape] = self._captured(self._capture, shape)
-        self._replays[shape]()
+    def _state(self, shape: _Shape) -> Tensor:
+        return self._buffers.staging.state(shape.rows, self._blocks(shape))
 
-    def _captured(self, capture: Capture, shape: _Shape) -> Callable[[], None]:
+    def _logits(self, shape: _Shape) -> Tensor:
+        return self._buffers.logits(shape.rows, self._bounds.vocab_size)
+
+    def _run(self, shape: _Shape) -> None:
+        graphs = self._passes.graphs
+        if graphs is None:
+            self._forward(shape)
+        else:
+            graphs.replay(self._graphs.setdefault(shape, Graph()), partial(self._captured, shape))
+
+    def _captured(self, shape: _Shape, capture: Capture) -> Callable[[], None]:
         """The step, captured while it is one of no sequences: it writes to no block."""
-        state = self._staging.state(shape.rows, self._blocks(shape))
+        state = self._state(shape)
         kept = state.clone()
         state[:, LENGTH] = 0
         replay = capture(partial(self._forward, shape))
@@ -155,12 +165,13 @@ class Decodes:
         return replay
 
     def _forward(self, shape: _Shape) -> None:
-        """All rows, padded ones as well; ends with the likeliest tokens in `_chosen`."""
-        state = self._staging.state(shape.rows, self._blocks(shape))
+        """All rows, padded ones as well; ends with the likeliest tokens in `chosen`."""
+        state = self._state(shape)
         given, follows = state[:, TOKEN], state[:, FOLLOWS]
-        before = self._before[follows.clamp(min=0).long()].clamp(min=0)  # NO_TOKEN: that row is thrown away anyhow
+        before = self._buffers.before[follows.clamp(min=0).long()]
+        before = before.clamp(min=0)  # NO_TOKEN: that row is thrown away anyhow
         tokens = torch.where(follows < 0, given.long(), before)
-        logits, chosen = self._logits[: shape.rows], self._chosen[: shape.rows]
+        logits, chosen = self._logits(shape), self._buffers.chosen[: shape.rows]
         logits.copy_(self._model.forward(tokens, state, shape.size))
         chosen.copy_(likeliest(logits))
 
@@ -171,15 +182,15 @@ class Decodes:
         if all(sampler is None or sampler.plain for sampler in samplers):
             return None
         if drawn:
-            likeliest_ones = self._chosen[: len(samplers)]
-            likeliest_ones.copy_(pick(logits, self._staging.rules(len(samplers)), best=likeliest_ones))
+            likeliest_ones = self._buffers.chosen[: len(samplers)]
+            likeliest_ones.copy_(pick(logits, self._buffers.staging.rules(len(samplers)), best=likeliest_ones))
             return None
         wanted = [i for i, sampler in enumerate(samplers) if sampler is not None]
         picked = choose(logits[wanted], [s for s in samplers if s is not None])
         chosen: list[Chosen] = [None] * len(samplers)
         for i, one in zip(wanted, picked, strict=True):
             chosen[i] = one
-            self._chosen[i] = one.token if isinstance(one, Sampled) else NO_TOKEN
+            self._buffers.chosen[i] = one.token if isinstance(one, Sampled) else NO_TOKEN
         return tuple(chosen)
 
 

@@ -73,12 +73,14 @@ def drained_on_error(devices: tuple[torch.device, ...]) -> Iterator[None]:
     except BaseException as error:
         end_if_sticky(error)
         for device in devices:
-            if device.type == "cuda":
-                _drain(device)
+            drain(device)
         raise
 
 
-def _drain(device: torch.device) -> None:
+def drain(device: torch.device) -> None:
+    """Wait for all that this thread launched there; on a CPU nothing is pending. Raises DeviceLostError."""
+    if device.type != "cuda":
+        return
     try:
         torch.cuda.current_stream(device).synchronize()
     except RuntimeError as error:

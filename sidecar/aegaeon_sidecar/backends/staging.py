@@ -7,6 +7,7 @@ graph that reads them finds them at the same addresses.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -25,16 +26,20 @@ HEAD = 3
 _STAGES = 3  # host buffers: one being written, one being copied, one to spare
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of one model. `block_tokens`: tokens of a block; `capacity`: blocks that there are; `vocab_size`: what tokens are
+    below."""
+
+    block_tokens: int
+    capacity: int
+    vocab_size: int
+
+
 class Staging:
-    """Buffers of up to `rows` rows with up to `blocks` blocks each. Not thread-safe.
+    """Buffers of up to `rows` rows with up to `blocks` blocks each, of whichever models. Not thread-safe."""
 
-    `block_tokens`: tokens of a block; `capacity`: blocks that there are; `vocab_size`: what tokens are below.
-    """
-
-    def __init__(
-        self, rows: int, blocks: int, block_tokens: int, capacity: int, vocab_size: int, device: torch.device
-    ) -> None:
-        self._block_tokens, self._capacity, self._vocab_size = block_tokens, capacity, vocab_size
+    def __init__(self, rows: int, blocks: int, device: torch.device) -> None:
         self._device = device
         size, pinned = rows * (HEAD + blocks), device.type == "cuda"
         self._stages = [torch.zeros(size, dtype=torch.int32, pin_memory=pinned) for _ in range(_STAGES)]
@@ -52,7 +57,7 @@ class Staging:
         """float64 [rows, COLUMNS], on the device."""
         return self._rules[:rows]
 
-    def send(self, inputs: Seq[StepInput], rows: int, blocks: int, drawn: bool) -> None:
+    def send(self, inputs: Seq[StepInput], rows: int, blocks: int, bounds: Bounds, drawn: bool) -> None:
         """Tokens, lengths and block tables into the front of `state`; `drawn`: the rules of draws as well. A row
         without an input has length 0 and the first input's first block. Raises BackendError for a bad input."""
         copied = self._copied[self._turn]
@@ -60,7 +65,7 @@ class Staging:
             copied.synchronize()
         count = rows * (HEAD + blocks)
         stage, staged = self._stages[self._turn][:count], self._drawn[self._turn][:rows]
-        self._write(stage.numpy().view(_row_type(blocks)), inputs, blocks)
+        _write(stage.numpy().view(_row_type(blocks)), inputs, blocks, bounds)
         self._state[:count].copy_(stage, non_blocking=True)
         if drawn:
             ahead = [0 if part.follows is None else 1 for part in inputs]
@@ -70,27 +75,29 @@ class Staging:
         self._copied[self._turn] = recorded(self._device)
         self._turn = (self._turn + 1) % _STAGES
 
-    def _write(self, rows: NDArray[np.void], inputs: Seq[StepInput], width: int) -> None:
-        rows["token"], rows["follows"], rows["length"] = 0, -1, 0
-        size, capacity = self._block_tokens, self._capacity
-        for row, part in zip(rows, inputs, strict=False):
-            count = part.position // size + 1
-            blocks = np.asarray(part.blocks[:count])
-            if len(blocks) < count or count > width or blocks.min() < 0 or blocks.max() >= capacity:
-                raise BackendError(f"a decode at position {part.position} needs {count} blocks below {capacity}")
-            row["token"] = self._token(part)
-            row["follows"] = -1 if part.follows is None else part.follows
-            row["length"] = part.position + 1
-            row["blocks"][:count] = blocks
-        rows["blocks"][len(inputs) :, 0] = rows["blocks"][0, 0]
 
-    def _token(self, part: StepInput) -> int:
-        """Checked here: an id outside the vocabulary would be an assertion on the device, which ends its context."""
-        if part.follows is not None:
-            return 0
-        if not 0 <= part.tokens[0] < self._vocab_size:
-            raise BackendError(f"a decode needs a token from 0 to {self._vocab_size - 1}")
-        return part.tokens[0]
+def _write(rows: NDArray[np.void], inputs: Seq[StepInput], width: int, bounds: Bounds) -> None:
+    rows["token"], rows["follows"], rows["length"] = 0, -1, 0
+    size, capacity = bounds.block_tokens, bounds.capacity
+    for row, part in zip(rows, inputs, strict=False):
+        count = part.position // size + 1
+        blocks = np.asarray(part.blocks[:count])
+        if len(blocks) < count or count > width or blocks.min() < 0 or blocks.max() >= capacity:
+            raise BackendError(f"a decode at position {part.position} needs {count} blocks below {capacity}")
+        row["token"] = _token(part, bounds.vocab_size)
+        row["follows"] = -1 if part.follows is None else part.follows
+        row["length"] = part.position + 1
+        row["blocks"][:count] = blocks
+    rows["blocks"][len(inputs) :, 0] = rows["blocks"][0, 0]
+
+
+def _token(part: StepInput, vocab_size: int) -> int:
+    """Checked here: an id outside the vocabulary would be an assertion on the device, which ends its context."""
+    if part.follows is not None:
+        return 0
+    if not 0 <= part.tokens[0] < vocab_size:
+        raise BackendError(f"a decode needs a token from 0 to {vocab_size - 1}")
+    return part.tokens[0]
 
 
 @lru_cache

@@ -16,12 +16,13 @@ from torch.nn.functional import linear
 from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native.arrays import DeviceBytes
-from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.backends import MAX_GRAPHS, Launched, StepInput
 from aegaeon_sidecar.backends.completed import CompletedStep, chosen_rows, wanted_rows
-from aegaeon_sidecar.backends.decodes import CAPTURED, Decodes
-from aegaeon_sidecar.backends.device import drained_on_error, on, open_devices, recorded
+from aegaeon_sidecar.backends.decodes import CAPTURED, ROWS, Decodes
+from aegaeon_sidecar.backends.device import drain, drained_on_error, on, open_devices, recorded
 from aegaeon_sidecar.backends.draws import FOLLOWED, on_device
-from aegaeon_sidecar.backends.graphs import Capture, cuda_graphs
+from aegaeon_sidecar.backends.graphs import Capture, Graphs, cuda_graphs
+from aegaeon_sidecar.backends.passes import Passes, Room
 from aegaeon_sidecar.backends.rows import Product, has_native_product, padded_linear, row_tile, steady_product
 from aegaeon_sidecar.backends.torch.attention import Gathered, prepare
 from aegaeon_sidecar.backends.torch.cache import KvCache
@@ -56,16 +57,19 @@ def configure_threads(threads: int) -> None:
 class TorchBackend:
     """Implements backends.Backend. `dtype`: float32, float16 or bfloat16; `block_tokens`: tokens in a KV block.
 
-    Not thread-safe for one model; different models may step from different threads. With the same batch composition
-    (tokens, positions) a step gives bitwise the same logits, wherever the blocks lie. With `batch_invariant` (default)
-    also whatever the rest of the batch is, if the products of this machine allow it (see `rows`): it costs nothing in
-    float32 with one thread, else up to three times a matrix-vector product for one sequence alone.
+    Not thread-safe for one model; different models may step from different threads unless it is `paged`: decodes share
+    buffers. With the same batch composition (tokens, positions) a step gives bitwise the same logits, wherever the
+    blocks lie. With `batch_invariant` (default) also whatever the rest of the batch is, if the products of this machine
+    allow it (see `rows`): it costs nothing in float32 with one thread, else up to three times a matrix-vector product
+    for one sequence alone.
 
     `paged`: decodes run at one fixed shape over the blocks where they lie (see `decodes`), which is how a GPU's are
     batch-invariant, and may be launched before the tokens of the step before are known to the host; None: on a GPU.
     Elsewhere it needs Triton's interpreter.
 
     `ranks`: devices that share every model, from `device` on. They take their steps together, from one thread.
+
+    `max_graphs`: decodes, of all models together, that a GPU keeps captured.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class TorchBackend:
         block_tokens: int = 16,
         batch_invariant: bool = True,
         paged: bool | None = None,
+        max_graphs: int = MAX_GRAPHS,
     ) -> None:
         if dtype not in ENGINE_DTYPES:
             raise BackendError(f"dtype is {dtype!r}; allowed: {', '.join(ENGINE_DTYPES)}")
@@ -91,7 +96,8 @@ class TorchBackend:
         self._shells: dict[str, _Shell] = {}
         self._caches: dict[str, tuple[KvCache, ...]] = {}
         self._masker = Masker(on_host=self._device.type == "cpu")
-        self._capture: Capture | None = None
+        self._max_graphs = max_graphs
+        self._passes: Passes | None = None
 
     @property
     def row_tile(self) -> int:
@@ -215,16 +221,26 @@ class TorchBackend:
         shell, caches = self._shell(model)
         if shell.decodes is None:
             fixed = PagedModel(shell.decoder, caches, self._devices, shell.max_model_len)
-            shell.decodes = Decodes(fixed, shell.max_model_len, self._device, self._masker, self._graphs())
+            shell.decodes = Decodes(fixed, shell.max_model_len, self._shared(), self._masker)
         return shell.decodes
 
-    def _graphs(self) -> Capture | None:
+    def _shared(self) -> Passes:
+        """With room for all models that are registered: a larger one later costs every graph."""
+        if self._passes is None:
+            capture = self._capture()
+            graphs = None if capture is None else Graphs(capture, self._max_graphs, partial(drain, self._device))
+            self._passes = Passes(self._device, graphs)
+        room = Room()
+        for shell in list(self._shells.values()):  # the fetcher's thread adds to them
+            spec = shell.decoder.spec
+            if not spec.purpose.pools:
+                room |= Room(ROWS[-1], -(-shell.max_model_len // self._block_tokens), spec.vocab_size)
+        self._passes.fit(room)
+        return self._passes
+
+    def _capture(self) -> Capture | None:
         """One rank's decodes are captured on a GPU; those of several, which span devices, run eagerly, as on a CPU."""
-        if self._device.type != "cuda" or len(self._devices) > 1:
-            return None
-        if self._capture is None:
-            self._capture = cuda_graphs(self._device)
-        return self._capture
+        return cuda_graphs(self._device) if self._device.type == "cuda" and len(self._devices) == 1 else None
 
     def _forward(self, model: str, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Tensor:
         """`wanted`: of these inputs the logits behind the last token; None: of the only input those behind each."""

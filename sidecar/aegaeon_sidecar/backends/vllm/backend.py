@@ -19,12 +19,13 @@ from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native.arrays import DeviceBytes
 from aegaeon_proto.pooling import Purpose
-from aegaeon_sidecar.backends import AdapterLimits, Launched, StepInput
+from aegaeon_sidecar.backends import MAX_GRAPHS, AdapterLimits, Launched, StepInput
 from aegaeon_sidecar.backends.choose import choose, greedy
 from aegaeon_sidecar.backends.completed import CompletedStep, chosen_rows, wanted_rows
 from aegaeon_sidecar.backends.decodes import Decodes
 from aegaeon_sidecar.backends.draws import FOLLOWED, on_device
-from aegaeon_sidecar.backends.graphs import Capture
+from aegaeon_sidecar.backends.graphs import Capture, Graphs
+from aegaeon_sidecar.backends.passes import Passes
 from aegaeon_sidecar.backends.rows import steady_linear, steady_product
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.backends.vllm.adapters import Adapters, adapter_linear
@@ -112,7 +113,10 @@ class VllmBackend:
         self._masker = Masker(on_host=surface.PLATFORM == "cpu")
         self._shells: dict[str, tuple[Shell, str]] = {}
         self._kv: dict[str, Tensor] = {}
-        self._adapters, self._capture = adapters, capture
+        self._adapters = adapters
+        self._passes: Passes | None = None
+        if capture is not None:
+            self._passes = Passes(torch.device(surface.PLATFORM), Graphs(capture, MAX_GRAPHS))
 
     def describe(self, directory: Path, max_model_len: int, task: str = "") -> Layout:
         """See Backend. Builds the shell: what a model needs is known to vLLM's classes alone. Raises ModelError."""
@@ -231,8 +235,8 @@ class VllmBackend:
         """See Backend. Over when it returns, but for decodes of one shape. Reads the samplers and changes none."""
         if after is None and any(part.follows is not None for part in inputs):
             raise BackendError("an input follows a step that was not launched")
-        if self._capture is not None and _fit_one_shape(self._shell(model), inputs):
-            return self._computed(model, self._launch_fixed, self._capture, self._shell(model), inputs, after)
+        if self._passes is not None and _fit_one_shape(self._shell(model), inputs):
+            return self._computed(model, self._launch_fixed, self._passes, self._shell(model), inputs, after)
         wanted = wanted_rows(inputs)
         samplers = [part.sampler for part in inputs if part.sampler is not None]
         with self._masker.beside(samplers, self._vocab_size(model)) as masks:
@@ -243,11 +247,11 @@ class VllmBackend:
             return CompletedStep(chosen, None)
         return _Decoded(chosen, None, batch, batch.moved, samplers, all(sampler.plain for sampler in samplers))
 
-    def _launch_fixed(self, capture: Capture, shell: Shell, inputs: Seq[StepInput], after: Launched | None) -> Launched:
+    def _launch_fixed(self, passes: Passes, shell: Shell, inputs: Seq[StepInput], after: Launched | None) -> Launched:
         if shell.decodes is None:
             fixed = FixedShell(shell)
             longest = int(shell.config.model_config.max_model_len)
-            shell.decodes = Decodes(fixed, longest, torch.device(surface.PLATFORM), self._masker, capture)
+            shell.decodes = Decodes(fixed, longest, passes, self._masker)
         return shell.decodes.launch(inputs, after)
 
     def again(self, model: str, before: Launched) -> Launched | None:
@@ -267,11 +271,11 @@ class VllmBackend:
     @property
     def captured(self) -> tuple[int, ...]:
         """See Backend: all decodes have one number of rows."""
-        return () if self._capture is None else (1,)
+        return () if self._passes is None else (1,)
 
     def may_follow(self, samplers: Seq[SamplerState | None]) -> bool:
         """See Backend. A CPU has nothing to overlap; slots of adapters are filled by the host."""
-        if self._capture is None or self._adapters is not None or len(samplers) > FOLLOWED:
+        if self._passes is None or self._adapters is not None or len(samplers) > FOLLOWED:
             return False
         return all(sampler is None or on_device(sampler) for sampler in samplers)
 

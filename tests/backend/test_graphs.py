@@ -160,7 +160,7 @@ def test_a_capture_leaves_memory_that_torch_keeps_and_gives_it_back_only_where_i
     capture = cuda_graphs(torch.device("cuda", 0), cast(Cuda, driver))
 
     def run() -> None:
-        assert not any(one() for one in activations), "what a failed capture allocated is still there"
+        assert not any(weak() for weak in activations), "what a failed capture allocated is still there"
         activation = Stream(0)
         activations.append(ref(activation))
         if driver.streams[0].graph is not None and driver.emptied < lacking:

@@ -43,9 +43,9 @@ class _Replay:
 
 
 def test_sixty_models_that_ran_leave_the_buffers_of_one_and_graphs_as_many_as_are_allowed() -> None:
-    found = kept(60, most=64, shapes=((1, 100), (17, 3000)))
-    assert (found.captured, found.graphs) == (120, 64)
-    assert found.nbytes <= BESIDE_GRAPHS_MIB << 20
+    sixty = kept(60, most=64, shapes=((1, 100), (17, 3000)))
+    assert (sixty.captured, sixty.graphs) == (120, 64)
+    assert sixty.nbytes <= BESIDE_GRAPHS_MIB << 20
 
 
 Outputs = dict[str, list[int]]

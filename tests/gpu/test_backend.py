@@ -174,12 +174,12 @@ def test_a_graph_of_the_second_gpu_is_captured_while_the_first_is_current(gpu: C
 
 def test_graphs_are_captured_behind_the_last_that_was_dropped_and_leave_what_torch_keeps(gpu: CudaDevice) -> None:
     device = torch.device("cuda:0")
-    total, one = torch.zeros(1, device=device), torch.ones(1, device=device)
+    total, unit = torch.zeros(1, device=device), torch.ones(1, device=device)
     torch.empty(64 << 20, dtype=torch.uint8, device=device)  # given back to torch, which keeps it
     reserved = torch.cuda.memory_reserved(device)
     capture = cuda_graphs(device)
     for passes in (2.0, 4.0, 6.0):  # once each before a capture, which runs nothing
-        replay = capture(lambda: total.add_(one * 1.0))
+        replay = capture(lambda: total.add_(unit * 1.0))
         replay()
         assert float(total) == passes
         del replay

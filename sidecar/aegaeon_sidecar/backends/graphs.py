@@ -138,11 +138,11 @@ class Graphs:
         self._drop(self._kept())
 
     def _captured_by(self, captured: Callable[[Capture], Callable[[], None]], graph: Graph) -> Callable[[], None]:
-        kept = sorted(self._kept(), key=lambda one: one.used)
+        kept = sorted(self._kept(), key=lambda other: other.used)
         surplus = max(0, len(kept) + 1 - self._most)
         self._drop(kept[:surplus])
         graph.replay = replay = captured(self._capture)
-        self._graphs = [ref(one) for one in (*kept[surplus:], graph)]
+        self._graphs = [ref(each) for each in (*kept[surplus:], graph)]
         return replay
 
     def _kept(self) -> list[Graph]:

@@ -72,7 +72,8 @@ def _run(config: SidecarConfig) -> tuple[int, bool]:
     """The exit status, and whether all threads have ended. A device that is lost meanwhile is noted."""
     log.info("the processor's level is %s", cpu_level())
     lost = LostDevices(config.segments, uuids_of(config.device, config.ranks), time.time)
-    asyncio.run(await_healthy(config, lost))
+    if asyncio.run(await_healthy(config, lost)):
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # with the driver as it is by now
     try:
         configure_threads(config.threads)
         set_product_helpers(spare_processors(config.engines))
@@ -116,9 +117,9 @@ async def _serve(config: SidecarConfig, backend: Backend, note: Callable[[BaseEx
     incarnation = uuid.uuid4().hex[:12]
 
     def crash(error: BaseException) -> None:
-        note(error)
         for event in (crashed, stop):
             loop.call_soon_threadsafe(event.set)
+        note(error)  # last: a folder that cannot be written must not keep the process; its end waits for this thread
 
     engine = Engine(config, incarnation, backend, outbox, sinks.push, crash)
     engine.deaths.watch()

@@ -24,14 +24,17 @@ _PROBE_S = 90.0  # a GPU that hangs answers no sooner; torch may take half of it
 _LOOK_S = 1.0  # whether the record was removed
 
 
-async def await_healthy(config: SidecarConfig, lost: LostDevices) -> None:
-    """Returns when the engine may take its devices, which is at once as long as none of them is suspect."""
+async def await_healthy(config: SidecarConfig, lost: LostDevices) -> bool:
+    """Returns when the engine may take its devices: at once as long as none of them is suspect. Whether one was."""
+    waited = False
     while (suspect := lost.suspect()) is not None:
         text = "%s; this engine does not take it before a probe finds it healthy, or %s is removed"
         log.error(text, suspect, suspect.file)
         with announced(config, "its device was lost again and again, and is probed", suspect):
             async with _unready(config, suspect):
                 await _probe_until_healthy(config, lost, suspect)
+        waited = True
+    return waited
 
 
 async def _probe_until_healthy(config: SidecarConfig, lost: LostDevices, suspect: Suspect) -> None:

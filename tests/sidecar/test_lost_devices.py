@@ -101,7 +101,7 @@ async def test_an_engine_waits_and_says_why_until_the_record_of_its_gpu_is_remov
     settings = SidecarConfig.model_validate(config(folder, scheduler=scheduler.target, device="cuda:0"))
     node = Node(settings.segments)
     node.folder.mkdir(exist_ok=True)
-    await quarantine.await_healthy(settings, node.process(FIRST))
+    assert not await quarantine.await_healthy(settings, node.process(FIRST))
     node.lose(FIRST)
     node.lose(FIRST, minutes=1)
     waiting = asyncio.create_task(quarantine.await_healthy(settings, node.process(FIRST)))
@@ -111,7 +111,7 @@ async def test_an_engine_waits_and_says_why_until_the_record_of_its_gpu_is_remov
     assert not waiting.done()
     for file in node.folder.glob("*.lost"):
         file.unlink()
-    await asyncio.wait_for(waiting, 20)
+    assert await asyncio.wait_for(waiting, 20)
 
 
 async def test_a_gpu_is_probed_at_growing_pauses_and_taken_when_it_is_healthy(
@@ -135,6 +135,6 @@ async def test_a_gpu_is_probed_at_growing_pauses_and_taken_when_it_is_healthy(
     for _ in range(4):
         node.lose(FIRST, minutes=1)
     process = node.process(FIRST)
-    await quarantine.await_healthy(settings, process)
+    assert await quarantine.await_healthy(settings, process)
     assert (pauses, healths) == ([120, 240, 480], [])
     assert process.suspect() is None

@@ -20,7 +20,7 @@ from aegaeon_sidecar.memory.gpu import open_gpus
 
 log = logging.getLogger(__name__)
 
-_MOST_S = 90  # where whoever started it is gone
+_MOST_S = 90  # where the process that started it is gone
 _SIDE = 2048  # of the matrices that are multiplied
 
 

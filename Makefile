@@ -84,7 +84,7 @@ demo: models $(if $(filter vllm,$(BACKEND)),$(VLLM_STAMP)) ## four models share 
 WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
 # Whole stacks that wait: for leases, for idle engines, for drains, for files that change while they serve.
 STACKS := $(addprefix tests/stack/test_,failover.py zero.py changed_models.py changed_files.py pods.py poison.py structured.py \
-  twins.py sources.py hold.py split.py warm_up.py faults_of_roles.py proxied.py)
+  twins.py sources.py hold.py split.py warm_up.py faults_of_roles.py proxied.py lost_devices.py)
 test: export AEGAEON_CORE := interpreted
 test: $(STAMP) redis-server tinyproxy ## the tests on WORKERS; random ones with the same examples each time
 	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" $(addprefix --ignore=,$(STACKS))

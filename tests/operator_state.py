@@ -11,7 +11,14 @@ from operator_objects import KEY, NOW, Json, observed
 from operator_table import table
 
 from aegaeon_operator.reconcile.cluster.desired import desired
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, EngineFacts, ModelFacts, Report, SchedulerFacts
+from aegaeon_operator.reconcile.cluster.facts import (
+    ChildKey,
+    EngineFacts,
+    ModelFacts,
+    Report,
+    SchedulerFacts,
+    SuspectFacts,
+)
 from aegaeon_operator.reconcile.cluster.report import reports
 
 CACHED = ModelFacts("cached")
@@ -41,6 +48,7 @@ class State:
     failures: Mapping[ChildKey, str] = field(default_factory=dict)
     seen: Mapping[str, Any] = field(default_factory=dict)
     redis_away: Mapping[str, str] = field(default_factory=dict)
+    suspects: tuple[SuspectFacts, ...] = ()
     routes: tuple[Json, ...] = ()
     rolling: bool = False
     outside: tuple[int, ...] = (1 << 30, 600 << 20)  # bytes that each engine has reserved, and took, beside its slabs
@@ -70,7 +78,13 @@ class State:
             if component in roles and name not in self.detached and self.pods.get(name, {}) is not None
         )
         return SchedulerFacts(
-            "one", self.models, engines, refused=self.refused, changing=self.changing, redis_away=self.redis_away
+            "one",
+            self.models,
+            engines,
+            refused=self.refused,
+            changing=self.changing,
+            redis_away=self.redis_away,
+            suspects=self.suspects,
         )
 
     def bodies(self) -> list[Json]:

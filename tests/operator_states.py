@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from operator_device_states import of_devices
 from operator_objects import KEY, Json, a_child, gpu_pool, model_pool
 from operator_state import CACHED, PODS, SERVED, State, broken, pod, suspended, unplaced
 
@@ -306,11 +307,7 @@ def of_tenants() -> Iterator[State]:
     yield State("A tenant has a key that can be guessed", acme, seen={"secrets": {("infra", "acme"): {"keys": "sk-1"}}})
     yield State("The Secret of a tenant is missing", acme)
     refusing = {("infra", "acme"): "Internal error occurred: unable to transform key"}
-    yield State(
-        "The Secret of a tenant cannot be read, and was never read",
-        acme,
-        seen={"unreadable": refusing},
-    )
+    yield State("The Secret of a tenant cannot be read, and was never read", acme, seen={"unreadable": refusing})
     yield State(
         "The Secret of a tenant cannot be read any more",
         acme,
@@ -377,6 +374,7 @@ STATES: dict[str, tuple[State, ...]] = {
         State("All is well with prefill and decode engines", (SPLIT, RED), components=SPLIT_PODS),
     ),
     "Engines": (*of_starting_engines(), *of_suspended_engines(), *of_unmade_engines(), *of_missing_engines()),
+    "Devices": tuple(of_devices(BOTH)),
     "Scheduler, gateways, picker": tuple(of_control()),
     "What becomes of a change": tuple(of_changes()),
     "Models": tuple(of_models()),

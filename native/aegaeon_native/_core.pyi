@@ -17,6 +17,9 @@ class OutOfSlabs(NativeError):  # noqa: N818 - the name says what happened
 class FileSystemFullError(NativeError):
     """A file system is full; what was to be written is there in part."""
 
+def cuda_uuid(ordinal: int, driver: str = "libcuda.so.1") -> str:
+    """The UUID of a GPU, without a context on it. Raises NativeError where there is no driver, or no such GPU."""
+
 @final
 class CudaDevice:
     """One GPU, through NVIDIA's driver alone. Shares the context of the CUDA runtime, hence of torch. Thread-safe."""

@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr std::size_t kManyBlocks = 1 << 20;
-constexpr int kOutOfMemory = 2, kUnknown = 999;
+constexpr int kOutOfMemory = 2, kInvalid = 1;
 
 std::byte* bytes_of(const BlockPool& pool) { return reinterpret_cast<std::byte*>(pool.address()); }
 
@@ -211,7 +211,7 @@ TEST_F(Cuda, AFailedCopyIsToldByTheNextCallAndNothingRunsBehindIt) {
   const auto device = open();
   Locked source(device, 200'000, std::byte{1}), target(device, 200'000);
   auto lane = lane_of(device);
-  fake_fail("cuMemcpyAsync", kUnknown, 1);
+  fake_fail("cuMemcpyAsync", kInvalid, 1);
   lane.copy(target.bytes.data(), source.bytes.data(), source.bytes.size());
   EXPECT_THROW(while (!lane.synchronize(1ms)){}, NativeError);
   EXPECT_EQ(target.bytes[0], std::byte{1});  // the chunk before it had ended when the failure was reported

@@ -14,6 +14,7 @@ struct FakeLive {
 FakeLive fake_live();
 // The call after `skip` further ones to `name` fails with `code`, once. A sticky code is the last that its GPU says.
 void fake_fail(const char* name, int code, int skip);
+// A process that finds the name of a file in the environment, FAKE_CUDA_RULES, begins with its lines: "CALL CODE SKIP".
 // While held, streams start nothing new.
 void fake_hold(bool held);
 // Streams start nothing before a thread waits for it: what is read, unmapped or overwritten without a wait shows.

@@ -71,6 +71,7 @@ struct Lock {
 };
 
 struct World {
+  World();
   std::mutex mutex;
   std::condition_variable changed;
   std::array<Gpu, 2> gpus{Gpu(0), Gpu(1)};

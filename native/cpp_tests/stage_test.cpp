@@ -237,7 +237,7 @@ TEST_F(StageToDevice, ACopyThatFailsEndsTheRunAndNothingIsUnderWayAfterwards) {
   const std::size_t bytes = kSlabs * kSlab;
   const StageJob read = to_device(bytes);
   StageRing ring(kChunk, 3, 2, device_);
-  fake_fail("cuMemcpyAsync", 999, 40);
+  fake_fail("cuMemcpyAsync", 1, 40);
   EXPECT_THROW(ring.run(read), NativeError);
   std::memset(reinterpret_cast<void*>(range_->address()), 7, bytes);
   EXPECT_EQ(arrived(bytes), std::string(bytes, 7));

@@ -40,6 +40,7 @@ static_assert(CUDA_ERROR_OUT_OF_MEMORY == ours::kOutOfMemory);
 static_assert(sizeof(CUmemAllocationProp) == sizeof(ours::AllocationProp));
 static_assert(offsetof(CUmemAllocationProp, location) == offsetof(ours::AllocationProp, location));
 static_assert(offsetof(CUmemAllocationProp, allocFlags) == offsetof(ours::AllocationProp, flags));
+static_assert(sizeof(CUuuid) == sizeof(ours::Uuid));
 static_assert(sizeof(CUmemAccessDesc) == sizeof(ours::AccessDesc));
 static_assert(offsetof(CUmemAccessDesc, flags) == offsetof(ours::AccessDesc, flags));
 static_assert(sizeof(CUmemcpyAttributes) == sizeof(ours::CopyAttributes));

@@ -10,6 +10,7 @@ std::byte* pointer(std::uintptr_t address) { return reinterpret_cast<std::byte*>
 }  // namespace
 
 void bind_cuda(nb::module_& m) {
+  m.def("cuda_uuid", &aegaeon::cuda::uuid_of, "ordinal"_a, "driver"_a = "libcuda.so.1", GilFree());
   nb::class_<Device>(m, "CudaDevice", nb::is_final())
       .def(nb::init<int, const std::string&>(), "ordinal"_a, "driver"_a = "libcuda.so.1", GilFree())
       .def_prop_ro("ordinal", &Device::ordinal)

@@ -108,6 +108,7 @@ def examine() -> Iterator[Finding]:
     yield _vllm()
     yield from _kernels()
     yield _gpu()
+    yield from lost_devices(_SHARED_MEMORY)
     yield _compiler()
     yield _models()
 
@@ -270,6 +271,16 @@ def _gpu() -> Finding:
             "gpu", f"nvidia-smi says: {said}", Verdict.NOTE, "put the driver right; the CPU serves meanwhile"
         )
     return Finding("gpu", "; ".join(answer.stdout.strip().splitlines()), Verdict.GOOD)
+
+
+def lost_devices(shared_memory: Path) -> Iterator[Finding]:
+    """GPUs that engines of this machine leave alone: of runs, and of pods of this node."""
+    from aegaeon_sidecar.memory.lost_devices import suspects_in
+
+    for folder in sorted({file.parent for file in shared_memory.glob("aegaeon*/*/*.lost")}):
+        for suspect in suspects_in(folder):
+            remedy = f"dmesg has its Xid; engines take it once a probe finds it healthy, or after: rm {suspect.file}"
+            yield Finding("suspect gpu", str(suspect), Verdict.NOTE, remedy)
 
 
 def _compiler() -> Finding:

@@ -83,7 +83,7 @@ class PoolView:
         for instance in status.instances:
             busy = max(0.0, instance.busy_s - busy_before.get(instance.instance, 0.0)) / elapsed
             table.add_row(*_engine(instance, colours, min(busy, 1.0)))
-        return Group(table, *_outside(status.instances))
+        return Group(table, *_suspects(status), *_outside(status.instances))
 
     def _models(self, status: PoolStatus, colours: dict[str, str]) -> RenderableType:
         table = _table(
@@ -110,6 +110,14 @@ def bar(used: int, total: int, cells: int, kept: int = 0) -> str:
     filled = min(cells, -(-used * cells // total)) if total else 0
     half = min(cells, -(-(used + kept) * cells // total)) - filled if total else 0
     return "█" * filled + "▒" * half + "░" * (cells - filled - half)
+
+
+def _suspects(status: PoolStatus) -> Iterable[Text]:
+    """Engines that do not attach, since their GPU was lost again and again."""
+    for device in status.suspects:
+        yield Text(
+            f"{device.instance}: leaves GPU {device.uuid} alone, lost {device.losses} times: {device.error}", "red"
+        )
 
 
 def _outside(instances: Iterable[InstanceStatus]) -> list[Text]:

@@ -9,7 +9,9 @@ import logging
 import os
 import signal
 import sys
+import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +22,15 @@ from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
 from aegaeon_sidecar.config import SidecarConfig, read_config
 from aegaeon_sidecar.domain.errors import BackendError, SettingsError
+from aegaeon_sidecar.domain.sticky import loss_in
 from aegaeon_sidecar.drain import drain
 from aegaeon_sidecar.engine.engine import Engine
 from aegaeon_sidecar.engine.outbox import Outbox
+from aegaeon_sidecar.memory.gpu import uuids_of
+from aegaeon_sidecar.memory.lost_devices import LostDevices
 from aegaeon_sidecar.metrics import EngineMetrics
 from aegaeon_sidecar.processors import spare_processors
+from aegaeon_sidecar.quarantine import await_healthy
 from aegaeon_sidecar.rpc.announcement import announced
 from aegaeon_sidecar.rpc.server import Attachment
 from aegaeon_sidecar.rpc.sink import Sinks
@@ -41,7 +47,8 @@ _FLUSH_S = 0.5  # for gateways to acknowledge the last tokens
 
 
 def main() -> int:
-    """Exit status: 0 ended by a signal, 1 a lane died, 2 the configuration is wrong or the memory is not to be had."""
+    """Exit status: 0 ended by a signal, 1 a lane died or a device was lost, 2 the configuration is wrong or the memory
+    is not to be had."""
     arguments = argparse.ArgumentParser(prog="aegaeon_sidecar", description=__doc__)
     arguments.add_argument("--config", type=Path, required=True, metavar="FILE", help="see docs/design/processes.md")
     arguments.add_argument("--instance", metavar="NAME", help="instead of the file's: what differs from pod to pod")
@@ -52,20 +59,32 @@ def main() -> int:
     try:
         given = vars(arguments.parse_args())
         config = read_config(given.pop("config"), {key: value for key, value in given.items() if value is not None})
-        log.info("the processor's level is %s", cpu_level())
+        status, ended = _run(config)
+    except (SettingsError, BackendError, NativeError, OSError) as error:
+        log.error("%s", error)  # one sentence for people, no traceback
+        return 1 if loss_in(error) else 2
+    if not ended:
+        os._exit(status)  # a step that will not end must not keep the process, and its memory may not be unmapped
+    return status
+
+
+def _run(config: SidecarConfig) -> tuple[int, bool]:
+    """The exit status, and whether all threads have ended. A device that is lost meanwhile is noted."""
+    log.info("the processor's level is %s", cpu_level())
+    lost = LostDevices(config.segments, uuids_of(config.device, config.ranks), time.time)
+    if asyncio.run(await_healthy(config, lost)):
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # with the driver as it is by now
+    try:
         configure_threads(config.threads)
         set_product_helpers(spare_processors(config.engines))
         sys.setswitchinterval(_SWITCH_S)
         backend = _backend(config)
         gc.freeze()  # else each full collection looks at all that was imported, and a step waits for it: 60 ms
         gc.enable()
-        status, ended = asyncio.run(_serve(config, backend))
-    except (SettingsError, BackendError, NativeError, OSError) as error:
-        log.error("%s", error)  # one sentence for people, no traceback
-        return 2
-    if not ended:
-        os._exit(status)  # a step that will not end must not keep the process, and its memory may not be unmapped
-    return status
+        return asyncio.run(_serve(config, backend, lost.note))
+    except Exception as error:
+        lost.note(error)
+        raise
 
 
 def _backend(config: SidecarConfig) -> Backend:
@@ -79,7 +98,7 @@ def _backend(config: SidecarConfig) -> Backend:
     return TorchBackend(device=config.device, ranks=config.ranks, dtype=config.dtype, max_graphs=config.max_graphs)
 
 
-async def _serve(config: SidecarConfig, backend: Backend) -> tuple[int, bool]:
+async def _serve(config: SidecarConfig, backend: Backend, note: Callable[[BaseException], None]) -> tuple[int, bool]:
     loop = asyncio.get_running_loop()
     stop, hurry, crashed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -96,7 +115,13 @@ async def _serve(config: SidecarConfig, backend: Backend) -> tuple[int, bool]:
 
     sinks = Sinks(config.instance, loop, replies_to, tls=config.tls)
     incarnation = uuid.uuid4().hex[:12]
-    engine = Engine(config, incarnation, backend, outbox, sinks.push, lambda: _signal(loop, crashed, stop))
+
+    def crash(error: BaseException) -> None:
+        for event in (crashed, stop):
+            loop.call_soon_threadsafe(event.set)
+        note(error)  # last: a folder that cannot be written must not keep the process; its end waits for this thread
+
+    engine = Engine(config, incarnation, backend, outbox, sinks.push, crash)
     engine.deaths.watch()
     engine.start()
     attachment = Attachment(engine, outbox, config)
@@ -140,8 +165,3 @@ async def _first(attached: asyncio.Task[None], stop: asyncio.Event) -> None:
     stopped.cancel()
     if attached.done():
         attached.result()
-
-
-def _signal(loop: asyncio.AbstractEventLoop, crashed: asyncio.Event, stop: asyncio.Event) -> None:
-    for event in (crashed, stop):
-        loop.call_soon_threadsafe(event.set)

@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aegaeon_cli.doctor import Verdict, examine, huge_pages
+from aegaeon_cli.doctor import Verdict, examine, huge_pages, lost_devices
 from aegaeon_cli.main import main
+from aegaeon_native import NativeError
+from aegaeon_sidecar.memory.lost_devices import LostDevices
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
 COMMANDS = ("demo", "up", "top", "models", "doctor", "calibrate", "replay")
@@ -211,6 +213,18 @@ def test_doctor_explains_how_to_enable_huge_pages(tmp_path: Path, setting: str, 
     assert (found.verdict is Verdict.NOTE) == bool(word)
     assert word in found.remedy
     assert list(huge_pages(tmp_path / "of-another-kernel")) == []
+
+
+def test_doctor_names_gpus_that_engines_of_this_machine_leave_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "aegaeon" / "team.pool"
+    folder.mkdir(parents=True)
+    assert list(lost_devices(tmp_path)) == []
+    for _ in range(2):
+        LostDevices(folder, ["5f1c"], time.time).note(NativeError("cuMemMap: (CUDA error 719)"))
+    (finding,) = lost_devices(tmp_path)
+    assert (finding.verdict, finding.what) == (Verdict.NOTE, "suspect gpu")
+    assert finding.found == "GPU 5f1c was lost 2 times, the last time with: cuMemMap: (CUDA error 719)"
+    assert str(folder / "5f1c.lost") in finding.remedy
 
 
 def test_doctor_shows_where_models_would_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.samples import Sample
 
 from aegaeon_cli.doctor import Verdict
-from aegaeon_cli.kubectl.checks import condition_finding, metric_findings
+from aegaeon_cli.kubectl.checks import condition_finding, metric_findings, suspect_finding
 from aegaeon_cli.kubectl.operator_metrics import Scraped
 from aegaeon_cli.kubectl.ps import lines
 from aegaeon_cli.kubectl.tables import aligned
@@ -72,6 +72,12 @@ def test_conditions_decide_how_a_pool_is(conditions: Any, verdict: Verdict, foun
     finding = condition_finding(pool(**conditions))
 
     assert (finding.verdict, finding.found) == (verdict, found)
+
+
+def test_a_gpu_that_is_left_alone_has_a_line_of_its_own() -> None:
+    (finding,) = suspect_finding(pool(Ready=("True", "Serving"), DeviceSuspect=("True", "DeviceLost")))
+    assert (finding.what, finding.verdict, finding.found) == ("suspect GPU", Verdict.NOTE, "n/p: a sentence")
+    assert not list(suspect_finding(pool(DeviceSuspect=("False", "NoneSuspect"))))
 
 
 def series(metric: str, value: float, **labels: str) -> Sample:

@@ -16,7 +16,7 @@ from aegaeon_cli.main import main
 from aegaeon_cli.pool_view import PoolView, bar
 from aegaeon_cli.welcome import curl, phase_text, wait_for_models, welcome
 from aegaeon_proto.v1 import gateway_pb2_grpc
-from aegaeon_proto.v1.engine_pb2 import Memory, OutsideSlabs, PrefixReuse, Role
+from aegaeon_proto.v1.engine_pb2 import Memory, OutsideSlabs, PrefixReuse, Role, SuspectDevice
 from aegaeon_proto.v1.gateway_pb2 import InstanceStatus, ModelTraffic, PoolStatus, SequenceStatus, StatusRequest
 from aegaeon_proto.v1.model_pb2 import ModelPhase, SeqId
 
@@ -87,6 +87,13 @@ def test_engines_show_what_runs_what_loads_and_how_full_they_are() -> None:
     assert cells[5:7] == ["█" * 6 + "░" * 2, "30/40"]
     assert cells[7:] == ["3", "7", "25%", "50%"]
     assert row(drawn(PoolView(), pool()), "prefill-0")[1] == "gone"
+
+
+def test_an_engine_that_leaves_its_gpu_alone_has_a_line() -> None:
+    status = pool()
+    assert "alone" not in drawn(PoolView(), status)
+    status.suspects.append(SuspectDevice(instance="decode-1", uuid="5f1c", error="CUDA error 700", losses=2))
+    assert "decode-1: leaves GPU 5f1c alone, lost 2 times: CUDA error 700" in drawn(PoolView(), status)
 
 
 def test_memory_beside_the_slabs_is_shown_and_the_remedy_where_it_is_more_than_is_reserved() -> None:

@@ -6,6 +6,7 @@ from operator_objects import gpu_pool, observed
 
 from aegaeon_operator.kube.scaling import replicas
 from aegaeon_operator.kube.scheduler import facts
+from aegaeon_operator.reconcile.cluster.facts import SuspectFacts
 from aegaeon_operator.reconcile.cluster.scaler import Scaler
 from aegaeon_operator.spec.resources import GpuPool
 from aegaeon_proto.v1 import admin_pb2, engine_pb2, gateway_pb2, model_pb2
@@ -31,6 +32,13 @@ def engine(name: str, **state: bool) -> gateway_pb2.InstanceStatus:
 def test_engines_that_are_gone_or_draining_do_not_count_as_attached() -> None:
     found = facts(answer(engine("a"), engine("b", draining=True), engine("c", alive=False)), slab_bytes=1)
     assert {one.name: one.attached for one in found.engines} == {"a": True, "b": False, "c": False}
+
+
+def test_devices_that_engines_leave_alone_are_facts() -> None:
+    status = answer(engine("a"))
+    device = engine_pb2.SuspectDevice(instance="b", node="n", uuid="5f1c", error="CUDA error 700", losses=2)
+    status.pool.suspects.append(device)
+    assert facts(status, slab_bytes=1).suspects == (SuspectFacts("b", "n", "5f1c", "CUDA error 700"),)
 
 
 def test_requests_waiting_for_a_fetch_are_open_and_do_not_wait_for_an_engine() -> None:

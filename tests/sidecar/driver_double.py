@@ -27,7 +27,7 @@ class _Live(ctypes.Structure):
     )
 
 
-def _compiled() -> Path:
+def compiled_double() -> Path:
     """Made once for each state of its sources: five files take ten seconds, and many tests want a copy of their own."""
     sources = sorted((NATIVE / "cpp_tests").glob("fake_cuda*.cpp"))
     read = [*sources, *sorted((NATIVE / "cpp_tests").glob("fake_cuda*.hpp")), NATIVE / "include/aegaeon/cuda/api.hpp"]
@@ -47,8 +47,8 @@ class DriverDouble:
     """A copy in a folder; one world for all devices that are opened with it. `gpu` and `other` are its two."""
 
     def __init__(self, folder: Path) -> None:
-        path = folder / "libfake_cuda.so"
-        shutil.copy(_compiled(), path)
+        self.path = path = folder / "libfake_cuda.so"
+        shutil.copy(compiled_double(), path)
         self._library = ctypes.CDLL(str(path))
         self._library.fake_live.restype = _Live
         for size in (self._library.fake_pageable, self._library.fake_longest_lock):

@@ -187,6 +187,7 @@ class Rig(engine_pb2_grpc.EngineServicer):
         self.links: dict[str, Link] = {}
         self.attachments = 0
         self.announcements: list[tuple[str, str]] = []
+        self.suspects: list[pb.SuspectDevice] = []
         self.refused = 0
         self.tokens: dict[tuple[str, int], dict[int, gateway_pb2.Token]] = {}
         self.received = 0
@@ -215,6 +216,7 @@ class Rig(engine_pb2_grpc.EngineServicer):
 
     async def Announce(self, request: pb.Announcement, context: Any) -> pb.Announced:
         self.announcements.append((request.instance, request.doing))
+        self.suspects += [request.suspect] if request.HasField("suspect") else []
         async with self.news:
             self.news.notify_all()
         return pb.Announced()
@@ -324,7 +326,7 @@ async def inside(settings: dict[str, Any], backend: Backend | None = None) -> As
         backend or TorchBackend(),
         outbox,
         sinks.push,
-        lambda: crashes.append("a lane died"),
+        lambda _: crashes.append("a lane died"),
     )
     engine.start()
     task = asyncio.create_task(Attachment(engine, outbox, made).run())

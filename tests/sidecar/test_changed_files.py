@@ -326,7 +326,7 @@ def test_long_failing_retries_become_rarer() -> None:
         table.models["m"] = Model(source, model.phase, trying=True)
         at.append(now)
 
-    watch = retries.Retries(table, again, lambda: None)
+    watch = retries.Retries(table, again, lambda _: None)
     for now in range(1, 6 * 3600):
         if at and now == at[-1] + 300:
             table.models["m"] = Model(source, ModelPhase.FAILED)
@@ -348,7 +348,7 @@ def test_a_kind_of_model_that_is_not_served_is_tried_again_when_its_files_change
     def again(model: Model | Adapter) -> None:
         at.append(now)
 
-    watch = retries.Retries(table, again, lambda: None)
+    watch = retries.Retries(table, again, lambda _: None)
     for now in range(1, 3600):
         watch._round(float(now))
     assert at == []
@@ -367,7 +367,7 @@ def test_a_source_that_was_corrected_does_not_wait_for_the_next_try_of_the_forme
     def again(model: Model | Adapter) -> None:
         at.append(now)
 
-    watch = retries.Retries(table, again, lambda: None)
+    watch = retries.Retries(table, again, lambda _: None)
     for now in range(1, 3600):
         watch._round(float(now))
     table.models["m"] = Model(unavailable, ModelPhase.FAILED, transient=True)

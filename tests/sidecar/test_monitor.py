@@ -50,7 +50,7 @@ class World:
         self.device = threading.local()
         self.entered: dict[str, object] = {}
         self._over: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self.lanes = Lanes(self.state, self._handle, self._post, lambda: self._over.put(0), self._enter)
+        self.lanes = Lanes(self.state, self._handle, self._post, lambda _: self._over.put(0), self._enter)
 
     def _enter(self) -> None:
         self.device.number = 1

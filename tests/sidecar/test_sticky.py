@@ -24,7 +24,7 @@ from aegaeon_sidecar.domain.errors import DeviceLostError, EngineError, Unreadab
 from aegaeon_sidecar.domain.monitor import Monitor
 from aegaeon_sidecar.domain.program import Lane
 from aegaeon_sidecar.domain.reports import Memory, Report
-from aegaeon_sidecar.domain.sticky import end_if_sticky
+from aegaeon_sidecar.domain.sticky import end_if_sticky, loss_in
 from aegaeon_sidecar.engine.lanes import Lanes
 from aegaeon_sidecar.engine.outcome import Outcome
 from aegaeon_sidecar.engine.state import Queued, State
@@ -68,6 +68,17 @@ def test_a_sticky_error_is_known_by_its_number_or_its_text_and_behind_others(err
         end_if_sticky(outer)
 
 
+def test_what_a_lost_device_said_is_read_from_whatever_was_raised_from_it() -> None:
+    with pytest.raises(DeviceLostError) as caught:
+        end_if_sticky(STICKY[0])
+    assert loss_in(caught.value) == str(STICKY[0])
+    outer = NativeError("cuda:0 has room for 0 of 4 slabs")
+    outer.__cause__ = STICKY[1]
+    assert loss_in(outer) == str(STICKY[1])
+    assert loss_in(DeviceLostError("cuda:0 is lost: no answer")) == "cuda:0 is lost: no answer"
+    assert [loss_in(error) for error in PASSING] == [""] * len(PASSING)
+
+
 @pytest.mark.parametrize("error", PASSING, ids=str)
 def test_errors_of_one_command_are_not_sticky(error: Exception) -> None:
     end_if_sticky(error)
@@ -95,7 +106,7 @@ def ran_by_lanes(handler: Callable[[Queued], Outcome]) -> tuple[int, int]:
         reported.append(report)
         over.set()
 
-    def die() -> None:
+    def die(_: BaseException) -> None:
         crashed.append(True)
         over.set()
 
@@ -119,6 +130,30 @@ def test_a_copy_that_finds_the_device_lost_ends_the_process_and_another_failure_
         raise error
 
     assert ran_by_lanes(fails) == ((1, 0) if lost else (0, 1))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_other_lanes_begin_nothing_on_a_device_that_one_has_lost() -> None:
+    monitor, over, carried_out = Monitor(), threading.Event(), list[int]()
+    state = Quiet(monitor, cast(KvMemory, None), ModelTable(monitor), Outside(0))
+
+    def handle(command: Queued) -> Outcome:
+        carried_out.append(command.id)
+        raise STICKY[0]
+
+    lanes = Lanes(state, handle, lambda *_: None, lambda _: over.set(), lambda: None)
+    state.program.issue(Queued(1, Lane.KV_OUT, (), Unload("m"), 0))
+    lanes.start()
+    assert over.wait(20)
+    with monitor.changed:
+        state.program.issue(Queued(2, Lane.WEIGHTS, (), Unload("m"), 0))
+        monitor.notify_lanes(state.program)
+    next(thread for thread in lanes._threads if thread.name == Lane.WEIGHTS.value).join(20)
+    assert carried_out == [1]
+    with monitor.changed:
+        monitor.stopping = True
+        monitor.notify_lanes(state.program)
+    assert lanes.join(20)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -152,7 +152,7 @@ def test_closing_a_handle_ends_its_lease(tmp_path: Path) -> None:
 def test_a_sidecar_that_cannot_tidy_any_more_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeper, "SWEEP_S", 0.01)
     crashed = threading.Event()
-    made = sweeper.Sweeper(tmp_path, (tmp_path / "none").rmdir, crashed.set)
+    made = sweeper.Sweeper(tmp_path, (tmp_path / "none").rmdir, lambda _: crashed.set())
     made.start()
     assert crashed.wait(60)
     made.stop()

@@ -65,6 +65,9 @@ class Pods:
         self.hold_s = 30.0  # a request waits for an engine, at most
         # Address of a process and what its command begins with, by its name: in another network, if it is here.
         self.nodes: dict[str, tuple[str, tuple[str, ...]]] = {}
+        # What else its configuration and its environment have, by the name of an engine.
+        self.settings: Callable[[str], dict[str, Any]] = lambda _: {}
+        self.environment: Callable[[str], dict[str, str]] = lambda _: {}
         # Where a process finds the schedulers, by its name.
         self.schedulers: Callable[[str], list[str]] = lambda _: [self.scheduler]
 
@@ -126,8 +129,10 @@ class Pods:
             "segments": str(self.base / f"segments-{node}"),
             "metrics_listen": f"{self.host(name)}:{port}",
             "drain_s": 60,
+            **self.settings(name),
         }
-        await self._run(name, self._engine, config, "--instance", name, "--node", node)
+        arguments = ("--instance", name, "--node", node)
+        await self._run(name, self._engine, config, *arguments, environment=self.environment(name))
 
     def _targets(self, name: str) -> dict[str, Any]:
         first, *others = self.schedulers(name)
@@ -228,11 +233,13 @@ async def running(
     memory: dict[str, int] = MEMORY,
     engine: str = "aegaeon_sidecar",
     hold_s: float = 30.0,
+    settings: Callable[[str], dict[str, Any]] = lambda _: {},
+    environment: Callable[[str], dict[str, str]] = lambda _: {},
 ) -> AsyncIterator[tuple[Pods, openai.AsyncOpenAI]]:
     """All of them, and a client. What they wrote is printed when the test fails."""
     base = Path(tempfile.mkdtemp(prefix="aegaeon-pods-", dir="/dev/shm"))
     pods = Pods(models, base, memory, engine)
-    pods.hold_s = hold_s
+    pods.hold_s, pods.settings, pods.environment = hold_s, settings, environment
     try:
         async with AsyncExitStack() as exits:
             exits.push_async_callback(pods.kill)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
 
 #include "aegaeon/errors.hpp"
 
@@ -28,6 +29,22 @@ Device::Device(int ordinal, const std::string& library) : driver_(library), ordi
     driver_.cuDevicePrimaryCtxRelease_v2.quiet(id_);
     throw;
   }
+}
+
+std::string uuid_of(int ordinal, const std::string& library) {
+  const Driver driver(library);
+  DeviceId id = 0;
+  driver.cuDeviceGet(&id, ordinal);
+  Uuid uuid{};
+  driver.cuDeviceGetUuid_v2(&uuid, id);
+  std::string text;
+  for (const unsigned char byte : uuid.bytes) {
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    if (text.size() == 8 || text.size() == 13 || text.size() == 18 || text.size() == 23) text += '-';
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
 }
 
 Device::~Device() { driver_.cuDevicePrimaryCtxRelease_v2.quiet(id_); }

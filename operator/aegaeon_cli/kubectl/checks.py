@@ -124,6 +124,17 @@ def objects(where: Where) -> Iterator[Finding]:
         yield Finding("pools", "there are none", Verdict.NOTE, "kubectl apply -f examples/kubernetes/")
     for one in found:
         yield condition_finding(one)
+        yield from suspect_finding(one)
+
+
+def suspect_finding(body: Json) -> Iterator[Finding]:
+    """GPUs that engines of a GpuPool leave alone."""
+    conditions = {each["type"]: each for each in body.get("status", {}).get("conditions", ())}
+    condition = conditions.get("DeviceSuspect", {})
+    if condition.get("status") == "True":
+        name = f"{body['metadata']['namespace']}/{body['metadata']['name']}"
+        remedy = "dmesg of the node has its Xid; docs/guides/operations.md says how to clear it by hand"
+        yield Finding("suspect GPU", f"{name}: {condition['message']}", Verdict.NOTE, remedy)
 
 
 def condition_finding(body: Json) -> Finding:

@@ -11,7 +11,13 @@ from google.protobuf.json_format import ParseDict
 
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.reconcile.cluster.desired import Desired
-from aegaeon_operator.reconcile.cluster.facts import EngineFacts, Json, ModelFacts, SchedulerFacts
+from aegaeon_operator.reconcile.cluster.facts import (
+    EngineFacts,
+    Json,
+    ModelFacts,
+    SchedulerFacts,
+    SuspectFacts,
+)
 from aegaeon_proto.channels import Options, open_channel
 from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, engine_pb2, gateway_pb2, model_pb2
@@ -117,6 +123,9 @@ def facts(status: admin_pb2.AdminStatus, slab_bytes: int) -> SchedulerFacts:
         refused={note.model: note.reason for note in status.refused},
         changing={note.model: note.reason for note in status.changing},
         redis_away={one.gateway: one.redis_away for one in status.gateways if one.attached and one.redis_away},
+        suspects=tuple(
+            SuspectFacts(device.instance, device.node, device.uuid, device.error) for device in status.pool.suspects
+        ),
         standby=status.standby,
         term=status.term,
     )

@@ -91,7 +91,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         self._bases = bases
         self._attached: dict[InstanceId, Attachment] = {}
         self._ending: dict[InstanceId, float] = {}  # until when that counts
-        self._starting = Starting(catalog.explain)
+        self.starting = Starting(catalog.explain)
         self._stopped = False
 
     # The stub speaks of a generator; a coroutine that writes sees its own cancellation, so its end is never late.
@@ -123,7 +123,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         """A sidecar that will attach: clients that wait for an engine are notified of what it does."""
         await refuse_streams(self._driver, context)
         if InstanceId(request.instance) not in self._attached:
-            self._starting.note(request.instance, request.doing)
+            self.starting.note(request)
         return engine_pb2.Announced()
 
     @property
@@ -146,7 +146,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
     def stop(self) -> None:
         """Close every stream once what waits for it is written; heartbeats are not checked any more."""
         self._stopped = True
-        self._starting.stop()
+        self.starting.stop()
         for attachment in self._attached.values():
             attachment.end()
 
@@ -165,7 +165,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         attachment = Attachment(up, self._bases(), hello.started)
         self._replace(up.instance)
         self._attached[up.instance] = attachment
-        self._starting.end(up.instance)
+        self.starting.end(up.instance)
         self._driver.instances[up.instance] = attachment
         attachment.send(self._catalog.command())
         self._watch(attachment)

@@ -80,7 +80,9 @@ class Service:
         self.engine = EngineService(
             self.driver, self.catalog, self._changes, config.heartbeat_timeout_s, config.reattach_s, bases
         )
-        self._view = view = StatusView(config.pool, brain, clock, self.catalog, self.driver.instances)
+        self._view = view = StatusView(
+            config.pool, brain, clock, self.catalog, self.driver.instances, self.engine.starting.suspects
+        )
         mismatched = Mismatched(self.catalog, self.driver, self._changes.rolls)
         self.frontend = FrontendService(
             self.driver, self.catalog, mismatched, config.gateway_grace_s, view.status, brain.kv_used

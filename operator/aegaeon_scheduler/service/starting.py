@@ -6,6 +6,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
+from aegaeon_proto.v1 import engine_pb2
+
 KEPT_S = 15.0  # after the last word of an engine; sidecars repeat theirs every few seconds
 _MOST_CHARACTERS = 100  # of what one does
 
@@ -16,20 +18,30 @@ class Starting:
     def __init__(self, changed: Callable[[str], None]) -> None:
         self._changed = changed
         self._doing: dict[str, str] = {}
+        self._suspects: dict[str, engine_pb2.SuspectDevice] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
-    def note(self, instance: str, doing: str) -> None:
+    def note(self, announcement: engine_pb2.Announcement) -> None:
         """It counts until it has attached, or was silent for `KEPT_S`."""
+        instance = announcement.instance
         self._cancel(instance)
-        self._doing[instance] = doing[:_MOST_CHARACTERS]
+        self._doing[instance] = announcement.doing[:_MOST_CHARACTERS]
+        self._suspects.pop(instance, None)
+        if announcement.HasField("suspect"):
+            self._suspects[instance] = announcement.suspect
         self._timers[instance] = asyncio.get_running_loop().call_later(KEPT_S, self.end, instance)
         self._changed(self._sentence())
 
     def end(self, instance: str) -> None:
         """It has attached, or is gone. Idempotent."""
         self._cancel(instance)
+        self._suspects.pop(instance, None)
         if self._doing.pop(instance, None) is not None:
             self._changed(self._sentence())
+
+    def suspects(self) -> list[engine_pb2.SuspectDevice]:
+        """Devices because of which engines do not attach, by the names of these."""
+        return [device for _, device in sorted(self._suspects.items())]
 
     def stop(self) -> None:
         """Of no further interest."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 
-from aegaeon_proto.v1 import gateway_pb2
+from aegaeon_proto.v1 import engine_pb2, gateway_pb2
 from aegaeon_scheduler.core.domain import InstanceId, ModelName
 from aegaeon_scheduler.core.snapshot import InstanceView, ModelView, SequenceView, Snapshot
 from aegaeon_scheduler.service.catalog import Catalog
@@ -14,7 +14,8 @@ from aegaeon_scheduler.service.driver import Brain
 
 
 class StatusView:
-    """Takes pictures of the pool. `connected` holds the instances whose stream stands."""
+    """Takes pictures of the pool. `connected` holds the instances whose stream stands, `suspects` gives devices that
+    engines leave alone."""
 
     def __init__(
         self,
@@ -23,12 +24,14 @@ class StatusView:
         clock: Callable[[], float],
         catalog: Catalog,
         connected: Container[InstanceId],
+        suspects: Callable[[], Sequence[engine_pb2.SuspectDevice]],
     ) -> None:
         self._pool = pool
         self._brain = brain
         self._clock = clock
         self._catalog = catalog
         self._connected = connected
+        self._suspects = suspects
         self._started = clock()
 
     def snapshot(self) -> Snapshot:
@@ -48,6 +51,7 @@ class StatusView:
             policy=core.policy,
             fetching=self._catalog.fetching(),
             adapters=self._catalog.adapters(),
+            suspects=self._suspects(),
         )
         return await asyncio.to_thread(_complete, status, core, models, there)
 

@@ -101,22 +101,63 @@ class Announcement(_message.Message):
 
     INSTANCE_FIELD_NUMBER: _builtins.int
     DOING_FIELD_NUMBER: _builtins.int
+    SUSPECT_FIELD_NUMBER: _builtins.int
     instance: _builtins.str
     doing: _builtins.str
     """for people: "importing vLLM" """
+    @_builtins.property
+    def suspect(self) -> Global___SuspectDevice:
+        """where it does not attach because of one"""
+
     def __init__(
         self,
         *,
         instance: _builtins.str = ...,
         doing: _builtins.str = ...,
+        suspect: Global___SuspectDevice | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["suspect", b"suspect"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["doing", b"doing", "instance", b"instance"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["doing", b"doing", "instance", b"instance", "suspect", b"suspect"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Announcement: _TypeAlias = Announcement  # noqa: Y015
+
+@_typing.final
+class SuspectDevice(_message.Message):
+    """A GPU that its engine leaves alone: it was lost twice within ten minutes, and no probe has found it healthy since."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    LOSSES_FIELD_NUMBER: _builtins.int
+    instance: _builtins.str
+    node: _builtins.str
+    uuid: _builtins.str
+    error: _builtins.str
+    """of the last loss, for people"""
+    losses: _builtins.int
+    """within an hour before that one"""
+    def __init__(
+        self,
+        *,
+        instance: _builtins.str = ...,
+        node: _builtins.str = ...,
+        uuid: _builtins.str = ...,
+        error: _builtins.str = ...,
+        losses: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "instance", b"instance", "losses", b"losses", "node", b"node", "uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SuspectDevice: _TypeAlias = SuspectDevice  # noqa: Y015
 
 @_typing.final
 class Announced(_message.Message):

@@ -1140,6 +1140,7 @@ class PoolStatus(_message.Message):
     MODELS_FIELD_NUMBER: _builtins.int
     SEQUENCES_FIELD_NUMBER: _builtins.int
     FETCHING_FIELD_NUMBER: _builtins.int
+    SUSPECTS_FIELD_NUMBER: _builtins.int
     ADAPTERS_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
     uptime_s: _builtins.float
@@ -1152,6 +1153,8 @@ class PoolStatus(_message.Message):
     def sequences(self) -> _containers.RepeatedCompositeFieldContainer[Global___SequenceStatus]: ...
     @_builtins.property
     def fetching(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.ModelState]: ...
+    @_builtins.property
+    def suspects(self) -> _containers.RepeatedCompositeFieldContainer[_engine_pb2.SuspectDevice]: ...
     @_builtins.property
     def adapters(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelStatus]:
         """as CatalogStatus has them; `parent` is the model that their requests count for"""
@@ -1166,11 +1169,12 @@ class PoolStatus(_message.Message):
         models: _abc.Iterable[Global___ModelTraffic] | None = ...,
         sequences: _abc.Iterable[Global___SequenceStatus] | None = ...,
         fetching: _abc.Iterable[_model_pb2.ModelState] | None = ...,
+        suspects: _abc.Iterable[_engine_pb2.SuspectDevice] | None = ...,
         adapters: _abc.Iterable[Global___ModelStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "fetching", b"fetching", "instances", b"instances", "models", b"models", "policy", b"policy", "pool", b"pool", "sequences", b"sequences", "uptime_s", b"uptime_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "fetching", b"fetching", "instances", b"instances", "models", b"models", "policy", b"policy", "pool", b"pool", "sequences", b"sequences", "suspects", b"suspects", "uptime_s", b"uptime_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -30,6 +30,7 @@ STICKY = {
     721: "tensor memory not completely freed",
     999: "unknown error",
 }
+_LOST = "the device is lost: "
 _NUMBER = re.compile(r"\(CUDA error (\d+)\)")
 
 
@@ -37,7 +38,15 @@ def end_if_sticky(error: BaseException) -> None:
     """Raises DeviceLostError when the error, or one that it was raised from, is sticky."""
     for one in _causes(error):
         if _is_sticky(one):
-            raise DeviceLostError(f"the device is lost: {' '.join(str(one).split()):.300}") from error
+            raise DeviceLostError(f"{_LOST}{' '.join(str(one).split()):.300}") from error
+
+
+def loss_in(error: BaseException) -> str:
+    """What a lost device said, where this error, or one that it was raised from, is of one; else nothing."""
+    for each in _causes(error):
+        if isinstance(each, DeviceLostError) or _is_sticky(each):
+            return f"{' '.join(str(each).split()):.300}".removeprefix(_LOST)
+    return ""
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -75,7 +75,7 @@ class Engine:
         backend: Backend,
         outbox: Outbox,
         push: PushTokens,
-        crashed: Callable[[], None],
+        crashed: Callable[[BaseException], None],
     ) -> None:
         """Cut the memory and build the lanes. Raises SettingsError, NativeError or OSError when it is not to be had."""
         self._config = config

@@ -47,16 +47,22 @@ def failed(command: int, error: Exception, memory: Memory) -> Failed:
 
 
 class Lanes:
-    """Starts and stops the threads. Each begins with `enter`; `crashed` is called, from the thread, when one dies of a
-    defect."""
+    """Starts and stops the threads. Each begins with `enter`; `crashed` is called, from the thread, with the error
+    that ends a lane: that of a defect, or of a lost device."""
 
     def __init__(
-        self, state: State, handler: Handler, post: Post, crashed: Callable[[], None], enter: Callable[[], None]
+        self,
+        state: State,
+        handler: Handler,
+        post: Post,
+        crashed: Callable[[BaseException], None],
+        enter: Callable[[], None],
     ) -> None:
         self._enter = enter
         self._state = state
         self._post = post
         self._crashed = crashed
+        self._dead = False  # one of them; the others begin nothing on what may be a lost device
         self._threads = [
             threading.Thread(target=self._run, args=(lane, handler), name=lane.value, daemon=True) for lane in Lane
         ]
@@ -77,14 +83,15 @@ class Lanes:
             self._enter()
             while (taken := self._take(lane)) is not None:
                 self._carry_out(*taken, handler)
-        except BaseException:
+        except BaseException as error:
             log.exception("lane %s is dead; the sidecar ends", lane.value)
-            self._crashed()
+            self._dead = True
+            self._crashed(error)
             raise
 
     def _take(self, lane: Lane) -> tuple[Program[Work], Queued] | None:
         with self._state.monitor.changed:
-            while not self._state.monitor.stopping:
+            while not (self._state.monitor.stopping or self._dead):
                 command = self._state.program.head(lane)
                 if command is not None:
                     command.running = True

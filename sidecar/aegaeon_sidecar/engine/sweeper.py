@@ -18,6 +18,7 @@ from pathlib import Path
 
 from aegaeon_native import EventTable, NativeError, SlabPool
 from aegaeon_native.leases import ByteLocks, holders, is_held, locked
+from aegaeon_sidecar.memory.lost_devices import LOST_SUFFIX
 from aegaeon_sidecar.memory.segments import LEASES_SUFFIX, SEGMENT_SUFFIX
 from aegaeon_sidecar.weights.deaths import DEATHS_NAME, FAULT_SUFFIX, RUNNING_SUFFIX
 from aegaeon_sidecar.weights.image_folder import DRAFT_SUFFIX, IMAGE_SUFFIX, KNOWN_SUFFIX, LOCK_NAME, PROOF_SUFFIX
@@ -35,7 +36,7 @@ class Kind(Enum):
     LEASES = "leases"  # owned: held by its sidecar for life
     DRAFT = "half-filled image"  # owned: held by the sidecar that fills it
     IMAGE = "image"  # the node's: stays until it is evicted; pinned by sidecars
-    NOTE = "note"  # the node's: which files were read before, proofs, what ended engines; the locks of cache and run
+    NOTE = "note"  # the node's: files that were read before, proofs, what ended engines; the locks of cache and run
     OTHER = "unknown"
 
     @property
@@ -49,7 +50,8 @@ _KINDS = {
     LEASES_SUFFIX: Kind.LEASES,
     DRAFT_SUFFIX: Kind.DRAFT,
     IMAGE_SUFFIX: Kind.IMAGE,
-    **dict.fromkeys((KNOWN_SUFFIX, PROOF_SUFFIX, RUNNING_SUFFIX, FAULT_SUFFIX, Path(DEATHS_NAME).suffix), Kind.NOTE),
+    **dict.fromkeys((KNOWN_SUFFIX, PROOF_SUFFIX, RUNNING_SUFFIX, FAULT_SUFFIX, LOST_SUFFIX), Kind.NOTE),
+    Path(DEATHS_NAME).suffix: Kind.NOTE,
     Path(LOCK_NAME).suffix: Kind.NOTE,
 }
 
@@ -144,10 +146,10 @@ def _leases(path: Path) -> str:
 
 
 class Sweeper:
-    """Sweeps in a thread of its own, and does what `also` a sidecar has to do now and then; `crashed` is called when a
-    defect ends the thread."""
+    """Sweeps in a thread of its own, and does what `also` a sidecar has to do now and then; `crashed` is called
+    with the defect that ends the thread."""
 
-    def __init__(self, folder: Path, also: Callable[[], None], crashed: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, also: Callable[[], None], crashed: Callable[[BaseException], None]) -> None:
         self._folder = folder
         self._also = also
         self._crashed = crashed
@@ -167,9 +169,9 @@ class Sweeper:
             while not self._stop.wait(SWEEP_S):
                 self._also()
                 self._sweep()
-        except BaseException:
+        except BaseException as error:
             log.exception("what is to be done now and then is not done any more; the sidecar ends")
-            self._crashed()
+            self._crashed(error)
             raise
 
     def _sweep(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from aegaeon_native import CudaDevice, SlabPool
+from aegaeon_native import CudaDevice, SlabPool, cuda_uuid
 from aegaeon_sidecar.domain.ranks import devices_of
 
 Gpus = tuple[CudaDevice | None, ...]  # by rank; None: a CPU
@@ -22,6 +22,12 @@ def open_gpu(device: str) -> CudaDevice | None:
 def open_gpus(device: str, ranks: int) -> Gpus:
     """Those of so many ranks, `device` being the first one's. Raises NativeError saying what this machine lacks."""
     return tuple(open_gpu(each) for each in devices_of(device, ranks))
+
+
+def uuids_of(device: str, ranks: int) -> list[str]:
+    """Of the GPUs of so many ranks, without contexts; none of a CPU. Raises NativeError."""
+    ordinals = (each.partition(":")[2] for each in devices_of(device, ranks))
+    return [cuda_uuid(int(ordinal)) for ordinal in ordinals if ordinal]
 
 
 def make_of(gpus: Gpus) -> str:

@@ -66,7 +66,7 @@ class Fetcher:
         sources: Sources,
         phases: Phases,
         deaths: Deaths,
-        crashed: Callable[[], None],
+        crashed: Callable[[BaseException], None],
         enter: Callable[[], None],
         captured: tuple[int, ...],
     ) -> None:
@@ -192,9 +192,9 @@ class Fetcher:
         """Whatever a job lets through is a defect of this process."""
         try:
             job()
-        except BaseException:
+        except BaseException as error:
             log.exception("the fetcher is dead; the sidecar ends")
-            self._crashed()
+            self._crashed(error)
             raise
 
     def _locate(self, model: Model) -> None:

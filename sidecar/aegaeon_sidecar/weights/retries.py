@@ -69,11 +69,11 @@ class Tries:
 
 
 class Retries:
-    """A thread that watches the failed models. `again` is called for one that is to be tried, lock held; `crashed` when
-    a defect ends the thread."""
+    """A thread that watches the failed models. `again` is called for one that is to be tried, lock held; `crashed` with
+    the defect that ends the thread."""
 
     def __init__(
-        self, table: ModelTable, again: Callable[[Model | Adapter], None], crashed: Callable[[], None]
+        self, table: ModelTable, again: Callable[[Model | Adapter], None], crashed: Callable[[BaseException], None]
     ) -> None:
         self._table = table
         self._again = again
@@ -95,9 +95,9 @@ class Retries:
         try:
             while not self._stop.wait(LOOK_S * _jitter()):
                 self._round(time.monotonic())
-        except BaseException:
+        except BaseException as error:
             log.exception("failed models are not tried any more; the sidecar ends")
-            self._crashed()
+            self._crashed(error)
             raise
 
     def _round(self, now_s: float) -> None:

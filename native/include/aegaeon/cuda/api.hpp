@@ -15,6 +15,10 @@ using Context = struct ContextOf*;
 using Stream = struct StreamOf*;
 using CuEvent = struct EventOf*;
 
+struct Uuid {
+  unsigned char bytes[16];
+};
+
 struct Location {
   int type;
   int id;
@@ -71,6 +75,7 @@ inline constexpr int kSourceOrderStream = 1;
   X(cuDeviceGet, (DeviceId*, int))                                                              \
   X(cuDeviceGetName, (char*, int, DeviceId))                                                    \
   X(cuDeviceGetPCIBusId, (char*, int, DeviceId))                                                \
+  X(cuDeviceGetUuid_v2, (Uuid*, DeviceId))                                                      \
   X(cuDeviceTotalMem_v2, (std::size_t*, DeviceId))                                              \
   X(cuDeviceGetAttribute, (int*, int, DeviceId))                                                \
   X(cuDevicePrimaryCtxRetain, (Context*, DeviceId))                                             \

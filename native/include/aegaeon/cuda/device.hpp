@@ -56,6 +56,11 @@ class Device {
 
 using SharedDevice = std::shared_ptr<Device>;
 
+// The UUID of a GPU, as nvidia-smi -L has it behind the kind: of its own from a restart to the next, whatever its
+// ordinal. No context is made: it can be had of a GPU that takes none. Throws NativeError when the driver or the GPU is
+// missing.
+std::string uuid_of(int ordinal, const std::string& library);
+
 // The device's context on this thread, for this scope; the thread's former context is restored.
 class Active {
  public:

@@ -253,7 +253,7 @@ async def one_engine(
     loop = asyncio.get_running_loop()
     timed = TimedBackend(backend or TorchBackend(device=device, dtype=dtype))
     outbox, sinks = TimedOutbox(loop), Sinks("bench", loop, lambda target: True)
-    engine = Engine(config, "life", timed, outbox, sinks.push, lambda: None)
+    engine = Engine(config, "life", timed, outbox, sinks.push, lambda _: None)
     async with _a_gateway() as target:
         engine.start()
         await asyncio.to_thread(engine.await_memory)

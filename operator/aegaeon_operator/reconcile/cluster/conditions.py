@@ -14,17 +14,21 @@ from aegaeon_operator.reconcile.cluster.facts import Json, Live, Note, Report
 Status = Literal["True", "False", "Unknown"]
 About = TypeVar("About")
 # Conditions whose True is bad news.
-_NEGATIVE = frozenset({"Degraded"})
+_NEGATIVE = frozenset({"Degraded", "DeviceSuspect"})
 # What the one sentence is taken from, in this order.
 _SAID = (
     ("Ready", "False"),
     ("Degraded", "True"),
     ("Progressing", "True"),
     ("Admitted", "False"),
+    ("DeviceSuspect", "True"),
     ("MemoryReserved", "False"),
 )
-_REPORTED = ("Accepted", "Admitted", "Degraded", "Ready")
+_REPORTED = ("Accepted", "Admitted", "Degraded", "DeviceSuspect", "Ready")
 FETCHING = "Fetching"
+SUSPECT = "DeviceLost"
+# What their message says is news as well: how far a fetch is, which device.
+_DETAILED = (FETCHING, SUSPECT)
 # Numbers that move all the time are written this often at most.
 SLOW_S = 60.0
 _SLOW = ("queued", "running", "attainment")
@@ -118,7 +122,7 @@ def notes(report: Report) -> list[Note]:
 
 
 def _news(condition: Json) -> tuple[str, str, str]:
-    return condition["status"], condition["reason"], condition["message"] if condition["reason"] == FETCHING else ""
+    return condition["status"], condition["reason"], condition["message"] if condition["reason"] in _DETAILED else ""
 
 
 def is_due(report: Report, last_written: float | None, now: float) -> bool:

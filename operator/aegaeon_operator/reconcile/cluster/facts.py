@@ -210,6 +210,16 @@ class EngineFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class SuspectFacts:
+    """A GPU that an engine leaves alone, and the last error that it was lost with."""
+
+    engine: str
+    node: str
+    uuid: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerFacts:
     """What the pool's scheduler says; `oldest_wait_s` is of the request that has waited longest for an engine, not
     for a model that is being fetched.
@@ -226,6 +236,7 @@ class SchedulerFacts:
     refused: Mapping[str, str] = field(default_factory=dict)  # models, or their changes, that it cannot serve, and why
     changing: Mapping[str, str] = field(default_factory=dict)  # models whose change is under way, and how far it is
     redis_away: Mapping[str, str] = field(default_factory=dict)  # attached gateways that cannot use Redis, and why
+    suspects: tuple[SuspectFacts, ...] = ()
     standby: bool = False  # another process leads, or should
     term: int = 0
 

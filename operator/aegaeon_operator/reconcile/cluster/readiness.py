@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from aegaeon_operator.reconcile.cluster.conditions import Condition, no, yes
+from aegaeon_operator.reconcile.cluster.conditions import SUSPECT, Condition, no, yes
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Observed, Subject, Workload
 from aegaeon_operator.reconcile.cluster.names import COMPONENTS, SCHEDULERS, admin_of, child
 from aegaeon_operator.reconcile.cluster.pod_state import (
@@ -22,6 +22,7 @@ from aegaeon_operator.reconcile.cluster.pod_state import (
     trouble,
     unexplained,
 )
+from aegaeon_operator.reconcile.cluster.suspects import sentence
 from aegaeon_operator.reconcile.cluster.workloads import running_schedulers
 from aegaeon_operator.spec.resources import GpuPoolSpec
 
@@ -204,6 +205,10 @@ def _engine_trouble(observed: Observed, role: str) -> Trouble | None:
     """Of the pods of a role, those among them that are ready and that the scheduler does not know."""
     pods = list(pods_of(observed, COMPONENTS[role]))
     found = trouble(pods, observed.warnings)
+    if observed.scheduler and (found is None or found.reason == RUNS):
+        there = {pod["metadata"]["name"] for pod in pods}
+        device = next((each for each in observed.scheduler.suspects if each.engine in there), None)
+        found = Trouble(SUSPECT, sentence(device)) if device else found
     if found or observed.scheduler is None:
         return found
     attached = {one.name for one in observed.scheduler.engines if one.attached}

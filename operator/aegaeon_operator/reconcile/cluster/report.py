@@ -24,6 +24,7 @@ from aegaeon_operator.reconcile.cluster.readiness import (
     workload_of,
 )
 from aegaeon_operator.reconcile.cluster.served import Served
+from aegaeon_operator.reconcile.cluster.suspects import device_suspect
 from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec
 from aegaeon_operator.spec.status import MOST_NAMES
 
@@ -119,7 +120,7 @@ def _pool_conditions(
     parts = list(conditions)
     conditions.append(summary(conditions, tuple(one.type for one in conditions)))
     conditions.append(progressing(conditions, _rolling(observed)))
-    conditions += [degraded(observed, parts), memory_reserved(observed)]
+    conditions += [degraded(observed, parts), device_suspect(observed), memory_reserved(observed)]
     return conditions
 
 

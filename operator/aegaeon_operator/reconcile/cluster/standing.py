@@ -39,7 +39,8 @@ def _knows_less(facts: SchedulerFacts, before: SchedulerFacts) -> bool:
     """A new leader to which not all engines have come back, or not all that they know of models."""
     if facts.incarnation == before.incarnation:
         return False
-    return _attached(facts) < _attached(before) or _cached(facts) < _cached(before)
+    suspects = len(facts.suspects) < len(before.suspects)
+    return suspects or _attached(facts) < _attached(before) or _cached(facts) < _cached(before)
 
 
 def _attached(facts: SchedulerFacts) -> int:

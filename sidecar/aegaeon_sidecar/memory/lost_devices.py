@@ -1,0 +1,113 @@
+"""GPUs that were lost: what a process notes before it ends, for the processes of that node which come after it.
+
+A file for each GPU, named by its UUID, lies in the folder of segments, which outlives process, container and pod. A GPU
+that was lost twice within ten minutes is suspect until a probe finds it healthy, or a person removes its file.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from threading import Lock
+
+from aegaeon_native.leases import locked
+from aegaeon_sidecar.domain.sticky import loss_in
+
+log = logging.getLogger(__name__)
+
+LOST_SUFFIX = ".lost"
+WITHIN_S = 600.0  # of two losses that make a GPU suspect
+_KEPT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A GPU to be left alone: its last error, and how often it was lost in the hour before that."""
+
+    uuid: str
+    error: str
+    losses: int
+    file: Path
+
+    def __str__(self) -> str:
+        return f"GPU {self.uuid} was lost {self.losses} times, the last time with: {self.error}"
+
+
+@dataclass(slots=True)
+class _Record:
+    """Of one GPU: (unix seconds, error) of its losses, in their order, and when a probe found it healthy."""
+
+    losses: list[tuple[float, str]] = field(default_factory=list)
+    healthy: float = 0.0
+
+    @property
+    def is_suspect(self) -> bool:
+        since = [at for at, _ in self.losses if at > self.healthy]
+        return any(second - first <= WITHIN_S for first, second in pairwise(since))
+
+
+def suspects_in(folder: Path) -> list[Suspect]:
+    """All GPUs that processes with this folder of segments leave alone."""
+    records = ((path, _read(path)) for path in sorted(folder.glob(f"*{LOST_SUFFIX}")))
+    return [_suspect(path, record) for path, record in records if record.is_suspect]
+
+
+class LostDevices:
+    """Of the GPUs of one engine, by `uuids`; none of them: a CPU, of which nothing is noted. `clock`: unix seconds."""
+
+    def __init__(self, folder: Path, uuids: Sequence[str], clock: Callable[[], float]) -> None:
+        self._folder, self._clock = folder, clock
+        self._files = [folder / f"{uuid}{LOST_SUFFIX}" for uuid in uuids]
+        self._guard = Lock()
+        self._noted = False
+
+    def suspect(self) -> Suspect | None:
+        """The first of them that is to be left alone."""
+        return next((each for each in suspects_in(self._folder) if each.file in self._files), None)
+
+    def note(self, error: BaseException) -> None:
+        """A process that ends with this error has lost its GPUs, if the error says so; once, from any thread.
+
+        Of several GPUs the error does not tell which one failed.
+        """
+        text = loss_in(error)
+        with self._guard:
+            if not text or self._noted:
+                return
+            self._noted = True
+        for file in self._files:
+            with self._changing(file) as record:
+                now = self._clock()
+                record.losses = [loss for loss in record.losses if now - loss[0] < _KEPT_S] + [(now, text)]
+
+    def pardon(self) -> None:
+        """A probe has found them healthy: losses of before make none of them suspect any more."""
+        for file in self._files:
+            with self._changing(file) as record:
+                record.healthy = self._clock()
+
+    @contextmanager
+    def _changing(self, file: Path) -> Iterator[_Record]:
+        with locked(self._folder):
+            record = _read(file)
+            yield record
+            draft = file.with_suffix(f"{LOST_SUFFIX}.new")
+            draft.write_text(json.dumps(asdict(record)), "utf-8")
+            draft.replace(file)
+
+
+def _read(file: Path) -> _Record:
+    """None is as good as an empty one."""
+    try:
+        return _Record(**json.loads(file.read_text("utf-8")))
+    except FileNotFoundError:
+        return _Record()
+
+
+def _suspect(file: Path, record: _Record) -> Suspect:
+    return Suspect(file.name.removesuffix(LOST_SUFFIX), record.losses[-1][1], len(record.losses), file)

@@ -37,6 +37,20 @@ class Node:
         self.process(*uuids).note(error)
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"losses": 5, "healthy": 0}', '{"losses": [["x", 1]]}'])
+def test_a_record_that_no_process_wrote_is_no_record(tmp_path: Path, text: str) -> None:
+    node = Node(tmp_path)
+    (tmp_path / f"{FIRST}.lost").write_text(text)
+    assert node.process(FIRST).suspect() is None
+    node.lose(FIRST)
+    node.lose(FIRST, minutes=1)
+    assert node.process(FIRST).suspect() is not None
+
+
+def test_a_loss_that_cannot_be_noted_hides_no_error(tmp_path: Path) -> None:
+    Node(tmp_path / "gone").lose(FIRST)
+
+
 def test_two_losses_within_ten_minutes_make_a_gpu_suspect_for_as_long_as_nothing_clears_it(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.lose(FIRST)

@@ -81,9 +81,12 @@ class LostDevices:
                 return
             self._noted = True
         for file in self._files:
-            with self._changing(file) as record:
-                now = self._clock()
-                record.losses = [loss for loss in record.losses if now - loss[0] < _KEPT_S] + [(now, text)]
+            try:
+                with self._changing(file) as record:
+                    now = self._clock()
+                    record.losses = [loss for loss in record.losses if now - loss[0] < _KEPT_S] + [(now, text)]
+            except OSError as failure:  # the process ends with what it lost the GPU by, whether or not that is noted
+                log.error("%s: a loss of this GPU cannot be noted: %s", file, failure)
 
     def pardon(self) -> None:
         """A probe has found them healthy: losses of before make none of them suspect any more."""
@@ -102,10 +105,14 @@ class LostDevices:
 
 
 def _read(file: Path) -> _Record:
-    """None is as good as an empty one."""
+    """None is as good as an empty one, and so is what no process of ours wrote: no engine waits for its repair."""
     try:
-        return _Record(**json.loads(file.read_text("utf-8")))
+        kept = json.loads(file.read_text("utf-8"))
+        return _Record([(float(at), str(error)) for at, error in kept["losses"]], float(kept["healthy"]))
     except FileNotFoundError:
+        return _Record()
+    except (ValueError, TypeError, KeyError) as error:
+        log.warning("%s is not a record of losses, and is ignored: %s", file, error)
         return _Record()
 
 

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from aegaeon_native import NativeError, cpu_level, set_product_helpers
 from aegaeon_sidecar.backends import Backend
+from aegaeon_sidecar.backends.kernel_cache import keep_kernels
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
 from aegaeon_sidecar.config import SidecarConfig, read_config
 from aegaeon_sidecar.domain.errors import BackendError, SettingsError
@@ -76,6 +77,8 @@ def _run(config: SidecarConfig) -> tuple[int, bool]:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # with the driver as it is by now
     try:
         configure_threads(config.threads)
+        if config.device != "cpu":
+            keep_kernels(config.segments)
         set_product_helpers(spare_processors(config.engines))
         sys.setswitchinterval(_SWITCH_S)
         backend = _backend(config)

@@ -67,8 +67,8 @@ def _model_cache(engines: int, wanted: int) -> int:
             f"GiB for KV beside a host cache of {_LEAST_CACHE >> 30}; as root: mount -o remount,size=80G /dev/shm"
         )
     if free < wanted:
-        given = f"{free / 2**30:.1f} GiB for the host cache, not {wanted / 2**30:.1f}"
-        print(f"/dev/shm and memory leave {given}; mount -o remount,size=80G")
+        sizes = f"{free / 2**30:.1f} GiB for the host cache, not {wanted / 2**30:.1f}"
+        print(f"/dev/shm and memory leave {sizes}; mount -o remount,size=80G")
     return min(wanted, free)
 
 

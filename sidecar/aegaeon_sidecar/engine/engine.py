@@ -100,20 +100,7 @@ class Engine:
         self._ring = _ring(config, gpus[0] if config.ranks == 1 else None)
         self._phases = Phases(self.state.table, outbox.post, _hidden(config))
         sources = Sources(config.hub_cache, _disk(config), config.sources.outbound)
-        self._fetcher = Fetcher(
-            self.state.table,
-            self.state.kv,
-            self.state.update_pins,
-            backend,
-            self._cache,
-            _ring(config),
-            sources,
-            self._phases,
-            self.deaths,
-            crashed,
-            partial(enter, config.device),
-            _captured(config, backend),
-        )
+        self._fetcher = self._fetcher_of(backend, sources, crashed)
         self._evictions = Evictions(
             self.state.table, self.state.kv.sequences, self._cache, sources, self._fetcher.put_off
         )
@@ -122,6 +109,23 @@ class Engine:
         self._dispatcher = Dispatcher(self.state, self._fetcher, self._copiers, self._grammars, push, self._post)
         handler, entered = self._switch(backend, push).carry_out, partial(enter, config.device)
         self._lanes = Lanes(self.state, handler, self._post, crashed, entered)
+
+    def _fetcher_of(self, backend: Backend, sources: Sources, crashed: Callable[[BaseException], None]) -> Fetcher:
+        """Over this engine's table, cache and phases, with a ring of its own."""
+        return Fetcher(
+            self.state.table,
+            self.state.kv,
+            self.state.update_pins,
+            backend,
+            self._cache,
+            _ring(self._config),
+            sources,
+            self._phases,
+            self.deaths,
+            crashed,
+            partial(enter, self._config.device),
+            _captured(self._config, backend),
+        )
 
     def start(self) -> None:
         """Start the lanes and the background threads."""

@@ -204,13 +204,13 @@ def _trouble(observed: Observed, kind: str, component: str) -> Trouble:
 def _engine_trouble(observed: Observed, role: str) -> Trouble | None:
     """Of the pods of a role, those among them that are ready and that the scheduler does not know."""
     pods = list(pods_of(observed, COMPONENTS[role]))
-    found = trouble(pods, observed.warnings)
-    if observed.scheduler and (found is None or found.reason == RUNS):
-        there = {pod["metadata"]["name"] for pod in pods}
-        device = next((each for each in observed.scheduler.suspects if each.engine in there), None)
-        found = Trouble(SUSPECT, sentence(device)) if device else found
-    if found or observed.scheduler is None:
-        return found
+    problem = trouble(pods, observed.warnings)
+    if observed.scheduler and (problem is None or problem.reason == RUNS):
+        pod_names = {pod["metadata"]["name"] for pod in pods}
+        device = next((each for each in observed.scheduler.suspects if each.engine in pod_names), None)
+        problem = Trouble(SUSPECT, sentence(device)) if device else problem
+    if problem or observed.scheduler is None:
+        return problem
     attached = {one.name for one in observed.scheduler.engines if one.attached}
     names = sorted(one["metadata"]["name"] for one in pods if is_ready(one))
     stray = next((name for name in names if name not in attached), None)

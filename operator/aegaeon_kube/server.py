@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 
 from aegaeon_kube.errors import KubeError
-from aegaeon_proto.outbound.egress import from_environment
+from aegaeon_proto.outbound.egress import as_usual, from_environment
 
 Json = dict[str, Any]
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -103,7 +103,7 @@ def _from_pod() -> Login:
     token = ACCOUNT / "token"
     if not token.exists() or "KUBERNETES_SERVICE_HOST" not in os.environ:
         raise KubeError(0, _NO_CLUSTER)
-    context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
+    context = as_usual(ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt")))
     return address_in_pod(), context, lambda: {"Authorization": f"Bearer {token.read_text('utf-8').strip()}"}, None
 
 
@@ -121,7 +121,8 @@ def _from_kubeconfig() -> Login:
         raise KubeError(0, _NO_CLUSTER)
     headers = found.as_http_headers()
     proxy = from_environment(os.environ).proxy_of(found.server)
-    return found.server, found.as_ssl_context(), lambda: headers, found.proxy_url or (proxy.url if proxy else None)
+    context = as_usual(found.as_ssl_context())
+    return found.server, context, lambda: headers, found.proxy_url or (proxy.url if proxy else None)
 
 
 def _event(line: bytes) -> Json:

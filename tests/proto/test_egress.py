@@ -125,8 +125,21 @@ def authority() -> Pair:
 
 
 @pytest.fixture
-def secure(tmp_path: Path, authority: Pair) -> Iterator[tuple[Server, Path]]:
-    """A server with a certificate of the company's own authority, and the file of that."""
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Python 3.13 asks of certificates by default."""
+    usual = ssl.create_default_context
+
+    def contexts() -> ssl.SSLContext:
+        context = usual()
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", contexts)
+
+
+@pytest.fixture
+def secure(tmp_path: Path, authority: Pair, strict: None) -> Iterator[tuple[Server, Path]]:
+    """A server with a certificate of the company's own authority, without its key identifier, and its file."""
     folder = mount(tmp_path / "tls", authority, named(authority, NOW, IPv4Address("0.0.0.0")))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "..data" / "tls.crt", folder / "..data" / "tls.key")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from pathlib import Path
+
 import grpc
 import pytest
-from sidecar.rig import Rig
+from sidecar.rig import Rig, config, inside, spec
 
 from aegaeon_proto.channels import plain_channel
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import engine_pb2_grpc as rpc
+from aegaeon_sidecar.domain.reports import Memory
+from aegaeon_sidecar.engine.state import State
 from aegaeon_sidecar.rpc.server import _write
 
 
@@ -22,3 +28,27 @@ async def test_a_report_for_a_stream_that_is_over_says_why_it_broke(scheduler: R
         with pytest.raises(grpc.aio.AioRpcError) as broken:
             await _write(call, [pb.Report()])
     assert broken.value.code() is await call.code()
+
+
+async def test_no_report_says_what_was_free_before_an_earlier_report(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = State.memory
+
+    def read_early(self: State) -> Memory:
+        free = memory(self)
+        if threading.current_thread().name.startswith("asyncio"):  # a heartbeat's, which is not scheduled for a while
+            time.sleep(0.03)
+        return free
+
+    monkeypatch.setattr(State, "memory", read_early)
+    async with inside(config(folder, heartbeat_s=0.02)):
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=[spec("m", tiny_models["llama"])]))
+        await link.until(lambda: "m" in link.models)
+        await link.cached("m")
+        for command in (pb.Load(model="m", slabs=64), pb.Unload(model="m")) * 3:
+            report = await link.done(link.send(command))
+            for beat in range(link.heartbeats + 1, link.heartbeats + 3):
+                await link.until(lambda beat=beat: link.heartbeats >= beat)
+                assert link.memory.slabs_free == report.done.memory.slabs_free

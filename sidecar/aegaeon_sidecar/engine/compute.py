@@ -292,7 +292,8 @@ class Compute:
         progress.context_tokens = sum(sequence.kv_tokens for sequence in step.sequences)
 
     def _report(self, command: Queued, progress: TurnProgress, end: bool) -> None:
-        self._post(command, progress.flush(time.monotonic(), self._state.memory(), end))
+        with self._state.monitor.changed:
+            self._post(command, progress.flush(time.monotonic(), self._state.memory(), end))
 
 
 def _has_next(sequence: Sequence) -> bool:

@@ -160,12 +160,15 @@ class Engine:
             self._held.forget()
             return hello(self._config, self._make, self._incarnation, self._started, self._segment.name, self.state)
 
-    def heartbeat(self) -> reports.Heartbeat:
-        """That it lives, and what is free. Not on the event loop: it waits for the engine's lock."""
+    def heartbeat(self) -> None:
+        """Report that it lives, and what is free. Not on the event loop: it waits for the engine's lock.
+
+        Reports are posted under the lock under which their memory was read: none says what was free before another.
+        """
+        self.state.outside.sample()
         with self.state.monitor.changed:
             self.state.kv.sequences.reclaim_loans()
-        self.state.outside.sample()
-        return reports.Heartbeat(self.state.memory())
+            self._outbox.post(reports.Heartbeat(self.state.memory()))
 
     def host_cache(self) -> reports.HostCache | None:
         """What the host cache holds when that has changed. It waits while another sidecar has the cache's folder

@@ -110,8 +110,9 @@ class Lanes:
             return
         seconds = time.monotonic() - start
         if not outcome.silent:
-            done = Done(command.id, seconds, self._state.memory(), outcome.handle, outcome.nbytes)
-            self._post(command, done)
+            with self._state.monitor.changed:
+                done = Done(command.id, seconds, self._state.memory(), outcome.handle, outcome.nbytes)
+                self._post(command, done)
         self._end(program, command, None)
 
     def _end(self, program: Program[Work], command: Queued, error: Exception | None) -> None:

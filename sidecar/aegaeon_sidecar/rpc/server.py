@@ -160,7 +160,7 @@ class Attachment:
     async def _heartbeats(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat_s)
-            self._outbox.post(await asyncio.to_thread(self._engine.heartbeat))
+            await asyncio.to_thread(self._engine.heartbeat)
 
     async def _host_cache(self) -> None:
         while True:

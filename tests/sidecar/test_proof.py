@@ -85,15 +85,29 @@ async def test_a_proof_that_fails_is_the_reason_of_its_model_and_is_made_again(
         assert "serve bad" not in backend.events
 
 
+class Held(Proving):
+    """No folder is looked at before `may_go`. `described`: the first one would be."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, "key", holds)
+        self.described, self.may_go = threading.Event(), threading.Event()
+
+    def describe(self, directory: Path, max_model_len: int, task: str = "") -> Layout:
+        self.described.set()
+        self.may_go.wait(20)
+        return super().describe(directory, max_model_len, task)
+
+
 async def test_models_that_need_no_proof_do_not_wait_for_those_of_another_that_do(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
-    backend = Proving(tiny_models["llama"], "key", holds)
+    backend = Held(tiny_models["llama"])
     async with inside(config(folder), backend):
         link = await scheduler.link("a")
         many = [spec(f"new-{number}", tiny_models["llama"], length) for number, length in enumerate((64, 96))]
         link.send(pb.Catalog(models=[*many, spec("known", tiny_models["qwen2"])]))
         await link.until(lambda: len(link.models) == 3)
+        backend.may_go.set()
         await link.cached("known", "new-0", "new-1")
     assert backend.events.index("serve known") < backend.events.index("serve new-1")
     assert backend.events.count("prove") == 1, "one key, one proof"
@@ -102,22 +116,14 @@ async def test_models_that_need_no_proof_do_not_wait_for_those_of_another_that_d
 async def test_a_model_that_comes_behind_many_is_served_before_them(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
-    described, may_go = threading.Event(), threading.Event()
-
-    class Slow(Proving):
-        def describe(self, directory: Path, max_model_len: int, task: str = "") -> Layout:
-            described.set()
-            may_go.wait(20)
-            return super().describe(directory, max_model_len, task)
-
-    backend = Slow(tiny_models["llama"], "key", holds)
+    backend = Held(tiny_models["llama"])
     many = [spec(f"many-{number}", tiny_models["qwen2"], 32 + number) for number in range(20)]
     async with inside(config(folder), backend):
         link = await scheduler.link("a")
         link.send(pb.Catalog(models=many))
-        await asyncio.to_thread(described.wait, 20)
+        await asyncio.to_thread(backend.described.wait, 20)
         link.send(pb.Catalog(models=[*many, spec("late", tiny_models["qwen2"])]))
         await link.until(lambda: "late" in link.models)
-        may_go.set()
+        backend.may_go.set()
         await link.cached("late")
     assert backend.events.index("serve late") == 1, "behind the first one, which was under way"

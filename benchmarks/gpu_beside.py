@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -22,6 +22,7 @@ from benchmarks.report import Row
 from aegaeon_native import CopyLane, Range, SlabPool
 from aegaeon_sidecar.backends import Launched, StepInput
 from aegaeon_sidecar.sampling import SamplerState
+from aegaeon_sidecar.weights.page_locks import PIECE_BYTES
 
 SLAB_BYTES, SLABS = 32 << 20, 256  # 8 GiB from page-locked memory
 MAPPED, MAPPING_S = 64, 0.3
@@ -89,17 +90,40 @@ def beside_mapping(bench: Bench, decoding: Decoding, pool: SlabPool, alone_s: fl
             place.map(0, slabs)
             place.unmap(0, len(slabs))
 
-    mapper = threading.Thread(target=map_and_unmap)
-    mapper.start()
-    taken = decoding.steps_s(1)
-    while mapper.is_alive():
-        taken += decoding.steps_s(1)
-    mapper.join()
+    _beside_thread(bench, decoding, map_and_unmap, "calls that map", alone_s)
     place.close()
     pool.give(slabs)
+
+
+def beside_locking(bench: Bench, decoding: Decoding, alone_s: float) -> None:
+    """The same steps while another thread locks an image's pages, in pieces as engines do."""
+    if bench.gpu is None:
+        return
+    gpu, ends = bench.gpu, time.perf_counter() + MAPPING_S
+    pages = torch.ones(bench.sized(1 << 30, 1 << 24), dtype=torch.uint8)
+    piece_bytes = min(PIECE_BYTES, pages.nbytes)
+
+    def lock_and_unlock() -> None:
+        while time.perf_counter() < ends:
+            for at in range(0, pages.nbytes, piece_bytes):
+                gpu.lock_pages(pages.data_ptr() + at, piece_bytes)
+            for at in range(0, pages.nbytes, piece_bytes):
+                gpu.unlock_pages(pages.data_ptr() + at)
+
+    _beside_thread(bench, decoding, lock_and_unlock, "calls that lock pages", alone_s)
+
+
+def _beside_thread(bench: Bench, decoding: Decoding, action: Callable[[], None], what: str, alone_s: float) -> None:
+    """Steps while a thread does that."""
+    other = threading.Thread(target=action)
+    other.start()
+    taken = decoding.steps_s(1)
+    while other.is_alive():
+        taken += decoding.steps_s(1)
+    other.join()
     bench.figures.add(
-        Row("steps beside calls that map", len(taken), "steps"),
-        Row("the longest of them (limit: a step alone)", 1e3 * max(taken), "ms", 1e3 * alone_s, "<=", 2.0),
+        Row(f"steps beside {what}", len(taken), "steps"),
+        Row(f"the longest of them, {what} (limit: a step alone)", 1e3 * max(taken), "ms", 1e3 * alone_s, "<=", 2.0),
     )
 
 
@@ -130,6 +154,7 @@ def main() -> int:
         bench.figures.add(Row("a step alone", 1e3 * alone_s, "ms"))
         beside(bench, decoding, host, place, alone_s, link)
         beside_mapping(bench, decoding, pool, alone_s)
+        beside_locking(bench, decoding, alone_s)
         if bench.gpu is not None:
             torch.cuda.synchronize(bench.device)
         for used in (place, pool, host):

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import torch
 from benchmarks.gpu_day import libraries
 from benchmarks.gpu_day.driver import Driver, DriverError
 from benchmarks.gpu_day.probes import open_driver
@@ -41,6 +42,7 @@ def _questions(where: Where, driver: Driver) -> list[Question]:
         lambda: unmapped_addresses(driver, small),
         lambda: mapping_beside_a_kernel(driver, device, small),
         lambda: locking_beside_a_kernel(driver, device, small),
+        lambda: copies_of_unlocked_memory(device, small),
         machine_memory,
         lambda: libraries.first_chunks(device, small),
         lambda: libraries.windows(device),
@@ -95,6 +97,15 @@ def locking_beside_a_kernel(driver: Driver, device: str, small: bool) -> Iterato
         seconds = driver.lock_s(Path("/dev/shm"), nbytes, writable=True)
         wait()
         yield Row(f"page lock of shared memory, first touched by it, {what}", 1e3 * seconds * 1e9 / nbytes, "ms/GB")
+    seconds = driver.lock_s(Path("/dev/shm"), nbytes, writable=True, written=True)
+    yield Row("page lock of shared memory with pages behind it", 1e3 * seconds * 1e9 / nbytes, "ms/GB")
+
+
+def copies_of_unlocked_memory(device: str, small: bool) -> Iterator[Row]:
+    """A model's first load beside the next ones: no load waits for the lock of its image's pages."""
+    nbytes = 4 << 20 if small else 1 << 30
+    host, there = torch.ones(nbytes, dtype=torch.uint8), torch.empty(nbytes, dtype=torch.uint8, device=device)
+    yield Row("copy of memory that is not locked", 1e3 * median_s(lambda: there.copy_(host)) * 1e9 / nbytes, "ms/GB")
 
 
 def machine_memory() -> Iterator[Row]:

@@ -27,6 +27,8 @@ def main() -> int:
     found = json.loads(where.constants.read_text("utf-8"))
     for constants, fits in zip(found["constants"], found["fits"], strict=True):
         figures.add(*_rows(constants, fits))
+    stall = found["gpu"]["load_stall_bytes_per_s"]
+    figures.add(Row("steps beside a load held up", 1e12 / stall if stall else 0.0, "ms for each of its GB"))
     return status(figures, where.small)
 
 

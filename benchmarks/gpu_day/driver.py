@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import tempfile
 import time
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p, create_string_buffer
@@ -105,11 +106,16 @@ class Driver:
         access = _Access(_Location(_DEVICE, self._device.value), _READ_WRITE)
         return AddressSpace(self, slabs, slab_bytes, prop, access)
 
-    def lock_s(self, folder: Path, nbytes: int, writable: bool) -> float:
-        """Seconds to page-lock a shared mapping of a new file there. Raises DriverError when that is refused."""
+    def lock_s(self, folder: Path, nbytes: int, writable: bool, written: bool = False) -> float:
+        """Seconds to page-lock a shared mapping of a new file there. Raises DriverError when that is refused.
+
+        `written`: with memory behind all of it, as images have.
+        """
         flags = _REGISTER_PORTABLE | _REGISTER_MAP | (0 if writable else _REGISTER_READ_ONLY)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.truncate(nbytes)
+            if written:
+                os.posix_fallocate(file.fileno(), 0, nbytes)
             access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
             with _Mapping(file.fileno(), nbytes, access) as address:
                 begin = time.perf_counter()

@@ -36,7 +36,7 @@ def stages(where: Where) -> tuple[Stage, ...]:
     return (
         _of(where, "probes", 60, 15),
         _of(where, "models", 150, 55, "make_models"),
-        _of(where, "calibrate", 150, 65),
+        _of(where, "calibrate", 150, 70),
         _of(where, "pool", 240, 140, "pool", "--roles", "unified"),
         _of(where, "verify", 240, 45, "verify", "--of", "pool"),
         _of(where, "simulate", 60, 20),

@@ -88,6 +88,7 @@ class _Calibrated:
     constants: ModelConstants
     block_tokens: int
     disk_bytes_per_s: float
+    stall_s_per_byte: float
 
 
 def _calibrate(pool: Pool, gpu: CudaDevice | None, model: ServedModel, rounds: int) -> _Calibrated:
@@ -107,7 +108,12 @@ def _calibrate(pool: Pool, gpu: CudaDevice | None, model: ServedModel, rounds: i
         raise BadFileError(f"model {model.name}: {error}") from error
     constants = _constants(model.name, make_of((gpu,)), measured, copies)
     _tell(constants, measured.disk_bytes_per_s)
-    return _Calibrated(pool, constants, measured.layout.kv_block_tokens, measured.disk_bytes_per_s)
+    if grid.loads:
+        click.echo(
+            f"  steps beside a load are held up by {1e3 * measured.stall_s_per_byte * 1e9:.2g} ms for each of its GB"
+        )
+    block_tokens = measured.layout.kv_block_tokens
+    return _Calibrated(pool, constants, block_tokens, measured.disk_bytes_per_s, measured.stall_s_per_byte)
 
 
 def _constants(name: str, device: str, measured: Measured, copies: Copies) -> ModelConstants:
@@ -148,6 +154,7 @@ def _write(target: Path, found: list[_Calibrated], memcpy: float, beside: float)
     machine = Machine(
         memcpy,
         beside,
+        median(c.stall_s_per_byte for c in found),
         median(c.disk_bytes_per_s for c in found),
         spec.memory.device_bytes,
         spec.memory.slab_size,

@@ -50,7 +50,7 @@ def test_the_copy_fit_finds_the_rate_that_made_the_measurements(s_per_byte: floa
     assert fit.r2 > 0.999
 
 
-MACHINE = Machine(8e9, 1.9, 2e9, 13 << 20, 256 << 10, 16, 16, 12 << 20)
+MACHINE = Machine(8e9, 1.9, 2.0**-36, 2e9, 13 << 20, 256 << 10, 16, 16, 12 << 20)
 
 
 def constants() -> ModelConstants:
@@ -80,6 +80,9 @@ def test_the_simulator_takes_the_same_file_for_a_device(tmp_path: Path) -> None:
     assert (kind.latency.load_bytes_per_s, kind.latency.kv_bytes_per_s) == (2.0**32, 2.0**31)
     assert any(line.startswith("one_link") for line in device.derived)
     assert device.one_link
+    assert device.load_stall_bytes_per_s == 2.0**36
+    write_constants(file, [constants()], replace(MACHINE, stall_s_per_byte=0.0))
+    assert read_device(str(file)).load_stall_bytes_per_s == 0, "not at all"
 
 
 def test_copies_that_hardly_slow_each_other_down_are_simulated_as_independent(tmp_path: Path) -> None:
@@ -98,7 +101,7 @@ def test_real_models_are_measured_and_simulated_with_what_came_out(
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert result.output.count("R^2") == 16  # four fits of each model
-    assert result.output.count("not measured: ") == 3
+    assert result.output.count("not measured: ") == 4
     written = json.loads(output.read_text("utf-8"))
     assert written["side_by_side"] > 0.5  # about 2 at most on one path
     assert [entry["model"] for entry in written["constants"]] == ["llama", "mistral", "qwen2", "qwen3"]

@@ -124,6 +124,7 @@ def test_an_image_of_the_host_cache_is_pinned_and_copied_completely(
         return "content"
 
     image = HostCache(folder, 2 * SLAB, gpu).obtain("identity", SLAB, fill)
+    assert image.lock_next(gpu, SLAB)
     with pytest.raises(NativeError, match="already"):
         gpu.lock_pages(image.address, SLAB)
     place = Range(pool := SlabPool.cuda(gpu, SLAB, 1), 1)

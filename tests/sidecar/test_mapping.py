@@ -69,6 +69,7 @@ def world(folder: Path, driver: DriverDouble, monkeypatch: pytest.MonkeyPatch) -
     )
     model = Model(ModelSpec("m", DirectorySource("")))
     model.range, model.weights = Range(pool, SLABS), SharedWeights(slabs=pool.take(SLABS))
+    assert image.lock_next(driver.gpu, image.nbytes)
     copier = Copier("weights", EventTable.private(8), (driver.gpu,))
     yield World(driver, pool, model, image, copier)
     copier.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,45 +13,120 @@ import numpy as np
 import pytest
 from sidecar.driver_double import READ_ONLY_LOCKS, DriverDouble
 
-from aegaeon_native import BlockPool, CopyLane, SlabPool
+from aegaeon_native import BlockPool, CopyLane, Range, SlabPool
+from aegaeon_sidecar.domain.catalog import DirectorySource, ModelSpec
+from aegaeon_sidecar.domain.monitor import Monitor
 from aegaeon_sidecar.memory.leases import Lending
 from aegaeon_sidecar.memory.segments import Attachments, leases_path, segment_path
 from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.image import Image
+from aegaeon_sidecar.weights.models import Model
+from aegaeon_sidecar.weights.pins import lock_ahead
+from aegaeon_sidecar.weights.table import ModelTable
 
 MB = 1 << 20
+PATIENCE_S = 10.0
 
 
-def put(cache: HostCache, name: str) -> Image:
+def put(cache: HostCache, name: str, pieces: int = 1) -> Image:
     def fill(file: int) -> str:
-        os.pwrite(file, name.encode() * MB, 0)
+        os.pwrite(file, np.random.default_rng(ord(name)).bytes(pieces * MB), 0)
         return name
 
-    return cache.obtain(name, MB, fill)
+    return cache.obtain(name, pieces * MB, fill)
 
 
-def test_evicted_images_do_not_stay_page_locked(folder: Path, driver: DriverDouble) -> None:
-    cache = HostCache(folder, 2 * MB, driver.gpu)
+def await_locks(driver: DriverDouble, count: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while driver.locked != count and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert driver.locked == count
+
+
+@pytest.fixture
+def cache(folder: Path, driver: DriverDouble) -> Iterator[HostCache]:
+    """With room for two images of 1 MiB."""
+    made = HostCache(folder, 2 * MB, driver.gpu)
+    made.page_locks.start()
+    yield made
+    made.page_locks.stop()
+
+
+def test_evicted_images_do_not_stay_page_locked(cache: HostCache, driver: DriverDouble) -> None:
     images = []
-    for name in "abcdef":
+    for number, name in enumerate("abcdef"):
         images.append(put(cache, name))
-        assert driver.locked <= 2
+        images[-1].lock_soon()
+        await_locks(driver, min(number + 1, 2))
         images[-1].unpin()
     assert not images[0].pin()
     for image in images:
         image.close()
 
 
-def test_images_evicted_by_another_sidecar_do_not_stay_page_locked(folder: Path, driver: DriverDouble) -> None:
-    ours, theirs = HostCache(folder, 2 * MB, driver.gpu), HostCache(folder, 2 * MB)
-    evicted, pinned = put(ours, "a"), put(ours, "b")
+def test_images_evicted_by_another_sidecar_do_not_stay_page_locked(
+    folder: Path, cache: HostCache, driver: DriverDouble
+) -> None:
+    theirs = HostCache(folder, 2 * MB)
+    evicted, pinned = put(cache, "a"), put(cache, "b")
+    for image in (evicted, pinned):
+        image.lock_soon()
+    await_locks(driver, 2)
     evicted.unpin()
     other = put(theirs, "c")
     assert driver.locked == 2
-    ours.unlock_evicted()
+    cache.page_locks.unlock_evicted()
     assert driver.locked == 1
+    assert not evicted.lock_next(driver.gpu, MB), "it is not locked again"
     for image in (evicted, pinned, other):
         image.close()
+
+
+def test_only_what_queued_loads_name_is_locked_by_another_thread_which_needs_no_lock_of_the_engine(
+    folder: Path, driver: DriverDouble
+) -> None:
+    cache, table = HostCache(folder, 3 * MB, driver.gpu), ModelTable(Monitor())
+    for name in "abc":
+        model = table.models[name] = Model(ModelSpec(name, DirectorySource("")))
+        model.image, model.pinned = put(cache, name), True
+    with table.monitor.changed:
+        for _ in range(3):
+            lock_ahead(table, {"b", "gone"})
+        assert driver.locked == 0, "the thread does not run yet"
+        cache.page_locks.start()
+        await_locks(driver, 1)
+    cache.page_locks.stop()
+    for model in table.models.values():
+        model.let_go()
+
+
+def test_a_copy_of_an_image_that_is_locked_in_part_is_whole_and_nothing_is_locked_beside_it(
+    folder: Path, driver: DriverDouble
+) -> None:
+    """Across the end of what is locked, and the borders of its pieces, the driver refuses a copy."""
+    cache = HostCache(folder, 6 * MB, driver.gpu)
+    image, pool = put(cache, "a", pieces=6), SlabPool.cuda(driver.gpu, 2 * MB, 3)
+    weights, lane = Range(pool, 3), CopyLane("weights", device=driver.gpu)
+    weights.map(0, pool.take(3))
+
+    def copied_bytes() -> bytes:
+        ctypes.memset(weights.address, 0, 6 * MB)
+        lane.copy(weights.address, image.address, 6 * MB)
+        assert lane.synchronize(60.0)
+        return ctypes.string_at(weights.address, 6 * MB)
+
+    for locked in range(1, 7):
+        assert image.lock_next(driver.gpu, MB)
+        with image.copied():
+            assert not image.lock_next(driver.gpu, MB)
+            before = driver.pageable_bytes
+            assert copied_bytes() == image.bytes.tobytes()
+            assert (driver.locked, driver.pageable_bytes - before) == (locked, (6 - locked) * MB)
+    assert not image.lock_next(driver.gpu, MB)
+    image.close()
+    assert driver.locked == 0
+    for used in (lane, weights, pool):
+        used.close()
 
 
 def permissions(name: str) -> set[str]:
@@ -63,19 +139,20 @@ def test_images_are_mapped_as_the_gpu_can_lock_them(
     folder: Path, driver: DriverDouble, read_only: int, mapped: str
 ) -> None:
     driver.has(READ_ONLY_LOCKS, read_only)
-    cache = HostCache(folder, 2 * MB, driver.gpu)
-    image = put(cache, "a")
-    assert driver.locked == 1
+    image = put(HostCache(folder, 2 * MB, driver.gpu), "a")
+    assert image.lock_next(driver.gpu, MB)
     assert permissions("a.weights") == {mapped}
     image.close()
 
 
 def test_an_image_whose_lock_is_refused_is_read_all_the_same(folder: Path, driver: DriverDouble) -> None:
     cache = HostCache(folder, 2 * MB, driver.gpu)
+    image = put(cache, "a", pieces=2)
+    assert image.lock_next(driver.gpu, MB)
     driver.refuse_lock()
-    image = put(cache, "a")
-    assert driver.locked == 0
-    assert image.bytes[0] == ord("a")
+    assert not image.lock_next(driver.gpu, MB)
+    assert not image.lock_next(driver.gpu, MB), "it is not tried again"
+    assert image.bytes.tobytes() == np.random.default_rng(ord("a")).bytes(2 * MB)
     image.close()
 
 

@@ -42,6 +42,7 @@ def test_weights_and_blocks_reach_the_memory_of_each_rank(folder: Path, driver: 
     image = HostCache(folder, 2 * part, driver.gpu).obtain(
         "image", 2 * part, lambda file: str(os.pwrite(file, random.bytes(2 * part), 0))
     )
+    assert image.lock_next(driver.gpu, 2 * part)
     assert driver.other.free_bytes == driver.other.total_bytes - 6 * SLAB
     weights, unload = Range(device, 2), Queued(1, Lane.WEIGHTS, (), pb.Unload(), 0)
     weights.map(0, device.take(2)[::-1])

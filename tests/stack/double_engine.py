@@ -26,7 +26,7 @@ DRIVER = "DRIVER_DOUBLE"
 RULES, PROBE_RULES = "FAKE_CUDA_RULES", "PROBE_RULES"  # files of what is to fail, see fake_cuda.hpp
 
 
-def _in_host_memory(capsule: object) -> Tensor:
+def in_host_memory(capsule: object) -> Tensor:
     """The double's memory, which is the host's, in place of the GPU's that its slabs claim to be."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
@@ -39,8 +39,8 @@ def _on_cpu(device: str, **settings: Any) -> TorchBackend:
     return TorchBackend(device="cpu", **settings)
 
 
-def _nothing(*_: object) -> None:
-    return None
+def nothing(*_: object) -> None:
+    """In place of what only a GPU's own libraries can do."""
 
 
 if __name__ == "__main__":
@@ -49,11 +49,11 @@ if __name__ == "__main__":
     gpu.cuda_uuid = partial(cuda_uuid, driver=driver)
     if "--device" in sys.argv:
         os.environ[RULES] = os.environ[PROBE_RULES]
-        device_probe.check_products = _nothing
+        device_probe.check_products = nothing
         sys.exit(device_probe.main())
     quarantine.PROBE, quarantine.FIRST_PAUSE_S = "stack.double_engine", QUICK_S
     process.TorchBackend = _on_cpu  # type: ignore[misc,assignment]  # no seam but for tests
-    backend.from_dlpack = cache.from_dlpack = _in_host_memory
+    backend.from_dlpack = cache.from_dlpack = in_host_memory
     engine.memory_infos = lambda *_: ()
-    engine.enter = _nothing
+    engine.enter = nothing
     sys.exit(process.main())

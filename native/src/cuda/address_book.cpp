@@ -24,7 +24,7 @@ void AddressBook::add(std::byte* base, std::size_t bytes, std::byte* target) {
 void AddressBook::add_locked(std::byte* base, std::size_t bytes, std::size_t piece_bytes) {
   add(base, bytes, base);
   const std::unique_lock lock(mutex_);
-  for (std::size_t at = piece_bytes; at < bytes; at += piece_bytes) borders_.insert(base + at);
+  for (std::size_t at = 0; at < bytes; at += piece_bytes) borders_.insert(base + at);
 }
 
 std::size_t AddressBook::remove(std::byte* base) {

@@ -63,8 +63,9 @@ void StreamMover::add(std::byte* dst, std::byte* src, std::size_t bytes) {
     const auto source = device_->book().find(src, target.bytes);
     const auto to = reinterpret_cast<DevicePtr>(target.target);
     const auto from = reinterpret_cast<DevicePtr>(source.target);
-    reachable_ = reachable_ && target.known && source.known;
-    const bool border = target.border || source.border;
+    const bool known = target.known && source.known;
+    const bool border = known != std::exchange(known_, known) || target.border || source.border;
+    reachable_ = reachable_ && known;
     if (!border && !to_.empty() && to_.back() + bytes_.back() == to && from_.back() + bytes_.back() == from) {
       bytes_.back() += source.bytes;
     } else {

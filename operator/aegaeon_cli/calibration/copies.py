@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 Points = list[tuple[int, float]]  # (bytes, seconds)
 
 _MEMCPY_BYTES = 64 << 20
-_MOST_BYTES = 1 << 30  # of a model that is copied; more says nothing new
+MOST_BYTES = 1 << 30  # of a model that is copied; more says nothing new
 _PARTS = (0.25, 0.5, 0.75, 1.0)  # of the weights
 _BLOCKS = (4, 16, 64, 256)  # of a request's KV
 _FEW_ROUNDS = 5  # of a large copy
 _ROUNDS = 25  # at least: copies of small models take less than whatever else interrupts them
+_IN_A_ROW = 8  # copies of a load beside steps: longer than several of those
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def measure_copies(layout: Layout, slab_bytes: int, rounds: int, gpu: CudaDevice
     """Time one model's copies over a native lane, from the host tier's shared memory into slabs of the device tier."""
     from aegaeon_native import CopyLane
 
-    weights = min(layout.weight_bytes, _MOST_BYTES)
+    weights = min(layout.weight_bytes, MOST_BYTES)
     blocks, often = max(_BLOCKS), max(rounds, _ROUNDS)
     room = max(weights, blocks * layout.kv_block_bytes)
     with _tiers(slab_bytes, -(-room // slab_bytes), gpu) as (device, host), ExitStack() as stack:
@@ -91,6 +92,29 @@ def measure_copies(layout: Layout, slab_bytes: int, rounds: int, gpu: CudaDevice
             [(size, median_seconds(partial(load, size), often)) for size in (int(weights * p) for p in _PARTS)],
             [(n * layout.kv_block_bytes, median_seconds(partial(kv, n), often)) for n in _BLOCKS],
         )
+
+
+def stall_s_per_byte(
+    step: Callable[[], object], nbytes: int, slab_bytes: int, loads: int, gpu: CudaDevice | None = None
+) -> float:
+    """Seconds by which each byte of a load holds up the steps of another model that run beside it; 0: it does not.
+
+    What a step transfers waits for the copy engine that the load uses. `step`: one or several of them.
+    """
+    from aegaeon_native import CopyLane
+
+    late_s = 0.0
+    with _tiers(slab_bytes, -(-nbytes // slab_bytes), gpu) as (device, host), ExitStack() as stack:
+        lane = CopyLane("aegaeon-calibrate", device=gpu)
+        stack.callback(lane.close)
+        alone_s = median_seconds(step, _ROUNDS)
+        for _ in range(loads):
+            for _ in range(_IN_A_ROW):
+                lane.copy(device, host, nbytes)
+            while lane.pending:
+                late_s += median_seconds(step, 0) - alone_s
+            lane.synchronize()
+    return max(late_s, 0.0) / (loads * _IN_A_ROW * nbytes)
 
 
 @contextmanager

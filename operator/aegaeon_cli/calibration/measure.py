@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aegaeon_cli.calibration.copies import MOST_BYTES, stall_s_per_byte
 from aegaeon_cli.calibration.timing import median_seconds
 
 if TYPE_CHECKING:
@@ -23,28 +25,32 @@ _LARGE = 1 << 30  # bytes of weights that are read from disk once: more says not
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What is measured: prompt lengths, and contexts (tokens of each sequence) by batch. Medians of `rounds`."""
+    """What is measured: prompt lengths, and contexts (tokens of each sequence) by batch. Medians of `rounds`. `loads`:
+    so many beside steps, on a GPU, whose copy engines serve both."""
 
     prompts: tuple[int, ...] = (16, 64, 128, 256, 512)
     contexts: tuple[int, ...] = (16, 128, 384)
     batches: tuple[int, ...] = (1, 2, 4, 8, 16)
     rounds: int = 5
+    loads: int = 0
 
 
 def grid_of(gpu: CudaDevice | None, rounds: int) -> Grid:
     """As long and as large as what this device serves."""
     if gpu is None:
         return Grid(rounds=rounds)
-    return Grid((128, 512, 2048, 8192), (128, 1024, 4096), (1, 4, 16), rounds)
+    return Grid((128, 512, 2048, 8192), (128, 1024, 4096), (1, 4, 16), rounds, rounds)
 
 
 @dataclass(slots=True)
 class Measured:
     """Seconds: of a prompt of so many tokens; of a step with so much context altogether in so large a batch. Bytes per
-    second at which the stage ring fills device memory from the model's files, bypassing the page cache."""
+    second at which the stage ring fills device memory from the model's files, bypassing the page cache. Seconds by
+    which each byte of a load holds up steps beside it; 0 where that is not measured."""
 
     layout: Layout
     disk_bytes_per_s: float
+    stall_s_per_byte: float = 0.0
     prefill: list[tuple[int, float]] = field(default_factory=list)
     step: list[tuple[int, int, float]] = field(default_factory=list)
 
@@ -75,6 +81,10 @@ def measure(
         for context in _within(grid.contexts, layout.max_model_len - (1 if gpu is None else _AHEAD)):
             for batch in grid.batches:
                 measured.step.append((context * batch, batch, bench.step_s(batch, context, grid.rounds)))
+        if grid.loads:
+            nbytes, context = min(layout.weight_bytes, MOST_BYTES), _within(grid.contexts, layout.max_model_len)[0]
+            with bench.steps(1, context) as steps:
+                measured.stall_s_per_byte = stall_s_per_byte(steps, nbytes, slab_bytes, grid.loads, gpu)
     return measured
 
 
@@ -129,10 +139,14 @@ class _Bench:
 
     def step_s(self, batch: int, context: int, rounds: int) -> float:
         """Median of `rounds` steps of `batch` sequences with `context` tokens each."""
+        with self.steps(batch, context) as steps:
+            return median_seconds(steps, rounds) / (_AHEAD if self._ahead else 1)
+
+    @contextmanager
+    def steps(self, batch: int, context: int) -> Iterator[Callable[[], object]]:
+        """A step of `batch` sequences with `context` tokens each, or as many as are launched ahead."""
         with self._inputs(batch, 1, context) as inputs:
-            if not self._ahead:
-                return median_seconds(lambda: self._backend.step("model", inputs), rounds)
-            return median_seconds(lambda: self._turn(inputs), rounds) / _AHEAD
+            yield partial(self._turn, inputs) if self._ahead else partial(self._backend.step, "model", inputs)
 
     def _turn(self, inputs: list[StepInput]) -> None:
         before: Launched | None = None

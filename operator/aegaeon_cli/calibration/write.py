@@ -56,11 +56,13 @@ class ModelConstants:
 class Machine:
     """One engine of the pool as the manifest shapes it, and what the machine copies. Bytes, bytes per second.
 
-    `side_by_side`: how much longer two copies take at once than one alone.
+    `side_by_side`: how much longer two copies take at once than one alone. `stall_s_per_byte`: seconds by which each
+    byte of a load holds up steps beside it; 0: by none that was measured.
     """
 
     memcpy_bytes_per_s: float
     side_by_side: float
+    stall_s_per_byte: float
     disk_bytes_per_s: float
     model_bytes: int
     slab_bytes: int
@@ -71,14 +73,16 @@ class Machine:
     def gpu(self) -> dict[str, object]:
         """The simulator's part. It knows copies of weights and KV that take turns on one link, or do not touch."""
         shape = {name: value for name, value in asdict(self).items() if name not in _OF_COPIES}
-        return {**shape, "one_link": self.side_by_side > _HALFWAY}
+        stall = 1.0 / self.stall_s_per_byte if self.stall_s_per_byte else 0.0
+        return {**shape, "one_link": self.side_by_side > _HALFWAY, "load_stall_bytes_per_s": stall}
 
 
-_OF_COPIES = ("memcpy_bytes_per_s", "side_by_side")
+_OF_COPIES = ("memcpy_bytes_per_s", "side_by_side", "stall_s_per_byte")
 _HALFWAY = 1.5
 DERIVED = (
     "model_bytes, slab_bytes, max_batch, host_kv_bytes: those of the manifest",
-    "change_s, load_stall_bytes_per_s: 0, not measured",
+    "change_s: 0, not measured",
+    "load_stall_bytes_per_s: 0 of a CPU, not measured",
     "one_link: the nearer of two, copies of weights and KV that take turns or do not slow each other down; "
     "decoding slows none of them",
 )

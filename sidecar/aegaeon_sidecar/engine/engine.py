@@ -95,7 +95,7 @@ class Engine:
         self._prefaulter = Prefaulter(self.state.kv.device.pool, self.state.kv.host.pool)
         self._events = EventTable.private(_EVENTS * config.ranks)
         self._copiers = {lane: Copier(lane.value, self._events, gpus) for lane in _COPYING}
-        self._cache = HostCache(config.segments, config.memory.host_cache_bytes, gpus[0])  # locks pages for all of them
+        self._cache = HostCache(config.segments, config.memory.host_cache_bytes, gpus[0])  # locked for all of them
         self._held = Held(self.state.table, self._cache)
         self._ring = _ring(config, gpus[0] if config.ranks == 1 else None)
         self._phases = Phases(self.state.table, outbox.post, _hidden(config))
@@ -134,6 +134,7 @@ class Engine:
         self._retries.start()
         self._sweeper.start()
         self._prefaulter.start()
+        self._cache.page_locks.start()
 
     def await_memory(self) -> None:
         """Until there is memory behind all slabs: for measurements that come after."""
@@ -207,6 +208,7 @@ class Engine:
         self._grammars.stop()
         self._sweeper.stop()
         self._prefaulter.stop()
+        self._cache.page_locks.stop()
         fetched = self._retries.stop(timeout_s) & self._fetcher.stop(timeout_s)
         ended = self._lanes.join(timeout_s) and fetched
         if ended:
@@ -232,7 +234,7 @@ class Engine:
     def _tidy(self) -> None:
         """Now and then, with or without a scheduler."""
         self._attachments.drop_removed()
-        self._cache.unlock_evicted()
+        self._cache.page_locks.unlock_evicted()
         with self.state.monitor.changed:
             self.state.kv.sequences.reclaim_loans()
             self._fetcher.adapters.update()

@@ -18,7 +18,7 @@ from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.memory.eviction import Blocks
 from aegaeon_sidecar.memory.outside import Outside
 from aegaeon_sidecar.memory.tiers import Owned
-from aegaeon_sidecar.weights.pins import update_pins
+from aegaeon_sidecar.weights.pins import lock_ahead, update_pins
 from aegaeon_sidecar.weights.table import ModelTable
 
 Work = Union[Load, Unload, SwapOut, SwapIn, Adopt, Turn]
@@ -58,8 +58,9 @@ class State:
 
     def update_pins(self) -> None:
         """Pin the images that the program and the residents need (lock held); call it when either has changed."""
-        loads = (item.body for item in self.program.of(Lane.WEIGHTS))
-        update_pins(self.table, {body.model for body in loads if isinstance(body, Load)})
+        loads = [item.body for item in self.program.of(Lane.WEIGHTS) if isinstance(item.body, Load)]
+        update_pins(self.table, {load.model for load in loads})
+        lock_ahead(self.table, {load.model for load in loads if not load.twin})
 
     def check(self) -> None:
         """Assert conservation of slabs and blocks in both tiers, at any time. Raises MemoryBookError or NativeError."""

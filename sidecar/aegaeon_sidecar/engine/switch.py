@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 
 from aegaeon_native import NativeError, Range
 from aegaeon_sidecar.domain.catalog import ModelPhase
@@ -193,6 +193,8 @@ class Switch:
         if image is None and there < nbytes:
             self._images.stream(command, model, past_host)
             moved = nbytes  # the files are read whole
+        if moved and model.image is not None:
+            model.image.lock_soon()  # for the next load
         model.copy_s = time.monotonic() - begin - model.map_s
         return moved
 
@@ -201,15 +203,16 @@ class Switch:
         which are mapped beside the copies; returns how many bytes were copied."""
         begin, copier, done = time.monotonic(), self._copiers[Lane.WEIGHTS], there
         model.map_s = 0.0
-        try:
-            for mapped in map_slabs(model, self._state.kv.device.pool.slab_bytes):
-                end = min(mapped, _layout(model).weight_bytes)
-                if image is not None and end > done:
-                    model.map_s = model.map_s or time.monotonic() - begin
-                    copier.copy_image(command, _range(model), image.address, _layout(model).weight_bytes, done, end)
-                    done = end
-        finally:
-            copier.finish()  # nothing is under way to slabs that are given back
+        with nullcontext() if image is None else image.copied():
+            try:
+                for mapped in map_slabs(model, self._state.kv.device.pool.slab_bytes):
+                    end = min(mapped, _layout(model).weight_bytes)
+                    if image is not None and end > done:
+                        model.map_s = model.map_s or time.monotonic() - begin
+                        copier.copy_image(command, _range(model), image.address, _layout(model).weight_bytes, done, end)
+                        done = end
+            finally:
+                copier.finish()  # nothing is under way to slabs that are given back
         model.map_s = model.map_s or time.monotonic() - begin
         return done - there
 

@@ -11,9 +11,7 @@ import errno
 import fcntl
 import mmap
 import os
-import threading
 import time
-import weakref
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from aegaeon_native.leases import hold
 from aegaeon_sidecar.domain.errors import CacheFullError, FillCancelledError, WeightsError
 from aegaeon_sidecar.weights.image import Image
 from aegaeon_sidecar.weights.image_folder import ImageFolder, missing_bytes
+from aegaeon_sidecar.weights.page_locks import PageLocks
 from aegaeon_sidecar.weights.store import make_room
 
 _POLL_S = 0.05
@@ -47,12 +46,11 @@ class HostCache:
     """The node's folder of images, kept below `budget_bytes` over all its sidecars. Thread-safe."""
 
     def __init__(self, folder: Path, budget_bytes: int, gpu: CudaDevice | None = None) -> None:
-        """`gpu`: what the images are copied to; their pages are locked for it as soon as they are opened."""
+        """`gpu`: what the images are copied to; the pages of those that are loaded are locked for it."""
         self.budget_bytes = budget_bytes
         self._folder = ImageFolder(folder, budget_bytes)
         self._gpu = gpu
-        self._page_locked: weakref.WeakSet[Image] = weakref.WeakSet()
-        self._guard = threading.Lock()
+        self.page_locks = PageLocks(gpu)
 
     def obtain(
         self,
@@ -95,7 +93,7 @@ class HostCache:
         with self._folder.locked():
             image = self._find(identity, nbytes)
         if image is not None:
-            self._make_ready(image)
+            _populate(image)
         return image
 
     def changed_ns(self) -> int:
@@ -123,7 +121,7 @@ class HostCache:
             path = self._folder.draft(identity)
             handle = hold(path)
             os.truncate(handle, nbytes)  # from here on it counts; its pages are made as they are written
-        self.unlock_evicted()  # so that they do not take memory beside what comes instead of them
+        self.page_locks.unlock_evicted()  # so that they do not take memory beside what comes instead of them
         return Draft(identity, nbytes, path, handle)
 
     def publish(self, draft: Draft, content: str) -> Image:
@@ -147,7 +145,7 @@ class HostCache:
             _drop(draft)
             self._folder.remember(draft.identity, content)
             image = self._open(path, content, draft.nbytes)
-        self._make_ready(image)
+        _populate(image)
         return image
 
     def learn(self, identity: str, content: str) -> None:
@@ -164,20 +162,6 @@ class HostCache:
         """For all sidecars of this node, also later ones."""
         with self._folder.locked():
             self._folder.remember_proof(key)
-
-    def _make_ready(self, image: Image) -> None:
-        _populate(image)
-        if self._gpu is not None:
-            image.lock_pages(self._gpu)
-            with self._guard:
-                self._page_locked.add(image)
-
-    def unlock_evicted(self) -> None:
-        """Let go of the pages of images that are open here and were evicted, by whichever sidecar."""
-        with self._guard:
-            images = list(self._page_locked)
-        for image in images:
-            image.unlock_evicted()
 
     def discard(self, draft: Draft) -> None:
         """Give the draft's room back."""
@@ -209,7 +193,8 @@ class HostCache:
             fcntl.flock(handle, fcntl.LOCK_SH)
             os.utime(handle)
             prot = mmap.PROT_READ | (mmap.PROT_WRITE if writes else 0)
-            return Image(content, nbytes, mmap.mmap(handle, nbytes, flags=mmap.MAP_SHARED, prot=prot), handle)
+            pages = mmap.mmap(handle, nbytes, flags=mmap.MAP_SHARED, prot=prot)
+            return Image(content, nbytes, pages, handle, self.page_locks.line)
         except BaseException:
             os.close(handle)  # else it would be pinned for ever
             raise

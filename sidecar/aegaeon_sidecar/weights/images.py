@@ -68,7 +68,9 @@ class Images:
             if model.image is not None and (model.pinned or model.image.pin()):
                 model.pinned = True
                 return model.image
-            model.drop_image()
+            evicted, model.image, model.pinned = model.image, None, False
+        if evicted is not None:
+            evicted.close()
         files = _files(model)
         try:
             found = self._cache.find(files.identity, files.layout.image_bytes)

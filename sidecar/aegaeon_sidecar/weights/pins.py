@@ -18,3 +18,11 @@ def update_pins(table: ModelTable, queued: Collection[str]) -> None:
         elif model.pinned and not model.wanted:
             model.image.unpin()
             model.pinned = False
+
+
+def lock_ahead(table: ModelTable, queued: Collection[str]) -> None:
+    """Have the pages of what `queued` loads (names) are to copy locked, by another thread (lock held)."""
+    for name in queued:
+        model = table.models.get(name)
+        if model is not None and model.image is not None and model.pinned and not model.resident:
+            model.image.lock_soon()

@@ -25,7 +25,8 @@ class AddressBook {
   static const std::shared_ptr<AddressBook>& of_process();
 
   void add(std::byte* base, std::size_t bytes, std::byte* target);
-  // Memory that is page-locked in pieces of so many bytes; no copy may cross their borders.
+  // Memory that is page-locked in pieces of so many bytes, perhaps behind what was locked before; no copy may cross
+  // their borders.
   void add_locked(std::byte* base, std::size_t bytes, std::size_t piece_bytes);
   // Returns how many bytes there were; none for unknown addresses.
   std::size_t remove(std::byte* base);
@@ -40,7 +41,7 @@ class AddressBook {
 
   mutable std::shared_mutex mutex_;
   std::map<std::byte*, Entry> entries_;
-  std::set<std::byte*> borders_;  // between pieces that were locked one by one
+  std::set<std::byte*> borders_;  // where pieces begin that were locked one by one
 };
 
 }  // namespace aegaeon::cuda

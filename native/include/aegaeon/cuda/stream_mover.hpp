@@ -45,6 +45,7 @@ class StreamMover final : public Mover {
   std::size_t chunks_ = 0;
   std::size_t burst_ = 0;             // bytes since the stream was empty
   bool reachable_ = true;             // by the GPU itself: every piece is known to the book
+  bool known_ = true;                 // the last piece is: a copy must not go on from locked to other memory
   std::vector<DevicePtr> to_, from_;  // of the chunk that is being put together
   std::vector<std::size_t> bytes_;
 };

@@ -104,6 +104,7 @@ class ModelEntry(_Frozen):
     matryoshka: bool = False  # its embeddings may be cut to fewer dimensions, whatever its files say
     prefix_share: str = ""  # whose prompts share KV cache with its tenants'; empty: each tenant's own alone
     public_prompts: tuple[str, ...] = ()  # system prompts whose KV cache is shared by all
+    created_s: int = Field(default=0, ge=0)  # Unix time that clients see; 0: when the gateway started
 
 
 class PaperEntry(_Frozen):

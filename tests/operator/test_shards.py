@@ -108,6 +108,7 @@ def test_a_scheduler_reads_what_the_operator_says(tmp_path: Path) -> None:
     found = desired(observed(POOL, *pools, small(), secrets={("infra", "keys"): {"acme": "key-of-the-tenant-acme"}}))
     config = read(found, tmp_path)
     assert [one.name for one in config.models] == [one["name"] for one in found.catalog]
+    assert {one.created_s % 60 for one in config.models} == {*range(20), 50}, "its ModelPool's creation"
     assert config.tenants == found.tenants
     assert found.tenants is not None
     (acme,) = found.tenants["tenants"]

@@ -178,9 +178,9 @@ def _guarded(
         reason, why = _missing(observed, pool, ref)
         return None, Refusal(reason, f"{model.name}: {why}")
     if file not in found.credentials:
-        place = found.room.place(pool.namespace, file, len(file) + len(content.encode()))
-        if isinstance(place, Refusal):
-            return None, Refusal(place.reason, f"{model.name}: Secret {ref.name}: {place.message}")
+        shard = found.room.place(pool.namespace, file, len(file) + len(content.encode()))
+        if isinstance(shard, Refusal):
+            return None, Refusal(shard.reason, f"{model.name}: Secret {ref.name}: {shard.message}")
         found.credentials[file] = content
     changed = guarded.model_copy(update={"credentials_file": f"{CREDENTIALS}/{file}", "credentials_secret_ref": None})
     place = next(name for name in ("hugging_face", "s3", "http") if getattr(model.source, name))

@@ -41,6 +41,7 @@ from aegaeon_operator.reconcile.cluster.pods import ENGINE_DRAIN_S, GATEWAY_DRAI
 from aegaeon_operator.reconcile.cluster.policies import policies
 from aegaeon_operator.reconcile.cluster.routes import routes
 from aegaeon_operator.reconcile.cluster.secret_files import (
+    CREATED,
     compact,
     config_files,
     credential_secrets,
@@ -150,7 +151,7 @@ def _placed(observed: Observed, spec: GpuPoolSpec, attached: Attached) -> list[t
         served = attached.models_of(pool.uid)
         if not served or pool.value is None:
             continue
-        models = [_model(spec, model, pool.value.prefix_share) for model in served]
+        models = [_model(spec, model, pool.value.prefix_share) | {CREATED: pool.created_s} for model in served]
         part = {"models": models, "tenants": attached.access[pool.uid]}
         place = room.place(pool.namespace, pool.name, len(compact(part)) + 1)
         if isinstance(place, Refusal):

@@ -13,13 +13,17 @@ from aegaeon_operator.reconcile.cluster.names import SCHEDULERS, child, configur
 from aegaeon_operator.reconcile.cluster.shards import MODELS, MODELS_ENTRY, SECRET_BYTES
 from aegaeon_operator.spec.resources import GpuPool
 
+CREATED = "created_s"
+"""an entry of models that a scheduler of the release before refuses"""
+
 
 def config_files(configs: dict[str, Json], served: Json) -> dict[str, str]:
     """A scheduler of the release before reads models and tenants here, where one Secret can hold them."""
     whole = {configuration(name): config for name, config in configs.items()}
     files = {f"{name}.json": json.dumps(config, sort_keys=True) for name, config in whole.items()}
     scheduler = f"{configuration(SCHEDULERS[0])}.json"
-    with_models = {**files, scheduler: json.dumps(configs[SCHEDULERS[0]] | served, sort_keys=True)}
+    known = [{name: value for name, value in one.items() if name != CREATED} for one in served["models"]]
+    with_models = {**files, scheduler: json.dumps(configs[SCHEDULERS[0]] | served | {"models": known}, sort_keys=True)}
     return with_models if sum(map(len, with_models.values())) <= SECRET_BYTES else files
 
 

@@ -15,7 +15,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def api_server(handler: Handler) -> AsyncIterator[ApiServer]:
-    app = web.Application()
+    app = web.Application(client_max_size=3 << 20)  # of a real one
     app.router.add_route("*", "/{path:.*}", handler)
     runner = web.AppRunner(app)
     await runner.setup()

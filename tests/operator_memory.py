@@ -26,6 +26,7 @@ LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
 KINDS = (*CHILDREN, GPU_POOLS, MODEL_POOLS, EVENTS, PODS, LEASES, NAMESPACES)
 _VERBS = ["get", "list", "watch", "create", "patch", "update", "delete"]
+_SECRET_BYTES = 1 << 20
 _SELF_MADE = ("uid", "creationTimestamp", "generation", "resourceVersion")
 
 
@@ -169,6 +170,8 @@ class Memory:
             there = self.objects.get(at)
             if there:
                 return refusal(409, f"{made} already exists")
+        if sum(len(text) * 3 // 4 for text in body.get("data", {}).values()) > _SECRET_BYTES:
+            return refusal(422, f'Secret "{at.name}" is invalid: data: Too long: may not be more than 1048576 bytes')
         wanted = body["metadata"].get("uid")
         if wanted and wanted != (there or {}).get("metadata", {}).get("uid"):
             return refusal(409, f"uid mismatch: {wanted}")

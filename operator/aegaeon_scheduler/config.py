@@ -25,6 +25,7 @@ from aegaeon_scheduler.core.config import (
 from aegaeon_scheduler.core.config import SchedulerConfig as CoreConfig
 from aegaeon_scheduler.core.domain import Tier
 from aegaeon_scheduler.errors import ConfigError
+from aegaeon_scheduler.parts import with_parts
 
 T = TypeVar("T", bound=BaseModel)
 _PAPER, _SLACK, _PRISM = PaperSettings(), SlackSettings(), PrismSettings()
@@ -103,6 +104,7 @@ class ModelEntry(_Frozen):
     matryoshka: bool = False  # its embeddings may be cut to fewer dimensions, whatever its files say
     prefix_share: str = ""  # whose prompts share KV cache with its tenants'; empty: each tenant's own alone
     public_prompts: tuple[str, ...] = ()  # system prompts whose KV cache is shared by all
+    created_s: int = Field(default=0, ge=0)  # Unix time that clients see; 0: when the gateway started
 
 
 class PaperEntry(_Frozen):
@@ -300,8 +302,8 @@ class SchedulerConfig(_Frozen):
 
 def load_config(path: Path, holder: str | None = None) -> SchedulerConfig:
     """Read and check the file. `holder`: in place of the file's. Raises ConfigError, naming file, key and what is wrong
-    with it."""
-    config = _load(path, SchedulerConfig)
+    with it. Parts beside it count (parts.py)."""
+    config = _checked(path, SchedulerConfig, with_parts(path, _read(path)))
     if config.lease is None:
         return config
     lease = config.lease.model_copy(update={"holder": holder or config.lease.holder})
@@ -336,10 +338,17 @@ def _constants(path: Path) -> tuple[ConstantsOf, ...]:
 
 
 def _load(path: Path, form: type[T]) -> T:
+    return _checked(path, form, _read(path))
+
+
+def _read(path: Path) -> bytes:
     try:
-        text = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _checked(path: Path, form: type[T], text: bytes) -> T:
     try:
         return form.model_validate_json(text)
     except ValidationError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,9 +76,7 @@ def test_who_may_not_forward_ports_learns_so_at_once(cluster: ApiServer, tmp_pat
 
 
 def test_doctor_notes_what_it_may_not_look_at_and_keeps_what_it_has_found(cluster: ApiServer, tmp_path: Path) -> None:
-    version = dict.fromkeys(("gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler", "platform"), "")
-    version |= {"major": "1", "minor": "35", "gitVersion": "v1.35.4"}
-    cluster.answers["/version/"] = (200, json.dumps(version))
+    has_version(cluster)
     cluster.pools("p")
     cluster.answers[CUSTOM.format(namespace="n", plural="modelpools")] = refused(403, "no ModelPools for you")
     cluster.pods(pod("s", "scheduler"))
@@ -90,6 +89,50 @@ def test_doctor_notes_what_it_may_not_look_at_and_keeps_what_it_has_found(cluste
     assert {("API server", "ok"), ("API server", "note"), ("scheduler", "note"), ("pools", "note")} <= set(findings)
     assert "wrong" not in dict(findings).values()
     assert found.exit_code == 0
+
+
+def has_version(cluster: ApiServer) -> None:
+    version = dict.fromkeys(("gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler", "platform"), "")
+    version |= {"major": "1", "minor": "35", "gitVersion": "v1.35.4"}
+    cluster.answers["/version/"] = (200, json.dumps(version))
+
+
+def test_doctor_looks_at_nodes_first_and_waits_for_no_pod_of_one_that_is_lost(
+    cluster: ApiServer, tmp_path: Path
+) -> None:
+    has_version(cluster)
+    lost = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
+    nodes = {"node1": {"type": "Ready", "status": "True", "reason": "KubeletReady"}, "node2": lost}
+    cluster.has(
+        "/api/v1/nodes", *({"metadata": {"name": name}, "status": {"conditions": [one]}} for name, one in nodes.items())
+    )
+    cluster.pools("p")
+    scheduler = pod("s", "scheduler")
+    scheduler["spec"]["nodeName"] = "node2"
+    cluster.pods(scheduler)
+
+    found = run(cluster.kubeconfig(tmp_path), "doctor", "-o", "json")
+
+    findings = [(one["what"], one["verdict"], one["found"]) for one in json.loads(found.stdout)]
+    wrong = [(what, said) for what, verdict, said in findings if verdict == "wrong"]
+    assert [said for what, said in wrong if what == "node"] == ["node2 is not ready: NodeStatusUnknown"]
+    assert [said for what, said in wrong if what == "scheduler"] == [
+        "GpuPool n/p: pod n/s of the scheduler is on node node2, which is not ready"
+    ]
+    assert [what for what, _, _ in findings].index("node") < [what for what, _, _ in findings].index("operator")
+    assert found.exit_code == 1
+
+
+def test_doctor_fails_where_no_api_server_answers(cluster: ApiServer, tmp_path: Path) -> None:
+    file = cluster.kubeconfig(tmp_path)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        file.write_text(file.read_text().replace(str(cluster.port), str(silent.getsockname()[1])))
+        found = run(file, "doctor", "-o", "json")
+
+    (only,) = json.loads(found.stdout)
+    assert (only["what"], only["verdict"], found.exit_code) == ("API server", "wrong", 1)
+    assert "does not answer" in only["found"]
 
 
 def test_a_namespace_without_pools_is_named(cluster: ApiServer, tmp_path: Path) -> None:

@@ -205,9 +205,12 @@ async def test_models_show_their_phase_and_failed_ones_their_reason(pool: Any) -
     failed = pb.ModelStatus(
         spec=model_pb2.ModelSpec(name="org/broken"), phase=model_pb2.MODEL_PHASE_FAILED, reason="no config.json"
     )
+    failed.spec.created_s = 1767225600
     pool.peer.publish([*pool.peer.models, failed])
     await pool.until_models(lambda models: "org/broken" in models)
     _, body = await get(pool, "/v1/models")
+    assert body["data"][1]["created"] == 1767225600, "of the model: the same of every gateway, whenever it started"
+    assert body["data"][0]["created"] > 1767225600, "of the gateway, where it is not known"
     assert [model["id"] for model in body["data"]] == ["tiny", "org/broken"]
     assert body["data"][0]["max_model_len"] == 256
     assert body["data"][0]["aegaeon"] == {"phase": "cached", "reason": "", "task": None}

@@ -13,6 +13,7 @@ from operator_objects import PLATFORM, Json, by_key, entry, gpu_pool, model_pool
 from aegaeon_operator.config import from_environment
 from aegaeon_operator.reconcile.cluster.desired import desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, RedisAt
+from aegaeon_operator.reconcile.cluster.shards import SHARDS
 
 API_KEY, TOKEN = "sk-tenant", "hub-token"
 SPLIT = {"engines": None, "prefill": {"replicas": 1}, "decode": {"replicas": 1}}
@@ -20,6 +21,8 @@ HUB = {"huggingFace": {"repository": "org/one", "credentialsSecretRef": {"name":
 WEB = {"http": {"url": "https://models.example/two", "credentialsSecretRef": {"name": "hub", "key": "token"}}}
 ANYWHERE = "anywhere"
 PROXIES = "gateway.networking.k8s.io/gateway-name; gateway.envoyproxy.io/owning-gateway-name"
+MODELS = {f"pool-models-{shard}:models.json" for shard in range(SHARDS)}
+CREDENTIALS = {f"pool-credentials-{shard}" for shard in range(SHARDS)}
 ENGINES = "decode,engine,prefill"
 
 
@@ -45,25 +48,25 @@ def mounted(found: dict[ChildKey, Json]) -> dict[str, set[str]]:
     for key, one in found.items():
         if key.kind in ("Deployment", "StatefulSet"):
             volumes = one["spec"]["template"]["spec"]["volumes"]
+            sources = [source["secret"] for one in volumes for source in one.get("projected", {}).get("sources", ())]
+            sources += [one["secret"] | {"name": one["secret"]["secretName"]} for one in volumes if "secret" in one]
             secrets[key.name.removeprefix("pool-")] = {
-                ":".join([volume["secret"]["secretName"], *(item["key"] for item in volume["secret"].get("items", ()))])
-                for volume in volumes
-                if "secret" in volume
+                ":".join([source["name"], *(item["key"] for item in source.get("items", ()))]) for source in sources
             }
     return secrets
 
 
 def test_each_pod_has_its_own_configuration_its_own_certificate_and_what_its_work_needs() -> None:
     assert mounted(made()) == {
-        "scheduler": {"pool-config:scheduler.json", "pool-scheduler-tls"},
-        "standby": {"pool-config:scheduler.json", "pool-scheduler-tls"},
-        "gateway": {"pool-config:gateway.json", "pool-gateway-tls", "pool-credentials", "pool-prefix", "pool-redis"},
-        "engine": {"pool-config:engine.json", "pool-engine-tls", "pool-credentials"},
+        "scheduler": {"pool-config:scheduler.json", "pool-scheduler-tls", *MODELS},
+        "standby": {"pool-config:scheduler.json", "pool-scheduler-tls", *MODELS},
+        "gateway": {"pool-config:gateway.json", "pool-gateway-tls", "pool-prefix", "pool-redis", *CREDENTIALS},
+        "engine": {"pool-config:engine.json", "pool-engine-tls", *CREDENTIALS},
         "picker": set(),
     }
     split = mounted(made(**SPLIT))
     for component in ("prefill", "decode"):
-        assert split[component] == {f"pool-config:{component}.json", "pool-engine-tls", "pool-credentials"}
+        assert split[component] == {f"pool-config:{component}.json", "pool-engine-tls", *CREDENTIALS}
 
 
 def test_no_pod_has_the_ca_key_and_none_gets_secrets_by_environment() -> None:
@@ -77,12 +80,14 @@ def test_no_pod_has_the_ca_key_and_none_gets_secrets_by_environment() -> None:
 
 def test_keys_of_tenants_reach_no_pod_and_credentials_of_sources_no_configuration() -> None:
     found = made()
-    config = found[ChildKey("Secret", "infra", "pool-config")]
-    for name in config["data"]:
-        assert API_KEY not in entry(config, name)
-        assert TOKEN not in entry(config, name)
-    credentials = found[ChildKey("Secret", "infra", "pool-credentials")]
-    assert {name: entry(credentials, name) for name in credentials["data"]} == {"infra.hub.token": TOKEN}
+    ours = {key.name: one for key, one in found.items() if key.kind == "Secret"}
+    for config in (ours["pool-config"], *(one for name, one in ours.items() if name.startswith("pool-models-"))):
+        for name in config["data"]:
+            assert API_KEY not in entry(config, name)
+            assert TOKEN not in entry(config, name)
+    (shard,) = (one for name, one in ours.items() if name.startswith("pool-credentials-"))
+    for credentials in (shard, ours["pool-credentials"]):
+        assert {name: entry(credentials, name) for name in credentials["data"]} == {"infra.hub.token": TOKEN}
     tls_and_redis = [one for key, one in found.items() if key.kind == "Secret" and key.name == "pool-redis"]
     assert [entry(one, "password") for one in tls_and_redis] == ["redis-password"]
 

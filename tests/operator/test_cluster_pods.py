@@ -140,7 +140,8 @@ def test_a_standby_is_a_second_scheduler_whose_address_is_in_every_configuration
     for name, other in (("scheduler", "standby"), ("standby", "scheduler")):
         spec = pod(found, f"pool-{name}")["spec"]
         assert spec["containers"][0]["command"][-3:] == [f"/etc/aegaeon/config/{name}.json", "--holder", "$(POD_NAME)"]
-        (own,) = (one["secret"]["items"] for one in spec["volumes"] if one["name"] == "config")
+        (config_of,) = (one["projected"]["sources"] for one in spec["volumes"] if one["name"] == "config")
+        own = config_of[0]["secret"]["items"]
         assert own == [{"key": "scheduler.json", "path": f"{name}.json"}], "names in the Lease alone differ"
         (apart,) = spec["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
         labels = apart["podAffinityTerm"]["labelSelector"]["matchLabels"]

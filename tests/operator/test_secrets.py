@@ -22,6 +22,7 @@ from aegaeon_operator.kube.queue import Queue
 from aegaeon_operator.kube.secrets import EVERY_S, KEPT_S
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.spec.tenancy import hashes_of
+from aegaeon_proto.parts import joined
 
 Json = dict[str, Any]
 TENANTS = ("red", "blue")
@@ -68,8 +69,9 @@ class World:
         await self.look()
 
     def hashes(self, tenant: str) -> list[str]:
-        config = self.memory.objects[At("Secret", "infra", "pool-config")]
-        said = json.loads(base64.b64decode(config["data"]["scheduler.json"]))["tenants"]["tenants"]
+        shards = [one for at, one in self.memory.objects.items() if at.name.startswith("pool-models-")]
+        parts = [part for one in shards for part in json.loads(base64.b64decode(one["data"]["models.json"]))]
+        said = joined(parts)["tenants"]["tenants"]
         return [key for one in said if one["name"] == tenant for key in one["key_sha256"]]
 
     def accepted(self, name: str) -> tuple[str, str, str]:

@@ -14,6 +14,7 @@ from aegaeon_operator.podrunner import unusable_keys
 from aegaeon_operator.reconcile.cluster.attach import Attached, attach
 from aegaeon_operator.reconcile.tenants import tenants_file
 from aegaeon_operator.spec import load_manifests
+from aegaeon_proto.parts import joined
 
 RED = "\n  tenants:\n    - {name: red, keyFile: ./red.key, quota: {requestsPerMinute: 60}}\n"
 BLUE = "\n  tenants:\n    - {name: blue, keyFile: ./blue.key, models: [llama]}\n"
@@ -72,6 +73,13 @@ def attached(*pools: Json, **facts: Any) -> Attached:
     return attach(observed(gpu_pool(allowedNamespaces=["team"]), *pools, **facts))
 
 
+def tenants_of(found: Attached) -> list[Json]:
+    """As gateways are told of them."""
+    parts = [{"models": [], "tenants": document} for document in found.access.values()]
+    tenants: list[Json] = joined(parts)["tenants"]["tenants"]
+    return tenants
+
+
 def tenant(name: str, **about: Any) -> Json:
     return {"name": name, "keySecretRef": {"name": name, "key": "keys"}, **about}
 
@@ -101,7 +109,7 @@ def test_a_tenant_that_is_another_one_elsewhere_keeps_keys_and_quota_of_the_olde
     for order in ((old, young), (young, old)):
         found = attached(*order, secrets=SECRETS)
         assert {uid: one.reason for uid, one in found.refused.items()} == {"ModelPool-infra-young": "TenantConflict"}
-        acme, other = found.tenants["tenants"]
+        acme, other = tenants_of(found)
         assert (acme["models"], acme["quota"]["requests_per_minute"]) == (["llama"], 60)
         assert (other["name"], other["models"]) == ("other", ["qwen"])
 
@@ -110,14 +118,14 @@ def test_the_same_tenant_of_two_model_pools_has_the_models_of_both_on_a_cluster_
     pools = [model_pool(name, name, tenants=[tenant("acme")]) for name in ("one", "two")]
     found = attached(*pools, secrets=SECRETS)
     assert found.refused == {}
-    assert [one["models"] for one in found.tenants["tenants"]] == [["one", "two"]]
+    assert [one["models"] for one in tenants_of(found)] == [["one", "two"]]
 
 
 def test_tenants_of_two_namespaces_are_two() -> None:
     there = model_pool("red", "qwen", namespace="team", tenants=[tenant("acme", quota={"requestsPerMinute": 1})])
     found = attached(model_pool("red", "llama", tenants=[tenant("acme")]), there, secrets=SECRETS)
     assert found.refused == {}
-    assert [one["name"] for one in found.tenants["tenants"]] == ["acme", "team/acme"]
+    assert [one["name"] for one in tenants_of(found)] == ["acme", "team/acme"]
 
 
 def test_all_errors_are_reported_at_once() -> None:
@@ -137,7 +145,7 @@ def test_a_key_of_two_tenants_is_the_older_ones() -> None:
     )
     found = attached(*pools, secrets=both)
     assert {uid: one.reason for uid, one in found.refused.items()} == {"ModelPool-infra-blue": "KeyConflict"}
-    acme, other = (set(one["key_sha256"]) for one in found.tenants["tenants"])
+    acme, other = (set(one["key_sha256"]) for one in tenants_of(found))
     assert (len(acme), len(other), acme & other) == (1, 1, set())
 
 

@@ -27,10 +27,12 @@ _TIMEOUT = (5, 30)  # seconds to connect, and until the next byte
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A cluster, and the namespace that is meant; None: all of them."""
+    """A cluster, and the namespace that is meant; None: all of them. `lost`: nodes known not to answer, so that no port
+    of their pods is waited for."""
 
     api: client.ApiClient
     namespace: str | None
+    lost: frozenset[str] = frozenset()
 
     @property
     def place(self) -> str:

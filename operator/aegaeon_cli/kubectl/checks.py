@@ -43,6 +43,24 @@ def api_server(where: Where) -> Iterator[Finding]:
         yield Finding("definitions", "serving.aegaeon.io/v1alpha1", Verdict.GOOD)
 
 
+def not_ready(where: Where) -> dict[str, str]:
+    """Nodes that take no pods since their kubelet is silent or unwell, and why. Raises CliError."""
+    found = {}
+    for node in where.json("nodes", where.core.list_node)["items"]:
+        conditions = {one["type"]: one for one in node.get("status", {}).get("conditions") or ()}
+        ready = conditions.get("Ready", {"status": "Unknown", "reason": "NodeStatusNeverUpdated"})
+        if ready["status"] != "True":
+            found[node["metadata"]["name"]] = str(ready.get("reason") or ready["status"])
+    return found
+
+
+def nodes(lost: dict[str, str]) -> Iterator[Finding]:
+    """Those that do not answer: what is on them explains most of what follows."""
+    for name, reason in sorted(lost.items()):
+        remedy = "its pods are not asked here; kubectl describe node has the cause, and when it was last heard"
+        yield Finding("node", f"{name} is not ready: {reason}", Verdict.MISSING, remedy)
+
+
 def operator(where: Where, system: str) -> Iterator[Finding]:
     """Its Deployment, who leads, and what it says of itself."""
     apps = client.AppsV1Api(where.api)
@@ -77,7 +95,7 @@ def _leader(where: Where, system: str) -> Finding:
     age = datetime.now(UTC) - datetime.fromisoformat(spec["renewTime"])
     holder, age_s = spec.get("holderIdentity") or "", age.total_seconds()
     if not holder or age_s > _RENEWED_WITHIN_S:
-        remedy = "pools go on serving; kubectl logs of the operator's pods say why none leads"
+        remedy = "nothing is reconciled and statuses are old; kubectl logs of the operator's pods say why none leads"
         return Finding("leader", f"none: {holder or 'no pod'} renewed {age_s:.0f} s ago", Verdict.MISSING, remedy)
     return Finding("leader", holder, Verdict.GOOD)
 

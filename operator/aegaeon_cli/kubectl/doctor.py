@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import click
 
 from aegaeon_cli.doctor import Finding, Verdict
-from aegaeon_cli.errors import CliError
+from aegaeon_cli.errors import CliError, NoAnswerError
 from aegaeon_cli.kubectl.access import Where, cluster_options, output_option
-from aegaeon_cli.kubectl.checks import api_server, objects, operator, pods_of, schedulers
+from aegaeon_cli.kubectl.checks import api_server, nodes, not_ready, objects, operator, pods_of, schedulers
 
+Check = Callable[[], Iterator[Finding]]
 _WORDS = {"missing": "wrong"}  # what `aegaeon doctor` says of a machine is another thing of a cluster
 
 
@@ -41,19 +44,49 @@ def doctor(*, where: Where, output: str, system: str) -> None:
 
 
 def examine(where: Where, system: str) -> Iterator[Finding]:
-    """All findings, in the order of printing: from what everything needs to single pods."""
-    checks: dict[str, Callable[[], Iterator[Finding]]] = {
-        "API server": lambda: api_server(where),
-        "operator": lambda: operator(where, system),
-        "pools": lambda: objects(where),
-        "schedulers": lambda: schedulers(where),
-        "pods": lambda: pods_of(where),
+    """All findings, in the order of printing: from what everything needs to single pods.
+
+    Nodes come first, since ports of pods on those that do not answer are not waited for; then all checks side by side.
+    """
+    try:
+        yield from api_server(where)
+    except NoAnswerError as error:
+        remedy = "nothing else can be looked at: is it this cluster's kubeconfig, is the way there open?"
+        yield Finding("API server", str(error), Verdict.MISSING, remedy)
+        return
+    except CliError as error:
+        yield _not_looked_at("API server", error)
+    try:
+        lost = not_ready(where)
+    except CliError as error:
+        lost = {}
+        yield _not_looked_at("nodes", error)
+    yield from nodes(lost)
+    known = replace(where, lost=frozenset(lost))
+    checks: dict[str, Check] = {
+        "operator": lambda: operator(known, system),
+        "pools": lambda: objects(known),
+        "schedulers": lambda: schedulers(known),
+        "pods": lambda: pods_of(known),
     }
-    for what, check in checks.items():
-        try:
-            yield from check()
-        except CliError as error:
-            yield Finding(what, f"not looked at: {error}", Verdict.NOTE)
+    with ThreadPoolExecutor(len(checks)) as threads:
+        for findings in threads.map(_checked, checks, checks.values()):
+            yield from findings
+
+
+def _checked(what: str, check: Check) -> list[Finding]:
+    found: list[Finding] = []
+    try:
+        found.extend(check())
+    except CliError as error:
+        found.append(_not_looked_at(what, error))
+    return found
+
+
+def _not_looked_at(what: str, error: CliError) -> Finding:
+    """A note where this user may not look; an API server that does not answer is wrong."""
+    verdict = Verdict.MISSING if isinstance(error, NoAnswerError) else Verdict.NOTE
+    return Finding(what, f"not looked at: {error}", verdict)
 
 
 def _lines(findings: list[Finding]) -> Iterator[str]:

@@ -47,6 +47,9 @@ def scrape(where: Where, namespace: str, labels: str) -> Scraped:
     """Of the first operator that leads. Raises CliError where none does, or this user may not ask."""
     silent: list[str] = []
     for pod in where.pods(namespace, labels):
+        if (node := pod["spec"].get("nodeName")) in where.lost:
+            silent.append(f"pod {namespace}/{pod['metadata']['name']} is on node {node}, which is not ready")
+            continue
         try:
             found = _read(where, namespace, pod["metadata"]["name"])
         except RefusedError:

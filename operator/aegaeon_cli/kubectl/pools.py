@@ -27,6 +27,7 @@ class Pod:
     container: str
     restarts: int
     waits: bool = False
+    node: str = ""
 
 
 def pools(where: Where) -> list[Key]:
@@ -67,6 +68,7 @@ def _pod(body: Json) -> Pod:
         container=container,
         restarts=own.get("restartCount", 0),
         waits="waiting" in own.get("state", {}),
+        node=body["spec"].get("nodeName", ""),
     )
 
 
@@ -89,10 +91,12 @@ def leading(where: Where, key: Key) -> str:
     if not there:
         raise NoAnswerError(f"GpuPool {'/'.join(key)} has no pod of a scheduler: kubectl describe gpool says why")
     holder = _holder(where, key)
-    ready = [one.name for one in there if one.ready]
-    if holder in {one.name for one in there}:
-        return holder
-    return ready[0] if ready else there[0].name
+    leader = next((one for one in there if one.name == holder), None)
+    chosen = leader or next((one for one in there if one.ready), there[0])
+    if chosen.node in where.lost:
+        name = f"{key.namespace}/{chosen.name}"
+        raise NoAnswerError(f"pod {name} of the scheduler is on node {chosen.node}, which is not ready")
+    return chosen.name
 
 
 def _holder(where: Where, key: Key) -> str:

@@ -148,7 +148,7 @@ class _Pages:
         return {
             "id": model.spec.name,
             "object": "model",
-            "created": self._gateway.started,
+            "created": model.spec.created_s or self._gateway.started,
             "owned_by": "aegaeon",
             "root": root,
             "parent": model.parent or None,

@@ -26,7 +26,9 @@ _TIMEOUT_S = 5.0
 DEMAND_S = 60.0
 # The address of a lost pod answers nothing until Kubernetes takes it out of the Service: gRPC would wait for 20 s
 # each time, and up to two minutes before the next attempt.
-RECONNECT: Options = (("grpc.min_reconnect_backoff_ms", 2000), ("grpc.max_reconnect_backoff_ms", 2000))
+_RECONNECT: Options = (("grpc.min_reconnect_backoff_ms", 2000), ("grpc.max_reconnect_backoff_ms", 2000))
+# A status has every model of the pool; gRPC's own limit is 4 MiB.
+LINK_OPTIONS: Options = (*_RECONNECT, ("grpc.max_receive_message_length", 64 << 20))
 # Requests of a model that was taken away, or changes, have so long to end.
 _WITHDRAW_S = 60.0
 # What is said of engines that end counts for so long: it is said again at every look.
@@ -47,7 +49,7 @@ class SchedulerLink:
         self._folder = tempfile.TemporaryDirectory(prefix="aegaeon-tls-")
         for name, content in certificates.items():
             (Path(self._folder.name) / name).write_bytes(content)
-        self._channel = open_channel(target, Path(self._folder.name), Role.SCHEDULER, RECONNECT)
+        self._channel = open_channel(target, Path(self._folder.name), Role.SCHEDULER, LINK_OPTIONS)
         self._admin: admin_pb2_grpc.AdminAsyncStub = admin_pb2_grpc.AdminStub(self._channel)
         self._reported: tuple[str, str] = ("", "")
 

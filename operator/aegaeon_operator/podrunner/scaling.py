@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import grpc
 
-from aegaeon_operator.kube.scheduler import DEMAND_S, RECONNECT, facts
+from aegaeon_operator.kube.scheduler import DEMAND_S, LINK_OPTIONS, facts
 from aegaeon_operator.podrunner.child import Reporter
 from aegaeon_operator.podrunner.runner import PodRunner
 from aegaeon_operator.reconcile.cluster.facts import SchedulerFacts
@@ -38,7 +38,7 @@ class LocalScaling:
 
     async def run(self) -> None:
         """Until cancelled. A scheduler that is being started again is waited for."""
-        async with open_channel(self._target, None, Role.SCHEDULER, RECONNECT) as channel:
+        async with open_channel(self._target, None, Role.SCHEDULER, LINK_OPTIONS) as channel:
             admin: admin_pb2_grpc.AdminAsyncStub = admin_pb2_grpc.AdminStub(channel)
             while True:
                 try:

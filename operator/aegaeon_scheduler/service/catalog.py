@@ -54,6 +54,7 @@ def spec_of(entry: ModelEntry) -> model_pb2.ModelSpec:
             matryoshka=entry.matryoshka,
             prefix_share=entry.prefix_share,
             public_prompts=entry.public_prompts,
+            created_s=entry.created_s,
         )
     )
 

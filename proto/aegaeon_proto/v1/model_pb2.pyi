@@ -308,6 +308,7 @@ class ModelSpec(_message.Message):
     ADAPTERS_FIELD_NUMBER: _builtins.int
     PREFIX_SHARE_FIELD_NUMBER: _builtins.int
     PUBLIC_PROMPTS_FIELD_NUMBER: _builtins.int
+    CREATED_S_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """the served name, unique in a pool"""
     max_model_len: _builtins.int
@@ -332,6 +333,8 @@ class ModelSpec(_message.Message):
     """for gateways: its embeddings may be cut to fewer dimensions, whatever its files say"""
     prefix_share: _builtins.str
     """For gateways: whose prompts share KV cache with its tenants'. Empty: each tenant's own alone."""
+    created_s: _builtins.int
+    """Unix time: since when its ModelPool is there, for gateways' lists; 0: not known"""
     @_builtins.property
     def source(self) -> Global___ModelSource: ...
     @_builtins.property
@@ -360,10 +363,11 @@ class ModelSpec(_message.Message):
         adapters: _abc.Iterable[Global___AdapterSpec] | None = ...,
         prefix_share: _builtins.str = ...,
         public_prompts: _abc.Iterable[_builtins.str] | None = ...,
+        created_s: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "identity", b"identity", "matryoshka", b"matryoshka", "max_model_len", b"max_model_len", "name", b"name", "prefix_share", b"prefix_share", "public_prompts", b"public_prompts", "reasoning", b"reasoning", "source", b"source", "task", b"task", "tbt_s", b"tbt_s", "tier", b"tier", "tool_calls", b"tool_calls", "ttft_s", b"ttft_s", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "created_s", b"created_s", "identity", b"identity", "matryoshka", b"matryoshka", "max_model_len", b"max_model_len", "name", b"name", "prefix_share", b"prefix_share", "public_prompts", b"public_prompts", "reasoning", b"reasoning", "source", b"source", "task", b"task", "tbt_s", b"tbt_s", "tier", b"tier", "tool_calls", b"tool_calls", "ttft_s", b"ttft_s", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

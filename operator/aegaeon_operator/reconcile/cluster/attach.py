@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from aegaeon_operator.reconcile.cluster.facts import Json, Live, Observed, Refusal
 from aegaeon_operator.reconcile.cluster.names import CREDENTIALS
+from aegaeon_operator.reconcile.cluster.shards import Room
 from aegaeon_operator.reconcile.cluster.written import Written
 from aegaeon_operator.reconcile.processes import quota_entry
 from aegaeon_operator.spec.base import SecretRef
@@ -27,14 +28,16 @@ Named = TypeVar("Named", ServedModel, Adapter)
 @dataclass(slots=True)
 class Attached:
     """What is served. `names`: who has each, model or adapter. `refused`: by ModelPool (uid) why not, or why not all;
-    `failed`: by ModelPool and name. `written`: what the pool's Secrets say already."""
+    `failed`: by ModelPool and name. `credentials`: by file, `room` is of them. `access`: by ModelPool, the tenants'
+    document of it alone. `written`: what the pool's Secrets say already."""
 
     models: dict[str, tuple[Live[ModelPool], ServedModel]] = field(default_factory=dict)
     names: dict[str, Live[ModelPool]] = field(default_factory=dict)
     refused: dict[str, Refusal] = field(default_factory=dict)
     failed: dict[tuple[str, str], str] = field(default_factory=dict)
     credentials: dict[str, str] = field(default_factory=dict)
-    tenants: Json = field(default_factory=dict)
+    room: Room = field(default_factory=Room)
+    access: dict[str, Json] = field(default_factory=dict)
     written: Written = field(default_factory=Written)
     _of_owner: dict[str, tuple[list[ServedModel], list[str]]] = field(default_factory=dict)
 
@@ -56,6 +59,15 @@ class Attached:
         """Of its models and adapters that are served."""
         return self._of_owner.get(uid, ([], []))[1]
 
+    def withdraw(self, pool: Live[ModelPool], why: Refusal) -> None:
+        """Serve nothing of a ModelPool after all."""
+        models, names = self._of_owner.pop(pool.uid)
+        for model in models:
+            del self.models[model.name]
+        for name in names:
+            del self.names[name]
+        self.refused[pool.uid] = why
+
     def refuse(self, uid: str, why: Refusal) -> None:
         """One more thing that is wrong with a ModelPool: the first gives the reason, the message has all."""
         before = self.refused.get(uid)
@@ -65,11 +77,6 @@ class Attached:
     def served(self) -> tuple[ServedModel, ...]:
         """In the order of their names: the order of ModelPools' arrival changes nothing."""
         return tuple(self.models[name][1] for name in sorted(self.models))
-
-    def prefix_share(self, model: str) -> str:
-        """Of the ModelPool that has it."""
-        pool = self.models[model][0].value
-        return pool.prefix_share if pool else ""
 
 
 def attach(observed: Observed) -> Attached:
@@ -81,7 +88,7 @@ def attach(observed: Observed) -> Attached:
             found.refuse(pool.uid, refusal)
         elif pool.value and observed.gpu_pool and observed.gpu_pool.value:
             _take(observed, observed.gpu_pool.value, pool, found)
-    found.tenants = _tenants(observed, found)
+    found.access = dict(_access(observed, found))
     return found
 
 
@@ -170,7 +177,11 @@ def _guarded(
     if content is None:
         reason, why = _missing(observed, pool, ref)
         return None, Refusal(reason, f"{model.name}: {why}")
-    found.credentials[file] = content
+    if file not in found.credentials:
+        shard = found.room.place(pool.namespace, file, len(file) + len(content.encode()))
+        if isinstance(shard, Refusal):
+            return None, Refusal(shard.reason, f"{model.name}: Secret {ref.name}: {shard.message}")
+        found.credentials[file] = content
     changed = guarded.model_copy(update={"credentials_file": f"{CREDENTIALS}/{file}", "credentials_secret_ref": None})
     place = next(name for name in ("hugging_face", "s3", "http") if getattr(model.source, name))
     return _with_source(model, model.source.model_copy(update={place: changed})), None
@@ -246,29 +257,33 @@ def secrets_of(pool: ModelPool) -> Iterator[SecretRef]:
                 yield source.guarded.credentials_secret_ref
 
 
-def _tenants(observed: Observed, found: Attached) -> Json:
-    """The document of Admin.SetTenants. A ModelPool without tenants is open; one whose keys are missing is closed."""
-    tenants: dict[str, Json] = {}
-    open_models: list[str] = []
+def _access(observed: Observed, found: Attached) -> Iterator[tuple[str, Json]]:
+    """Documents of Admin.SetTenants, of each ModelPool (uid) that serves something. One without tenants is open; one
+    whose keys are missing is closed."""
     for pool, claimed in _claimed(observed, found):
-        mine = found.names_of(pool.uid)
-        if pool.value and not pool.value.spec.tenants:
-            open_models += mine
-        for claim, hashes in claimed if mine else ():
-            quota = quota_entry(claim.tenant.quota)
-            entry = tenants.setdefault(
-                claim.known_as, {"name": claim.known_as, "models": [], "key_sha256": [], "quota": quota}
-            )
-            granted = [model for model in (claim.tenant.models or mine) if model in mine]
-            entry["models"] = sorted({*entry["models"], *granted})
-            if claim.tenant.strict:
-                entry["strict"] = True
-            entry["key_sha256"] = sorted({*entry["key_sha256"], *hashes})
-    quotas = {model.name: quota_entry(model.quota) for model in found.served if model.quota != Quota()}
+        mine = set(found.names_of(pool.uid))
+        if not mine or pool.value is None:
+            continue
+        quotas = {one.name: quota_entry(one.quota) for one in found.models_of(pool.uid) if one.quota != Quota()}
+        yield (
+            pool.uid,
+            {
+                "tenants": [_tenant(claim, hashes, mine) for claim, hashes in claimed],
+                "open_models": [] if pool.value.spec.tenants else sorted(mine),
+                "model_quotas": quotas,
+            },
+        )
+
+
+def _tenant(claim: Claim, hashes: list[str], served: set[str]) -> Json:
+    """Of one ModelPool, whose names that are served are given."""
+    tenant = claim.tenant
     return {
-        "tenants": [tenants[name] for name in sorted(tenants)],
-        "open_models": sorted(open_models),
-        "model_quotas": quotas,
+        "name": claim.known_as,
+        "models": sorted(served.intersection(tenant.models or served)),
+        "key_sha256": sorted(hashes),
+        "quota": quota_entry(tenant.quota),
+        **({"strict": True} if tenant.strict else {}),
     }
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from aegaeon_operator.reconcile.cluster.attach import Attached, attach
 from aegaeon_operator.reconcile.cluster.egress import egress_entry
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live, Observed, Platform
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live, Observed, Platform, Refusal
 from aegaeon_operator.reconcile.cluster.names import (
     APPLIED,
     BATCH_KEYS,
@@ -34,9 +32,7 @@ from aegaeon_operator.reconcile.cluster.names import (
     TLS,
     certificates,
     child,
-    configuration,
     fingerprint,
-    manifest,
     owned_by,
     scheduler_target,
 )
@@ -44,6 +40,15 @@ from aegaeon_operator.reconcile.cluster.picker import picker
 from aegaeon_operator.reconcile.cluster.pods import ENGINE_DRAIN_S, GATEWAY_DRAIN_S, WITHDRAW_S
 from aegaeon_operator.reconcile.cluster.policies import policies
 from aegaeon_operator.reconcile.cluster.routes import routes
+from aegaeon_operator.reconcile.cluster.secret_files import (
+    CREATED,
+    compact,
+    config_files,
+    credential_secrets,
+    model_secrets,
+    secret,
+)
+from aegaeon_operator.reconcile.cluster.shards import Room
 from aegaeon_operator.reconcile.cluster.workloads import workloads
 from aegaeon_operator.reconcile.processes import (
     batches_entry,
@@ -54,6 +59,7 @@ from aegaeon_operator.reconcile.processes import (
     source_entry,
 )
 from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ServedModel, Source
+from aegaeon_proto.parts import joined
 
 # Made where decisions are carried out, since they are random: decided things never name them as leftovers.
 _NOT_DECIDED = ("ca", PREFIX, *sorted({certificates(role) for role in CERTIFICATES.values()}))
@@ -116,15 +122,15 @@ def desired(observed: Observed) -> Desired:
         return Desired(attached)
     spec = pool.value.spec
     configs = _configs(observed.key, pool, spec, observed.platform)
+    parts = _placed(observed, spec, attached)
+    served = joined(part for part, _ in parts)
     models = attached.served
-    catalog = tuple(_model(spec, model, attached.prefix_share(model.name)) for model in models)
-    served = {"models": list(catalog), "tenants": attached.tenants}
-    whole = {configuration(name): configs[name] | (served if name in SCHEDULERS else {}) for name in configs}
     accepted = [one for one in observed.model_pools if attached.models_of(one.uid)]
     said = (
-        _secret(observed.key, pool, "config", _files(whole)),
-        _secret(observed.key, pool, "credentials", attached.credentials),
-        *([_secret(observed.key, pool, "redis", dict(observed.redis))] if observed.redis else []),
+        secret(observed.key, pool, "config", config_files(configs, served)),
+        *model_secrets(observed.key, pool, parts),
+        *credential_secrets(observed.key, pool, attached),
+        *([secret(observed.key, pool, "redis", dict(observed.redis))] if observed.redis else []),
         *workloads(observed, pool, spec, configs),
         *policies(observed, pool, spec, models),
         *picker(observed, pool, spec),
@@ -135,8 +141,24 @@ def desired(observed: Observed) -> Desired:
     kept = {ChildKey("Secret", observed.key.namespace, child(observed.key, part)) for part in _NOT_DECIDED}
     staying = {child(observed.key, COMPONENTS[role]) for role in observed.superseded}
     leftovers = tuple(sorted(one for one in set(observed.children) - wanted - kept if one.name not in staying))
-    mark = fingerprint([catalog, attached.tenants])
-    return Desired(attached, manifests, leftovers, catalog, attached.tenants, mark)
+    return Desired(attached, manifests, leftovers, tuple(served["models"]), served["tenants"], fingerprint(served))
+
+
+def _placed(observed: Observed, spec: GpuPoolSpec, attached: Attached) -> list[tuple[Json, int]]:
+    """Models and tenants of each ModelPool, and the shard that they lie in. What has no room is not served."""
+    room, found = Room(), []
+    for pool in sorted(observed.model_pools, key=lambda one: one.age):
+        served = attached.models_of(pool.uid)
+        if not served or pool.value is None:
+            continue
+        models = [_model(spec, model, pool.value.prefix_share) | {CREATED: pool.created_s} for model in served]
+        part = {"models": models, "tenants": attached.access[pool.uid]}
+        place = room.place(pool.namespace, pool.name, len(compact(part)) + 1)
+        if isinstance(place, Refusal):
+            attached.withdraw(pool, place)
+        else:
+            found.append((part, place))
+    return found
 
 
 def _model(spec: GpuPoolSpec, model: ServedModel, prefix_share: str) -> Json:
@@ -241,14 +263,3 @@ def _marked(said: Json) -> Json:
         return said
     metadata = {**said["metadata"], "annotations": {APPLIED: fingerprint(said)}}
     return {**said, "metadata": metadata}
-
-
-def _files(configs: dict[str, Json]) -> dict[str, str]:
-    return {f"{name}.json": json.dumps(config, sort_keys=True) for name, config in configs.items()}
-
-
-def _secret(key: Key, pool: Live[GpuPool], part: str, content: dict[str, str]) -> Json:
-    found = manifest("v1", "Secret", key.namespace, child(key, part), key, pool)
-    found["type"] = "Opaque"
-    found["data"] = {name: base64.b64encode(text.encode()).decode() for name, text in sorted(content.items())}
-    return found

@@ -83,6 +83,11 @@ class Live(Generic[Kind]):
         """Sorts the oldest first, always in the same way."""
         return self.created, self.namespace, self.name
 
+    @property
+    def created_s(self) -> int:
+        """Unix time."""
+        return int(datetime.fromisoformat(self.created).timestamp())
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:

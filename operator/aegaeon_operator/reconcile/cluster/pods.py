@@ -11,7 +11,6 @@ from aegaeon_operator.reconcile.cluster.names import (
     BATCHES,
     CACHE,
     COMPONENTS,
-    CREDENTIALS,
     ENGINE_METRICS,
     GATEWAY_METRICS,
     GATEWAY_PORT,
@@ -39,6 +38,7 @@ from aegaeon_operator.reconcile.cluster.template import (
     amounts,
     configured,
     container,
+    credentials_volume,
     from_field,
     grpc_probes,
     http_probes,
@@ -97,7 +97,7 @@ def gateway_pod(key: Key, spec: GpuPoolSpec, platform: Platform, config: Json) -
     made["resources"] = amounts(spec.control_pod_template, _GATEWAY, {})
     volumes = [
         *own_volumes(key, "gateway"),
-        secret_volume(key, "credentials", CREDENTIALS),
+        credentials_volume(key),
         secret_volume(key, PREFIX, PREFIX_FOLDER),
         *([secret_volume(key, "redis", REDIS)] if platform.redis and platform.redis.files else []),
         *egress_volumes(spec),
@@ -150,7 +150,7 @@ def engine_pod(key: Key, role: str, spec: GpuPoolSpec, platform: Platform, confi
     shared = [_segments(key, spec), *_disk(spec)]
     volumes = [
         *own_volumes(key, component),
-        secret_volume(key, "credentials", CREDENTIALS),
+        credentials_volume(key),
         *egress_volumes(spec),
         *_models(spec),
         *shared,

@@ -11,6 +11,8 @@ from aegaeon_operator.reconcile.cluster.names import (
     COMPONENTS,
     CONFIG,
     CONFIG_HASH,
+    CREDENTIALS,
+    SCHEDULERS,
     TLS,
     UID,
     certificates,
@@ -20,6 +22,7 @@ from aegaeon_operator.reconcile.cluster.names import (
     labels,
     selector,
 )
+from aegaeon_operator.reconcile.cluster.shards import MODELS, MODELS_ENTRY, shard_names
 from aegaeon_operator.spec.pods import PodTemplate
 from aegaeon_operator.spec.resources import GpuPoolSpec
 
@@ -150,9 +153,32 @@ def _covers(toleration: Json, key: str) -> bool:
 def own_volumes(key: Key, component: str) -> list[Volume]:
     """Its own configuration and the certificate of its own role, no other."""
     items = [{"key": f"{configuration(component)}.json", "path": f"{component}.json"}]
-    config = {"secret": {"secretName": child(key, "config"), "items": items, "defaultMode": 0o440}}
+    config: Json = {"secret": {"secretName": child(key, "config"), "items": items, "defaultMode": 0o440}}
+    if component in SCHEDULERS:
+        config = _with_models(key, component, items)
     tls = secret_volume(key, certificates(CERTIFICATES[component]), TLS, "tls")
     return [Volume("config", CONFIG, config, read_only=True), tls]
+
+
+def _with_models(key: Key, component: str, items: list[Json]) -> Json:
+    """Beside its configuration the folder of models and tenants. All shards from the start: what comes later restarts
+    nothing."""
+    own: Json = {"name": child(key, "config"), "items": items}
+    shards = [
+        {"name": name, "optional": True, "items": [{"key": MODELS_ENTRY, "path": f"{component}.d/{number}.json"}]}
+        for number, name in enumerate(shard_names(key, MODELS))
+    ]
+    return _projected([own, *shards])
+
+
+def credentials_volume(key: Key) -> Volume:
+    """Those of the models' sources, all shards in one folder."""
+    shards: list[Json] = [{"name": name, "optional": True} for name in shard_names(key, "credentials")]
+    return Volume("credentials", CREDENTIALS, _projected(shards), read_only=True)
+
+
+def _projected(secrets: list[Json]) -> Json:
+    return {"projected": {"sources": [{"secret": one} for one in secrets], "defaultMode": 0o440}}
 
 
 def secret_volume(key: Key, part: str, path: str, name: str = "") -> Volume:

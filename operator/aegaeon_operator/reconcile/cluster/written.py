@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Observed
 from aegaeon_operator.reconcile.cluster.names import SCHEDULERS, child
+from aegaeon_operator.reconcile.cluster.shards import MODELS, MODELS_ENTRY, shard_names
+from aegaeon_proto.parts import joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +25,36 @@ class Written:
     @classmethod
     def of(cls, observed: Observed) -> Written:
         """As the children have it."""
-        text = _entries(observed, "config").get(f"{SCHEDULERS[0]}.json", "{}")
-        try:
-            tenants: Json = json.loads(text).get("tenants") or {}
-        except ValueError:  # it was corrupted, and is about to be written anew
-            tenants = {}
+        parts = list(_parts(observed))
+        tenants = joined(parts)["tenants"] if parts else _before(observed)
         hashes = {one["name"]: list(one.get("key_sha256", ())) for one in tenants.get("tenants", ())}
-        return cls(hashes, _entries(observed, "credentials"))
+        shards = [_entries(observed, name) for name in shard_names(observed.key, "credentials")]
+        credentials = {name: text for shard in shards for name, text in shard.items()}
+        return cls(hashes, credentials or _entries(observed, child(observed.key, "credentials")))
 
 
-def _entries(observed: Observed, part: str) -> dict[str, str]:
-    secret = observed.children.get(ChildKey("Secret", observed.key.namespace, child(observed.key, part)), {})
+def _parts(observed: Observed) -> Iterator[Json]:
+    for name in shard_names(observed.key, MODELS):
+        yield from _read(_entries(observed, name).get(MODELS_ENTRY, "[]"), [])
+
+
+def _before(observed: Observed) -> Json:
+    """Where an operator of the release before has written tenants."""
+    text = _entries(observed, child(observed.key, "config")).get(f"{SCHEDULERS[0]}.json", "{}")
+    found: Json = _read(text, {}).get("tenants") or {}
+    return found
+
+
+def _read(text: str, corrupted: Any) -> Any:
+    """A Secret that was corrupted is about to be written anew."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return corrupted
+
+
+def _entries(observed: Observed, name: str) -> dict[str, str]:
+    secret = observed.children.get(ChildKey("Secret", observed.key.namespace, name), {})
     try:
         return {name: base64.b64decode(value).decode() for name, value in (secret.get("data") or {}).items()}
     except (binascii.Error, UnicodeDecodeError):

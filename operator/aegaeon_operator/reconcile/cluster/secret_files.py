@@ -1,0 +1,63 @@
+"""What a pool's Secrets hold: configuration, models and tenants, credentials of models' sources."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from itertools import accumulate
+
+from aegaeon_operator.reconcile.cluster.attach import Attached
+from aegaeon_operator.reconcile.cluster.facts import Json, Key, Live
+from aegaeon_operator.reconcile.cluster.names import SCHEDULERS, child, configuration, manifest
+from aegaeon_operator.reconcile.cluster.shards import MODELS, MODELS_ENTRY, SECRET_BYTES
+from aegaeon_operator.spec.resources import GpuPool
+
+CREATED = "created_s"
+"""an entry of models that a scheduler of the release before refuses"""
+
+
+def config_files(configs: dict[str, Json], served: Json) -> dict[str, str]:
+    """A scheduler of the release before reads models and tenants here, where one Secret can hold them."""
+    whole = {configuration(name): config for name, config in configs.items()}
+    files = {f"{name}.json": json.dumps(config, sort_keys=True) for name, config in whole.items()}
+    scheduler = f"{configuration(SCHEDULERS[0])}.json"
+    known = [{name: value for name, value in one.items() if name != CREATED} for one in served["models"]]
+    with_models = {**files, scheduler: json.dumps(configs[SCHEDULERS[0]] | served | {"models": known}, sort_keys=True)}
+    return with_models if sum(map(len, with_models.values())) <= SECRET_BYTES else files
+
+
+def model_secrets(key: Key, pool: Live[GpuPool], parts: list[tuple[Json, int]]) -> Iterator[Json]:
+    """Secrets of models and tenants, which schedulers read at their start."""
+    for shard in sorted({place for _, place in parts}):
+        text = compact([part for part, place in parts if place == shard])
+        yield secret(key, pool, f"{MODELS}-{shard}", {MODELS_ENTRY: text})
+
+
+def credential_secrets(key: Key, pool: Live[GpuPool], attached: Attached) -> Iterator[Json]:
+    """Secrets of the models' sources. Pods of the release before mount the first alone."""
+    yield secret(key, pool, "credentials", _fitting(attached.credentials))
+    shards: dict[int, dict[str, str]] = {}
+    for (_, file), shard in attached.room.places.items():
+        shards.setdefault(shard, {})[file] = attached.credentials[file]
+    for shard, files in sorted(shards.items()):
+        yield secret(key, pool, f"credentials-{shard}", files)
+
+
+def _fitting(files: dict[str, str]) -> dict[str, str]:
+    """The first ones that fit a Secret."""
+    sizes = accumulate(len(content.encode()) for content in files.values())
+    return {name: files[name] for name, size in zip(files, sizes, strict=True) if size <= SECRET_BYTES}
+
+
+def compact(value: object) -> str:
+    """JSON in few bytes, the same for the same content."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def secret(key: Key, pool: Live[GpuPool], part: str, content: dict[str, str]) -> Json:
+    """One of the pool, with these entries."""
+    found = manifest("v1", "Secret", key.namespace, child(key, part), key, pool)
+    found["type"] = "Opaque"
+    found["data"] = {name: base64.b64encode(text.encode()).decode() for name, text in sorted(content.items())}
+    return found

@@ -1,0 +1,180 @@
+"""Models and tenants lie in several Secrets: no namespace fills them for the others, and growth restarts nothing."""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from operator_api import api_server
+from operator_memory import At, Memory
+from operator_objects import KEY, PLATFORM, by_key, gpu_pool, model_pool, observed
+
+from aegaeon_operator.config import OperatorConfig
+from aegaeon_operator.kube.client import Cluster
+from aegaeon_operator.kube.controller import Controller
+from aegaeon_operator.kube.operator import list_all
+from aegaeon_operator.kube.queue import Queue
+from aegaeon_operator.kube.store import Store
+from aegaeon_operator.reconcile.cluster.desired import Desired, desired
+from aegaeon_operator.reconcile.cluster.facts import ChildKey
+from aegaeon_operator.reconcile.cluster.shards import NAMESPACE_BYTES, SHARD_BYTES, SHARDS, Room
+from aegaeon_operator.reconcile.cluster.written import Written
+from aegaeon_scheduler.config import SchedulerConfig, load_config
+
+Json = dict[str, Any]
+POOL = gpu_pool(allowedNamespaces=["greedy", "quiet"])
+
+
+def greedy(number: int) -> Json:
+    """512 models with names of 50 characters, which ten tenants may all use."""
+    names = [f"m-{number}-{at:04d}-{'x' * 41}" for at in range(512)]
+    tenants = [{"name": f"t{one}", "keySecretRef": {"name": "keys", "key": f"t{one}"}} for one in range(10)]
+    return model_pool(f"greedy-{number}", *names, namespace="greedy", created=number, tenants=tenants)
+
+
+def small(name: str = "small", folder: str = "one", namespace: str = "quiet") -> Json:
+    return model_pool(name, models=[{"name": name, "source": {"hostPath": folder}}], namespace=namespace, created=50)
+
+
+def mounted(secrets: Iterable[Json], deployment: Json, folder: Path) -> Path:
+    """The configuration of a scheduler's pod as the kubelet would make it."""
+    (volume,) = (one for one in deployment["spec"]["template"]["spec"]["volumes"] if one["name"] == "config")
+    data = {one["metadata"]["name"]: one["data"] for one in secrets}
+    for source in (one["secret"] for one in volume["projected"]["sources"]):
+        assert source["name"] in data or source["optional"]
+        for item in source["items"] if source["name"] in data else ():
+            file = folder / item["path"]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(base64.b64decode(data[source["name"]][item["key"]]))
+    return folder / "scheduler.json"
+
+
+def read(found: Desired, folder: Path) -> SchedulerConfig:
+    manifests = by_key(found.manifests)
+    secrets = [one for one in found.manifests if one["kind"] == "Secret"]
+    return load_config(mounted(secrets, manifests[ChildKey("Deployment", "infra", "pool-scheduler")], folder), "test")
+
+
+@asynccontextmanager
+async def looks(memory: Memory) -> AsyncIterator[Any]:
+    """Looks at the pool of an operator that was just started."""
+    async with api_server(memory.answer) as api:
+
+        async def look() -> None:
+            cluster, store = Cluster(api), Store()
+            controller = Controller(cluster, store, PLATFORM)
+            await list_all(OperatorConfig(PLATFORM, (), "test"), cluster, store, Queue(controller.reconcile, 1))
+            await controller.reconcile(KEY)
+
+        yield look
+
+
+def accepted(memory: Memory, namespace: str, name: str) -> Json:
+    status = memory.objects[At("ModelPool", namespace, name)]["status"]
+    (found,) = (one for one in status["conditions"] if one["type"] == "Accepted")
+    return found
+
+
+async def test_a_namespace_that_takes_all_it_can_leaves_the_others_room(tmp_path: Path) -> None:
+    memory = Memory()
+    keys = {f"t{one}": base64.b64encode(f"key-of-greedy-tenant-{one}".encode()).decode() for one in range(10)}
+    head = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys", "namespace": "greedy"}}
+    for body in (POOL, {**head, "data": keys}, *map(greedy, range(5)), small()):
+        memory.put(body)
+    async with looks(memory) as look:
+        await look()
+        states = [accepted(memory, "greedy", f"greedy-{number}") for number in range(5)]
+        assert [one["reason"] for one in states] == ["Accepted"] * 4 + ["NamespaceFull"]
+        assert "namespace greedy would have" in states[4]["message"]
+        memory.put(small(folder="two"))
+        await look()
+    assert accepted(memory, "quiet", "small")["reason"] == "Accepted"
+    secrets = [one for at, one in memory.objects.items() if at.kind == "Secret" and at.namespace == "infra"]
+    deployment = memory.objects[At("Deployment", "infra", "pool-scheduler")]
+    config = load_config(mounted(secrets, deployment, tmp_path), "test")
+    models = {one.name: one.source.directory for one in config.models}
+    assert models["small"] == "/srv/models/two"
+    assert len(models) == 4 * 512 + 1
+
+
+def test_a_scheduler_reads_what_the_operator_says(tmp_path: Path) -> None:
+    tenants = [{"name": "acme", "keySecretRef": {"name": "keys", "key": "acme"}, "quota": {"requestsPerMinute": 5}}]
+    pools = [model_pool(f"p{at}", f"model-{at}", created=at, tenants=tenants) for at in range(20)]
+    found = desired(observed(POOL, *pools, small(), secrets={("infra", "keys"): {"acme": "key-of-the-tenant-acme"}}))
+    config = read(found, tmp_path)
+    assert [one.name for one in config.models] == [one["name"] for one in found.catalog]
+    assert {one.created_s % 60 for one in config.models} == {*range(20), 50}, "its ModelPool's creation"
+    assert config.tenants == found.tenants
+    assert found.tenants is not None
+    (acme,) = found.tenants["tenants"]
+    assert acme["models"] == sorted(f"model-{at}" for at in range(20))
+    assert len(acme["key_sha256"]) == 1
+    assert found.tenants["open_models"] == ["small"]
+    assert len([one for one in found.manifests if one["metadata"]["name"].startswith("pool-models-")]) > 1
+
+
+def test_releases_beside_each_other(tmp_path: Path) -> None:
+    found = desired(observed(POOL, small("one"), small("two")))
+    wants = [one["name"] for one in found.catalog]
+    config = read(found, tmp_path / "new")
+    (tmp_path / "new/scheduler.d").rename(tmp_path / "hidden")
+    assert [one.name for one in config.models] == wants
+    before = load_config(tmp_path / "new/scheduler.json", "test")  # a scheduler or an operator of the release before
+    assert [one.name for one in before.models] == wants
+    assert before.tenants == found.tenants
+
+
+def test_one_more_restarts_nothing_and_moves_nothing() -> None:
+    def manifests(count: int) -> dict[ChildKey, Json]:
+        pools = [model_pool(f"p{at}", f"model-{at}", created=at) for at in range(count)]
+        return by_key(desired(observed(POOL, *pools)).manifests)
+
+    before, after = manifests(40), manifests(41)
+    changed = {key.name for key in after if after[key] != before.get(key)}
+    assert len(changed) == 2
+    assert "pool-config" in changed  # what the release before reads
+    assert {name[:-1] for name in changed - {"pool-config"}} == {"pool-models-"}
+
+
+def test_credentials_of_one_namespace_leave_room_for_those_of_others() -> None:
+    def hub(name: str, namespace: str, created: int) -> Json:
+        source = {"huggingFace": {"repository": "org/m", "credentialsSecretRef": {"name": name, "key": "token"}}}
+        return model_pool(name, models=[{"name": name, "source": source}], namespace=namespace, created=created)
+
+    names = [f"g{at}" for at in range(4)]
+    secrets = {("greedy", name): {"token": "x" * 700_000} for name in names} | {("quiet", "mine"): {"token": "t"}}
+    pools = [hub(name, "greedy", at) for at, name in enumerate(names)]
+    found = desired(observed(POOL, *pools, hub("mine", "quiet", 9), secrets=secrets))
+    sizes, files = {}, set[str]()
+    for one in found.manifests:
+        if one["kind"] == "Secret":
+            sizes[one["metadata"]["name"]] = sum(len(base64.b64decode(text)) for text in one["data"].values())
+            files |= set(one["data"]) if one["metadata"]["name"].startswith("pool-credentials-") else set()
+    assert max(sizes.values()) <= 1 << 20
+    assert files == {"greedy.g0.token", "greedy.g1.token", "quiet.mine.token"}
+    assert {one.reason for one in found.attached.refused.values()} == {"NamespaceFull"}
+    assert len(found.attached.refused) == 2
+    again = Written.of(observed(POOL, *pools, *found.manifests))
+    assert again.credentials["quiet.mine.token"] == "t"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_shard_and_no_namespace_goes_beyond_its_bound(seed: int) -> None:
+    chance, room = random.Random(seed), Room()
+    used, taken, reasons = [0] * SHARDS, dict.fromkeys("abcdefgh", 0), set()
+    for number in range(400):
+        namespace, size = chance.choice("abcdefgh"), chance.choice([100, 50_000, SHARD_BYTES, SHARD_BYTES + 1])
+        place = room.place(namespace, str(number), size)
+        if isinstance(place, int):
+            used[place] += size
+            taken[namespace] += size
+        else:
+            reasons.add(place.reason)
+    assert max(used) <= SHARD_BYTES
+    assert max(taken.values()) <= NAMESPACE_BYTES
+    assert reasons == {"TooLarge", "NamespaceFull", "GpuPoolFull"}

@@ -105,6 +105,7 @@ def _decisive(observed: Observed) -> Observed:
         pods=(),
         warnings={},
         unreachable="",
+        keeps_standby="",
     )
 
 

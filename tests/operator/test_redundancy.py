@@ -16,7 +16,7 @@ from operator_state import broken, pod
 
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.kube import controller as looked_at
-from aegaeon_operator.kube.client import Cluster
+from aegaeon_operator.kube.client import Cluster, Listed, Resource
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.moves import FREE_S, LONGEST_S, Moves
 from aegaeon_operator.kube.spare import to_move
@@ -168,8 +168,8 @@ async def test_one_that_comes_back_to_the_node_is_moved_ever_more_seldom() -> No
         def __init__(self) -> None:
             self.evicted = list[float]()
 
-        async def nodes(self) -> list[Json]:
-            return [node("n1"), node("n2")]
+        async def list(self, resource: Resource, namespace: str | None, labels: str = "", fields: str = "") -> Listed:
+            return Listed([node("n1"), node("n2")], 1)
 
         async def evict(self, pod: Json) -> bool:
             self.evicted.append(now[0])

@@ -138,10 +138,6 @@ class Cluster:
                 return found
             params = {"limit": _PAGE, "continue": rest}
 
-    async def nodes(self) -> list[Json]:
-        """All of the cluster."""
-        return (await self.list(NODES, None)).items
-
     async def evict(self, pod: Json) -> bool:
         """Ask this pod, as it was seen, to end; False where a disruption budget forbids it, or it has changed."""
         metadata = {name: pod["metadata"][name] for name in ("namespace", "name")}

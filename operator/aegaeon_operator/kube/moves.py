@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from aegaeon_kube.errors import KubeError
-from aegaeon_operator.kube.client import Cluster
+from aegaeon_operator.kube.client import NODES, Cluster
 from aegaeon_operator.reconcile.cluster.facts import Json
 from aegaeon_operator.reconcile.cluster.placing import takes
 
@@ -82,7 +82,7 @@ class Moves:
 
     async def _list(self) -> list[Json]:
         if self._clock() - self._listed >= _LIST_S:
-            self._nodes = await self._cluster.nodes()
+            self._nodes = (await self._cluster.list(NODES, None)).items
             self._listed = self._clock()
         return self._nodes
 

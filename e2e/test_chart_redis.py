@@ -47,7 +47,7 @@ def bundled(kubeconfig: Path, tmp_path: Path) -> Iterator[Bundled]:
         folder.mkdir()
     for name, value in _named(rendered, "Secret")["data"].items():
         (secret / name).write_bytes(base64.b64decode(value))
-    (container,) = _named(rendered, "StatefulSet")["spec"]["template"]["spec"]["containers"]
+    (container,) = _named(rendered, "Deployment")["spec"]["template"]["spec"]["containers"]
     (port,) = free_ports(1)
     (script,) = container["args"]
     for ours, theirs in ((secret, "/etc/redis"), (run, "/run/redis"), (f"--tls-port {port}", "--tls-port 6379")):

@@ -125,12 +125,14 @@ def test_requests_are_served_while_redis_is_unavailable(pool: PodsOfPool, models
     with Load(pool.url, KEYS, models) as load:
         load.wait_for_answers(3)
         try:
-            kubectl(*in_system, "scale", "statefulset", "aegaeon-redis", "--replicas=0")
-            kubectl(*in_system, "wait", "--for=delete", "pod/aegaeon-redis-0", "--timeout=60s")
+            kubectl(*in_system, "scale", "deployment", "aegaeon-redis", "--replicas=0")
+            kubectl(
+                *in_system, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=aegaeon-redis", "--timeout=60s"
+            )
             load.wait_for_answers(9)
         finally:
-            kubectl(*in_system, "scale", "statefulset", "aegaeon-redis", "--replicas=1")
-            kubectl(*in_system, "rollout", "status", "statefulset/aegaeon-redis", "--timeout=60s")
+            kubectl(*in_system, "scale", "deployment", "aegaeon-redis", "--replicas=1")
+            kubectl(*in_system, "rollout", "status", "deployment/aegaeon-redis", "--timeout=60s")
         pool.wait_until("a gateway has it again", lambda: "Redis is back" in gateway_logs(pool))
         load.wait_for_answers(3)
 

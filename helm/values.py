@@ -61,7 +61,9 @@ class Operator(Values):
         description="As in a container.",
     )
     node_selector: dict[str, str] = Field(default={}, description="As in a pod.")
-    tolerations: list[Json] = Field(default=[], description="As in a pod.")
+    tolerations: list[Json] = Field(
+        default=[], description="As in a pod. A lost node is tolerated for 2 s unless one of these says for how long."
+    )
     affinity: Json = Field(default={}, description="As in a pod.")
     priority_class_name: str = Field(default="", description="As in a pod.")
     pod_annotations: dict[str, str] = Field(default={}, description="Annotations of its pods.")

@@ -19,12 +19,12 @@ from uuid import uuid4
 from aiohttp import web
 from operator_api import refusal
 
-from aegaeon_operator.kube.client import CHILDREN, EVENTS, GPU_POOLS, MODEL_POOLS, PODS, Resource
+from aegaeon_operator.kube.client import CHILDREN, EVENTS, GPU_POOLS, MODEL_POOLS, NODES, PODS, Resource
 
 Json = dict[str, Any]
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
-KINDS = (*CHILDREN, GPU_POOLS, MODEL_POOLS, EVENTS, PODS, LEASES, NAMESPACES)
+KINDS = (*CHILDREN, GPU_POOLS, MODEL_POOLS, EVENTS, PODS, NODES, LEASES, NAMESPACES)
 _VERBS = ["get", "list", "watch", "create", "patch", "update", "delete"]
 _SECRET_BYTES = 1 << 20
 _SELF_MADE = ("uid", "creationTimestamp", "generation", "resourceVersion")
@@ -39,7 +39,7 @@ class At(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A request: get, list, watch, create, apply, status, update or delete, and what for."""
+    """A request: get, list, watch, create, apply, status, update, delete or evict, and what for."""
 
     verb: str
     at: At
@@ -76,7 +76,7 @@ class Memory:
 
     def put(self, body: Json) -> Json:
         """Create or replace an object, as anybody may."""
-        at = At(body["kind"], body["metadata"]["namespace"], body["metadata"]["name"])
+        at = At(body["kind"], body["metadata"].get("namespace"), body["metadata"]["name"])
         return self._save(at, self._complete(copy.deepcopy(body), self.objects.get(at)))
 
     def remove(self, at: At) -> None:
@@ -135,8 +135,8 @@ class Memory:
             return web.json_response(self._listed(call.at, resource, request))
         if call.verb == "get":
             return web.json_response(there) if there else refusal(404, f"{call.at.name} not found")
-        if call.verb == "delete":
-            return self._deleted(call, there, body)
+        if call.verb in ("delete", "evict"):
+            return self._deleted(call, there, body if call.verb == "delete" else body["deleteOptions"])
         return self._taken(call, resource, there, body)
 
     def _listed(self, at: At, resource: Resource, request: web.Request) -> Json:
@@ -288,8 +288,8 @@ def kubeconfig(folder: Path, url: str) -> Path:
 
 
 def _verb(request: web.Request, name: str, part: str) -> str:
-    if part == "status":
-        return "status"
+    if part in ("status", "eviction"):
+        return {"status": "status", "eviction": "evict"}[part]
     if request.method == "GET":
         return "get" if name else "watch" if request.query.get("watch") else "list"
     return {"POST": "create", "PATCH": "apply", "PUT": "update", "DELETE": "delete"}[request.method]
@@ -301,9 +301,12 @@ def _within(key: At, at: At) -> bool:
 
 def _selector(request: web.Request) -> Callable[[Json], bool]:
     labels = dict(one.split("=", 1) for one in request.query.get("labelSelector", "").split(",") if one)
+    field_name, _, name = request.query.get("fieldSelector", "").partition("=")
+    name = name if field_name == "metadata.name" else ""
 
     def chosen(body: Json) -> bool:
-        return labels.items() <= (body["metadata"].get("labels") or {}).items()
+        metadata = body["metadata"]
+        return name in ("", metadata["name"]) and labels.items() <= (metadata.get("labels") or {}).items()
 
     return chosen
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from operator_device_states import of_devices
+from operator_node_states import of_nodes
 from operator_objects import KEY, Json, a_child, gpu_pool, model_pool
 from operator_state import CACHED, PODS, SERVED, State, broken, pod, suspended, unplaced
 
@@ -375,7 +376,7 @@ STATES: dict[str, tuple[State, ...]] = {
     ),
     "Engines": (*of_starting_engines(), *of_suspended_engines(), *of_unmade_engines(), *of_missing_engines()),
     "Devices": tuple(of_devices(BOTH)),
-    "Scheduler, gateways, picker": tuple(of_control()),
+    "Scheduler, gateways, picker": (*of_control(), *of_nodes(RED)),
     "What becomes of a change": tuple(of_changes()),
     "Models": tuple(of_models()),
     "What a ModelPool refers to": tuple(of_references()),

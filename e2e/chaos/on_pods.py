@@ -45,11 +45,11 @@ def drain(world: World, drawn: Drawn) -> Iterator[str]:
 @contextmanager
 def redis_away(world: World, drawn: Drawn) -> Iterator[str]:
     try:
-        world.system("scale", "statefulset", "aegaeon-redis", "--replicas=0")
-        world.system("wait", "--for=delete", "pod/aegaeon-redis-0", "--timeout=60s")
+        world.system("scale", "deployment", "aegaeon-redis", "--replicas=0")
+        world.system("wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=aegaeon-redis", "--timeout=60s")
         yield "Redis"
     finally:
-        world.system("scale", "statefulset", "aegaeon-redis", "--replicas=1")
+        world.system("scale", "deployment", "aegaeon-redis", "--replicas=1")
 
 
 def restart(kind: str, component: str) -> Inject:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from aegaeon_kube import lease
-from aegaeon_operator.kube.client import CHILDREN, EVENTS, GPU_POOLS, ISTIO, MODEL_POOLS, PODS, Resource
+from aegaeon_operator.kube.client import CHILDREN, EVENTS, GPU_POOLS, ISTIO, MODEL_POOLS, NODES, PODS, Resource
 from aegaeon_picker import watch
 
 RULES: dict[str, Any] = yaml.safe_load(
@@ -44,10 +44,12 @@ def test_the_operator_has_the_rights_it_uses_and_no_others() -> None:
         | rights(kinds, "patch", suffix="/status")
         | rights(kinds, "update", suffix="/finalizers")
         | rights((PODS,), "list", "watch")
+        | rights((PODS,), "create", suffix="/eviction")
         | rights((EVENTS,), "list", "create")
     )
+    assert granted("cluster") == rights((NODES,), "list")
     assert granted("istio") == rights(ISTIO, *OF_CHILDREN)
-    assert granted("own") == LEASE
+    assert granted("own") == LEASE | rights((PODS,), "list") | rights((PODS,), "create", suffix="/eviction")
 
 
 def test_a_scheduler_may_have_a_lease() -> None:

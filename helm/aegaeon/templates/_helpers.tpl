@@ -85,3 +85,20 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- define "aegaeon.schedulerRole" -}}
 {{- if .Values.operator.watchNamespaces }}Role/{{ include "aegaeon.name" . }}-scheduler{{ else }}ClusterRole/{{ include "aegaeon.name" . }}-{{ .Release.Namespace }}-scheduler{{ end }}
 {{- end }}
+
+{{/* Those that are given, and for how long a pod stays on a node that is lost unless they say so: else it is 5 minutes. */}}
+{{- define "aegaeon.tolerations" -}}
+{{- $all := . }}
+{{- range $key := list "node.kubernetes.io/not-ready" "node.kubernetes.io/unreachable" }}
+{{- $covered := false }}
+{{- range $ }}
+{{- if and (eq (default $key .key) $key) (eq (default "NoExecute" .effect) "NoExecute") }}
+{{- $covered = true }}
+{{- end }}
+{{- end }}
+{{- if not $covered }}
+{{- $all = append $all (dict "key" $key "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 2) }}
+{{- end }}
+{{- end }}
+{{- toYaml $all }}
+{{- end }}

@@ -12,7 +12,7 @@ from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Platform, S
 from aegaeon_operator.reconcile.cluster.names import MANAGER
 from aegaeon_operator.reconcile.cluster.ownership import owner_of
 
-NOT_FOUND, CONFLICT = 404, 409
+NOT_FOUND, CONFLICT, TOO_MANY = 404, 409, 429
 NOT_OURS = "one of this name is there and is not owned by this pool; rename or delete it, or name the pool otherwise"
 
 
@@ -53,6 +53,7 @@ CHILDREN = (
 ISTIO = (Resource("networking.istio.io", "v1", "destinationrules", "DestinationRule"),)
 # What the cluster makes of them, which is read alone.
 PODS = Resource("", "v1", "pods", "Pod")
+NODES = Resource("", "v1", "nodes", "Node")
 _BY_KIND = {one.kind: one for one in (*CHILDREN, *ISTIO, GPU_POOLS, MODEL_POOLS, EVENTS)}
 
 
@@ -90,12 +91,11 @@ class Cluster:
     def __init__(self, api: server.ApiServer) -> None:
         self.api = api
 
-    async def list(self, resource: Resource, namespace: str | None, labels: str = "") -> Listed:
+    async def list(self, resource: Resource, namespace: str | None, labels: str = "", fields: str = "") -> Listed:
         """All objects of a kind; none where the API server does not know the kind."""
+        params = {"labelSelector": labels, "resourceVersion": "0"} | ({"fieldSelector": fields} if fields else {})
         try:
-            found = await self.api.call(
-                "GET", resource.path(namespace), params={"labelSelector": labels, "resourceVersion": "0"}
-            )
+            found = await self.api.call("GET", resource.path(namespace), params=params)
         except KubeError as error:
             if error.status == NOT_FOUND:
                 return UNKNOWN
@@ -137,6 +137,19 @@ class Cluster:
             if not rest:
                 return found
             params = {"limit": _PAGE, "continue": rest}
+
+    async def evict(self, pod: Json) -> bool:
+        """Ask this pod, as it was seen, to end; False where a disruption budget forbids it, or it has changed."""
+        metadata = {name: pod["metadata"][name] for name in ("namespace", "name")}
+        options = {"preconditions": {name: pod["metadata"][name] for name in ("uid", "resourceVersion")}}
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata, "deleteOptions": options}
+        try:
+            await self.api.call("POST", PODS.path(metadata["namespace"], metadata["name"], "eviction"), body=body)
+        except KubeError as error:
+            if error.status in (NOT_FOUND, CONFLICT, TOO_MANY):
+                return False
+            raise
+        return True
 
     async def warning(self, about: Subject) -> str:
         """What the newest Event about an object says, if it is a Warning: what came before it is over."""

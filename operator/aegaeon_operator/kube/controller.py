@@ -14,8 +14,10 @@ from aegaeon_kube.errors import KubeError
 from aegaeon_operator.errors import SettingsError
 from aegaeon_operator.kube import certificates, prefix_secret
 from aegaeon_operator.kube.client import Cluster
+from aegaeon_operator.kube.events import post
 from aegaeon_operator.kube.gather import Lives, named_secrets, with_children
 from aegaeon_operator.kube.metrics import Metrics
+from aegaeon_operator.kube.moves import Moves
 from aegaeon_operator.kube.scaling import replicas, standby
 from aegaeon_operator.kube.scheduler import SchedulerLink
 from aegaeon_operator.kube.secrets import Secrets
@@ -42,6 +44,7 @@ from aegaeon_operator.reconcile.cluster.readiness import (
     ready_schedulers,
     to_ask_about,
 )
+from aegaeon_operator.reconcile.cluster.redundancy import standby_to_move
 from aegaeon_operator.reconcile.cluster.report import Reports
 from aegaeon_operator.reconcile.cluster.scaler import Scaler
 from aegaeon_operator.reconcile.cluster.standing import Standing
@@ -75,6 +78,8 @@ class _Memory:
     ending: list[str] = field(default_factory=list)
     """engines whose pods are deleted"""
     leader: SchedulerLink | None = None
+    stands_by: str = ""
+    """component of the scheduler that has said so in the last look, beside one that leads"""
     scaler: Scaler = field(default_factory=Scaler)
     failover: Failover = field(default_factory=Failover)
     standing: Standing = field(default_factory=Standing)
@@ -104,6 +109,7 @@ class Controller:
         self._clock = clock
         self._memories: dict[Key, _Memory] = {}
         self.secrets = Secrets(cluster, clock, self._look_at)
+        self.moves = Moves(cluster, clock)
         self.look_at: Callable[[Collection[Key]], None] = lambda keys: None
         """called with pools to reconcile at once: one without engines is asked for something, or an object of them was
         changed while its status was written"""
@@ -129,9 +135,11 @@ class Controller:
         observed = self._again(observed)
         memory.facts = await self._exchange(observed, wanted, memory)
         warnings = await self._warnings(observed, memory)
+        keeps_standby = await self._part(observed, memory.stands_by)
         stands = memory.standing.of(memory.facts, self._clock())
         unreachable = "" if stands else memory.unreachable
         observed = replace(observed, scheduler=stands, unreachable=unreachable, warnings=warnings)
+        observed = replace(observed, keeps_standby=keeps_standby)
         found = memory.reports.of(observed, wanted, failures)
         await memory.statuses.write(found, self.look_at)
         self._metrics.seen(key, figures(observed, found, failures), memory.expiries)
@@ -204,7 +212,7 @@ class Controller:
     async def _exchange(self, observed: Observed, wanted: Desired, memory: _Memory) -> SchedulerFacts | None:
         """With every scheduler that has a ready pod; what the one says that leads. One that does not answer leaves what
         was known for no longer than this."""
-        pool, memory.unreachable, memory.leader = observed.gpu_pool, "", None
+        pool, memory.unreachable, memory.leader, memory.stands_by = observed.gpu_pool, "", None, ""
         if pool is None:
             await self._disconnect(memory)  # its schedulers go with it, while ModelPools may stay
         if pool is None or pool.value is None:
@@ -213,6 +221,8 @@ class Controller:
         there = {name: admin_target(observed.key, name) for name in SCHEDULERS if ready_schedulers(observed, name)}
         said = await self._ask_all(observed.key, there, spec, wanted, memory)
         leaders, first = _leaders(said), SCHEDULERS[0]
+        if leaders:
+            memory.stands_by = next((name for name, facts in said.items() if facts and facts.standby), "")
         leads = bool(leaders) and max(leaders, key=lambda leader: leader[0])[1] == first
         memory.failover.heard(said[first] is not None if first in said else None, leads, self._clock())
         if not leaders:
@@ -266,6 +276,20 @@ class Controller:
         except KubeError as error:
             _log.info("%s/%s: no Events: %s", observed.key.namespace, observed.key.name, error)
         return {one.key: said for one, (_, said) in memory.heard.items()}
+
+    async def _part(self, observed: Observed, stands_by: str) -> str:
+        """Move the standby to another node than the leader's; returns why it stays for now. Raises KubeError."""
+        pod = standby_to_move(observed, stands_by)
+        if pod is None or observed.gpu_pool is None:
+            return ""
+        key = observed.key
+        keeps = await self.moves.consider(f"standby of {key.namespace}/{key.name}", pod)
+        if not keeps:
+            name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
+            text = f"{name} stands by on node {node}, where the leader runs, and is evicted: another node is free"
+            pool = ChildKey("GpuPool", key.namespace, key.name)
+            await post(self._cluster, Subject(pool, observed.gpu_pool.uid), "StandbyMoved", text)
+        return keeps or "it is moved"
 
     def _wake(self, observed: Observed, memory: _Memory) -> float:
         """When to reconcile a pool at zero engines: at its first request, which its scheduler reports at once."""

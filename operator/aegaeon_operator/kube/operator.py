@@ -25,6 +25,7 @@ from aegaeon_operator.kube.kinds import Kinds
 from aegaeon_operator.kube.leading import leading
 from aegaeon_operator.kube.metrics import Metrics
 from aegaeon_operator.kube.queue import Queue
+from aegaeon_operator.kube.spare import keep_apart
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.kube.watching import watch
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Platform
@@ -85,7 +86,8 @@ async def _work(config: OperatorConfig, cluster: Cluster, metrics: Metrics) -> N
     await list_anew()  # nothing is decided before the first list is complete
     watched = _watch_known(config, store, queue, metrics, kinds, list_anew)
     try:
-        await _first(watched, queue.run(), _list_again(config, kinds, list_anew), controller.secrets.run())
+        spare = keep_apart(cluster, controller.moves, config.platform.namespace, config.holder)
+        await _first(watched, queue.run(), _list_again(config, kinds, list_anew), controller.secrets.run(), spare)
     finally:
         await controller.close()
 

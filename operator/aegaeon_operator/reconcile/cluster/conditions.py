@@ -20,6 +20,7 @@ _SAID = (
     ("Ready", "False"),
     ("Degraded", "True"),
     ("Progressing", "True"),
+    ("Redundant", "False"),
     ("Admitted", "False"),
     ("DeviceSuspect", "True"),
     ("MemoryReserved", "False"),

@@ -111,6 +111,7 @@ def _decisive(observed: Observed) -> Observed:
         pods=(),
         warnings={},
         unreachable="",
+        keeps_standby="",
     )
 
 

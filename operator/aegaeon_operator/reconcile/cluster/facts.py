@@ -276,6 +276,8 @@ class Observed:
     """what the newest Event of type Warning says of objects whose status does not tell what they wait for"""
     unreachable: str = ""
     """why a scheduler whose pod is ready does not answer the operator"""
+    keeps_standby: str = ""
+    """why the standby stays on the node that it shares with the leader"""
 
     @property
     def spec(self) -> GpuPoolSpec | None:

@@ -23,6 +23,7 @@ from aegaeon_operator.reconcile.cluster.readiness import (
     scheduler_ready,
     workload_of,
 )
+from aegaeon_operator.reconcile.cluster.redundancy import redundant
 from aegaeon_operator.reconcile.cluster.served import Served
 from aegaeon_operator.reconcile.cluster.suspects import device_suspect
 from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec
@@ -121,6 +122,7 @@ def _pool_conditions(
     conditions.append(summary(conditions, tuple(one.type for one in conditions)))
     conditions.append(progressing(conditions, _rolling(observed)))
     conditions += [degraded(observed, parts), device_suspect(observed), memory_reserved(observed)]
+    conditions += redundant(observed, spec)
     return conditions
 
 

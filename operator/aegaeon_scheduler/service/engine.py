@@ -26,6 +26,7 @@ from aegaeon_scheduler.service.leadership import refuse_streams
 from aegaeon_scheduler.service.outbox import Outbox
 from aegaeon_scheduler.service.starting import Starting
 from aegaeon_scheduler.service.stream import converse
+from aegaeon_scheduler.service.turnstile import Turnstile
 
 # Commands that may wait for one sidecar; far more than a program ever holds.
 _OUTBOX_LIMIT = 16384
@@ -71,7 +72,8 @@ class Attachment:
 class EngineService(engine_pb2_grpc.EngineServicer):
     """Servicer of `Engine`. Seconds: `silence_s` without a report, or `reattach_s` without a stream, mean gone.
 
-    `bases` gives each stream the number above which its command ids lie, higher than any id before it.
+    All reports pass the `turnstile`. `bases` gives each stream the number above which its command ids lie, higher than
+    any id before it.
     """
 
     def __init__(
@@ -82,8 +84,10 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         silence_s: float,
         reattach_s: float,
         bases: Callable[[], int],
+        turnstile: Turnstile,
     ) -> None:
         self._driver = driver
+        self._turnstile = turnstile
         self._catalog = catalog
         self._changes = changes
         self._silence_s = silence_s
@@ -113,6 +117,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
                 attachment.outbox,
                 attachment.messages(),
                 context,
+                self._turnstile,
             )
         finally:
             self._broke(attachment)

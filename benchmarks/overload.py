@@ -135,7 +135,7 @@ def _prompt(tokens: int) -> Prompt:
 
 
 class Submission(Generation):
-    """A request whose tokens nobody reads: it is over when its engine says so."""
+    """A request whose tokens are not read: it is over when its engine says so."""
 
     def ended(self, number: int, epoch: int, now: float) -> None:
         self.choices[0].finish = FINISH_REASON_LENGTH

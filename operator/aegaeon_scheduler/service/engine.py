@@ -46,6 +46,7 @@ class Attachment:
         self.decoder = ReportDecoder(up.instance, up.node, up.memory, base)
         self.timer: asyncio.TimerHandle | None = None  # silence while the stream stands, absence once it broke
         self.heard_at = 0.0
+        self.unread = False  # a message of it waits for its turn
         self.draining = False
 
     @property
@@ -72,8 +73,7 @@ class Attachment:
 class EngineService(engine_pb2_grpc.EngineServicer):
     """Servicer of `Engine`. Seconds: `silence_s` without a report, or `reattach_s` without a stream, mean gone.
 
-    All reports pass the `turnstile`. `bases` gives each stream the number above which its command ids lie, higher than
-    any id before it.
+    `bases` gives each stream the number above which its command ids lie, higher than any id before it.
     """
 
     def __init__(
@@ -112,12 +112,11 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, str(error))
         try:
             await converse(
-                request_iterator,
+                self._in_turn(attachment, request_iterator),
                 lambda message: self._reports(attachment, message.reports),
                 attachment.outbox,
                 attachment.messages(),
                 context,
-                self._turnstile,
             )
         finally:
             self._broke(attachment)
@@ -206,6 +205,15 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             )
         return there.stands
 
+    async def _in_turn(
+        self, attachment: Attachment, messages: AsyncIterator[engine_pb2.Reports]
+    ) -> AsyncIterator[engine_pb2.Reports]:
+        async for message in messages:
+            attachment.unread = True
+            await self._turnstile.enter()
+            attachment.unread = False
+            yield message
+
     def _reports(self, attachment: Attachment, reports: Iterable[engine_pb2.Report]) -> None:
         for report in reports:
             self._report(attachment, report)
@@ -245,10 +253,10 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         attachment.timer = asyncio.get_running_loop().call_later(seconds, self._listen, attachment, due)
 
     def _listen(self, attachment: Attachment, due: float) -> None:
-        """A silent one is gone, unless it was this process that was stopped: what came meanwhile is read first."""
+        """A silent one is gone, unless this process was stopped or is late: what came meanwhile is read first."""
         now = self._driver.clock()
         left = attachment.heard_at + self._silence_s - now
-        if now - due > self._silence_s / 2:
+        if attachment.unread or now - due > self._silence_s / 2:
             left = max(left, self._silence_s / 2)
         if left <= 0:
             self._gone(attachment.instance)

@@ -21,18 +21,14 @@ from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.intake import Intake
 from aegaeon_scheduler.service.lag import Lag
 from aegaeon_scheduler.service.leadership import refuse_streams
+from aegaeon_scheduler.service.line import Line
 from aegaeon_scheduler.service.mismatched import Mismatched
-from aegaeon_scheduler.service.outbox import Outbox
 from aegaeon_scheduler.service.places import Places
 from aegaeon_scheduler.service.sequences import Origin
 from aegaeon_scheduler.service.stream import converse
 from aegaeon_scheduler.service.texts import TextStates
 
 _SERVICE = gateway_pb2.DESCRIPTOR.services_by_name["Frontend"].full_name
-# Replies that may wait for one gateway: the loss of an engine answers all its open requests at once.
-_OUTBOX_LIMIT = 65536
-# Replies of one message: the loop writes one to each gateway in two passes.
-_BATCH = 64
 # Changes of the catalog are gathered for this long: at a start every sidecar speaks of every model.
 _CATALOG_DELAY_S = 0.05
 # People do not read faster.
@@ -40,28 +36,6 @@ _SHORTEST_INTERVAL_S = 0.05
 # Back-pressure: how often gateways may be sent how full the pool is, and by how much it must have changed.
 _LOAD_EVERY_S = 0.2
 _LOAD_STEP = 0.005
-
-
-class Line:
-    """One stream of one gateway."""
-
-    def __init__(self, origin: Origin, batches: bool) -> None:
-        self.origin = origin
-        self._batch = _BATCH if batches else 1
-        self.outbox: Outbox[gateway_pb2.GatewayReply] = Outbox(_OUTBOX_LIMIT)
-        self.timer: asyncio.TimerHandle | None = None
-        self.redis_away = ""
-
-    async def messages(self) -> AsyncIterator[gateway_pb2.GatewayReply]:
-        """All replies, as the messages that they share."""
-        async for batch in self.outbox.batches(self._batch):
-            yield batch[0] if len(batch) == 1 else gateway_pb2.GatewayReply(more=batch)
-
-    def end(self) -> None:
-        """Close the stream, and wait for nothing more."""
-        self.outbox.close()
-        if self.timer is not None:
-            self.timer.cancel()
 
 
 class FrontendService(gateway_pb2_grpc.FrontendServicer):

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from aegaeon_proto.v1 import gateway_pb2
 from aegaeon_scheduler.core.domain import GatewayId
 from aegaeon_scheduler.service.lag import LIMIT_S, Lag
-from aegaeon_scheduler.service.sequences import Origin
+from aegaeon_scheduler.service.sequences import Origin, remove_choices
 
 LONGEST_S = 0.3
 """a request waits here; then a later moment serves it better"""
@@ -61,22 +61,20 @@ class Intake:
         self._tenants.setdefault(submit.tenant, deque()).append(Waiting(origin, submit, self._clock()))
         if len(self) > ROOM:
             largest = max(self._tenants, key=lambda tenant: (len(self._tenants[tenant]), tenant == submit.tenant))
-            self._turn_down(self._tenants[largest].pop())
-            self._drop_empty()
+            self._turn_down(self._take(largest, newest=True))
         self._arm()
 
     def cancel(self, gateway: GatewayId, request: str, choices: Collection[int]) -> None:
         """The reader of these choices (none named: of all) has left."""
-        for waiting in self._all():
-            if waiting.origin.gateway == gateway and waiting.submit.request == request:
-                left = [choice for choice in waiting.submit.choices if choices and choice.choice not in choices]
-                del waiting.submit.choices[:]
-                waiting.submit.choices.extend(left)
-        self._keep(lambda waiting: bool(waiting.submit.choices))
+        self._keep(
+            lambda origin, submit: (
+                (origin.gateway, submit.request) != (gateway, request) or remove_choices(submit, choices)
+            )
+        )
 
     def forget(self, gateway: GatewayId) -> None:
         """It submits again what it still waits for, or is gone."""
-        self._keep(lambda waiting: waiting.origin.gateway != gateway)
+        self._keep(lambda origin, _: origin.gateway != gateway)
 
     def stop(self) -> None:
         """Nothing is admitted any more."""
@@ -97,19 +95,24 @@ class Intake:
             waiting = self._next()
             self._admit(waiting.origin, waiting.submit)
         since = self._clock() - LONGEST_S
-        for queue in self._tenants.values():
+        for tenant, queue in list(self._tenants.items()):
             while queue and queue[0].since < since:
-                self._turn_down(queue.popleft())
-        self._drop_empty()
+                self._turn_down(self._take(tenant))
         self._arm()
 
     def _next(self) -> Waiting:
         """The first tenant's oldest; the tenant's turn comes again after all others."""
         tenant = next(iter(self._tenants))
-        queue = self._tenants.pop(tenant)
-        waiting = queue.popleft()
-        if queue:
+        waiting = self._take(tenant)
+        if queue := self._tenants.pop(tenant, None):
             self._tenants[tenant] = queue
+        return waiting
+
+    def _take(self, tenant: str, newest: bool = False) -> Waiting:
+        queue = self._tenants[tenant]
+        waiting = queue.pop() if newest else queue.popleft()
+        if not queue:
+            del self._tenants[tenant]
         return waiting
 
     def _turn_down(self, waiting: Waiting) -> None:
@@ -117,15 +120,12 @@ class Intake:
         reason = f"the scheduler is {1000 * self._lag.seconds:.0f} ms late with what runs; try again"
         self._refuse(waiting.origin, waiting.submit, reason)
 
-    def _all(self) -> Iterator[Waiting]:
-        return (waiting for queue in self._tenants.values() for waiting in queue)
-
-    def _keep(self, stays: Callable[[Waiting], bool]) -> None:
-        self._tenants = {tenant: deque(filter(stays, queue)) for tenant, queue in self._tenants.items()}
-        self._drop_empty()
-
-    def _drop_empty(self) -> None:
-        self._tenants = {tenant: queue for tenant, queue in self._tenants.items() if queue}
+    def _keep(self, stays: Callable[[Origin, gateway_pb2.Submit], bool]) -> None:
+        queues = {
+            tenant: deque(one for one in queue if stays(one.origin, one.submit))
+            for tenant, queue in self._tenants.items()
+        }
+        self._tenants = {tenant: queue for tenant, queue in queues.items() if queue}
 
     def _arm(self) -> None:
         if self._tenants and self._timer is None:

@@ -10,7 +10,6 @@ import grpc
 
 from aegaeon_scheduler.errors import ProtocolError
 from aegaeon_scheduler.service.outbox import Outbox
-from aegaeon_scheduler.service.turnstile import Turnstile
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -22,15 +21,13 @@ async def converse(
     outbox: Outbox[Any],
     outgoing: AsyncIterable[Out],
     context: grpc.aio.ServicerContext[Any, Any],
-    turnstile: Turnstile | None = None,
 ) -> None:
-    """Until the peer ends the stream or the outbox closes; `outgoing` is what the outbox holds, as messages. Messages
-    in pass the `turnstile`.
+    """Until the peer ends the stream or the outbox closes; `outgoing` is what the outbox holds, as messages.
 
     The peer gets the reason: INVALID_ARGUMENT when it broke the contract, RESOURCE_EXHAUSTED when it did not read,
     UNAVAILABLE when this side wants it to connect anew.
     """
-    reader = asyncio.create_task(_read(incoming, receive, turnstile))
+    reader = asyncio.create_task(_read(incoming, receive))
     writer = asyncio.create_task(_write(outgoing, context))
     try:
         await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
@@ -49,10 +46,8 @@ async def converse(
         await context.abort(grpc.StatusCode.UNAVAILABLE, "connect anew")
 
 
-async def _read(incoming: AsyncIterator[In], receive: Callable[[In], None], turnstile: Turnstile | None) -> None:
+async def _read(incoming: AsyncIterator[In], receive: Callable[[In], None]) -> None:
     async for message in incoming:
-        if turnstile is not None:
-            await turnstile.enter()
         receive(message)
 
 

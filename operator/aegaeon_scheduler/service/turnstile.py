@@ -24,7 +24,7 @@ class Turnstile:
 
     async def enter(self) -> None:
         """At once while the pass has room, else in turn."""
-        if self._left and not self._waiting:
+        if self._left:  # then none waits
             self._left -= 1
             self._arm()
             return

@@ -182,6 +182,7 @@ class Measured:
     events_per_s: float
     observer: Observer
     tokens_on_time: float
+    refused: float
     accept_s: float
     late_p99_s: float
     latest_s: float
@@ -234,7 +235,8 @@ def rows(point: Point) -> list[Row]:
         Row(f"{name}: wait of a call, p99", quantile([one.in_loop_s for one in calls], 0.99) * 1e3, "ms"),
         Row(f"{name}: whole status, p50", quantile(m.observer.statuses_s, 0.5) * 1e3, "ms"),
         Row(f"{name}: longest wait until a request is accepted", m.accept_s * 1e3, "ms"),
-        Row(f"{name}: tokens on time", m.tokens_on_time * 100, "%"),
+        Row(f"{name}: requests refused, as the scheduler was late", m.refused, "requests"),
+        Row(f"{name}: tokens on time of the others", m.tokens_on_time * 100, "%"),
         Row(f"{name}: the load's process", m.load, "of a core"),
         Row(f"{name}: submitted late, p99", m.late_p99_s * 1e3, "ms"),
         Row(f"{name}: submitted late, at most", m.latest_s * 1e3, "ms"),

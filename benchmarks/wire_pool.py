@@ -103,6 +103,8 @@ class Gateway:
                 kind = reply.WhichOneof("body")
                 if kind == "accepted":
                     self._fleet.accepted(reply.accepted.request)
+                elif kind == "rejected":
+                    self._fleet.refused.add(SeqId(reply.rejected.request, 0))
                 elif kind == "lost":
                     client = self._fleet.clients[SeqId(reply.lost.seq.request, reply.lost.seq.choice)]
                     client.epoch += 1
@@ -131,6 +133,7 @@ class Fleet:
         self.clients: dict[SeqId, Client] = {}
         self.waits_s: list[float] = []  # of requests, from their submission until they were accepted
         self.late_s: list[float] = []  # of submissions, which are due at their arrival: this process was busy
+        self.refused = set[SeqId]()
         self._submitted: dict[SeqId, float] = {}
         self._loaded = self._cpu_s = 0.0
         self._began = time.monotonic()
@@ -178,12 +181,14 @@ class Fleet:
             self.clock.at(client.arrival, partial(next(gateways).submit, client))
 
     def figures(self) -> str:
-        """Share of tokens on time, the longest wait until a request was accepted, how late requests were submitted
-        (p99 and the latest, seconds), and the share of a core that all took."""
-        on_time = attainment((c.times, self.models[c.model][1], c.length) for c in self.clients.values())
+        """Share of tokens on time of what was not refused, how many requests were, the longest wait until one was
+        accepted, how late they were submitted (p99 and the latest, seconds), and the share of a core that all took."""
+        taken = [client for seq, client in self.clients.items() if seq not in self.refused]
+        on_time = attainment((c.times, self.models[c.model][1], c.length) for c in taken)
         late_s = (quantile(self.late_s, 0.99), max(self.late_s))
         share = (time.process_time() - self._cpu_s) / (time.monotonic() - self._began - self._loaded)
-        return " ".join(f"{one:.4f}" for one in (on_time.token, max(self.waits_s, default=0.0), *late_s, share))
+        accepted_s = max(self.waits_s, default=0.0)
+        return " ".join(f"{one:.4f}" for one in (on_time.token, len(self.refused), accepted_s, *late_s, share))
 
 
 async def serve(target: str, size: Size, engines: int) -> str:

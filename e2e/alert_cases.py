@@ -77,6 +77,16 @@ CASES = {
         labels={**POOL, "severity": "warning"},
         summary="The scheduler of a/demo takes 80% of a core.",
     ),
+    "AegaeonSchedulerLate": Case(
+        {
+            series("scheduler_lag_seconds", pod="scheduler"): "0.01x9 0.08x30",
+            series("scheduler_submissions_refused_total", pod="scheduler"): "0x40",
+        },
+        silent=10,
+        fires=16,
+        labels={**POOL, "severity": "warning"},
+        summary="The scheduler of a/demo is late with what its engines report; new requests wait, or get 503.",
+    ),
     "AegaeonNoEngines": Case(
         {series("scheduler_instances_up", pod="scheduler"): "2x9 0x30"},
         silent=11,

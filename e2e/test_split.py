@@ -22,7 +22,7 @@ from e2e.cluster.network import cut
 from e2e.cluster.node import GPUS
 from e2e.load import Load
 from e2e.manifests import RED, gpu_pool, keys, model_pool
-from e2e.pool import PodsOfPool, a_pool
+from e2e.pool import Pod, PodsOfPool, a_pool
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300, func_only=True)]
 RESOURCE, GPUS_OF_A_NODE = GPUS[0], int(GPUS[1])
@@ -70,13 +70,14 @@ def test_every_client_gets_all_of_its_answer_when_an_engine_dies(split: PodsOfPo
     split.wait_until_ready()
 
 
+@pytest.mark.timeout(600, func_only=True)
 def test_every_client_gets_all_of_its_answer_when_the_node_of_a_decoder_is_cut(split: PodsOfPool, models: Path) -> None:
     stays, goes = default_layout().nodes[:2]
     for node, which in ((stays, 0), (goes, 1)):
-        bring(split, node, f"{split.name}-prefill-{which}")
-        bring(split, node, f"{split.name}-decode-{which}")
+        for role in ("prefill", "decode"):
+            bring(split, node, *(pod for pod in split.pods(role) if pod.name.endswith(f"-{which}")))
     for component in ("gateway", "scheduler"):
-        bring(split, stays, *(pod.name for pod in split.pods(component)))
+        bring(split, stays, *split.pods(component))
     with Load(split.url, MODELS, models, people=3) as load:
         load.wait_for_answers(3)
         with cut(default_layout(), goes):
@@ -107,18 +108,25 @@ def test_requests_end_in_time_and_the_pool_says_why_while_nothing_decodes(split:
     split.wait_until_ready()
 
 
-def bring(pool: PodsOfPool, node: Node, *names: str) -> None:
-    """Pods of which those that run elsewhere are deleted, so that others come there in their place."""
-    elsewhere = [pod for pod in pool.pods() if pod.name in names and pod.node != node.name]
-    others = [one.name for one in default_layout().nodes if one.name != node.name]
+def bring(pool: PodsOfPool, node: Node, *pods: Pod) -> None:
+    """Those that run elsewhere are deleted, so that others come there in their place."""
+    elsewhere = {pod.uid: pod.name for pod in pods if pod.node != node.name}
     if not elsewhere:
         return
-    pool.kubectl("cordon", *others)
+    count = len(pool.pods())
+    closed = [one.name for one in default_layout().nodes if one.name != node.name]
+
+    def replaced() -> bool:
+        now = pool.pods()
+        return len(now) == count and all(pod.ready and pod.uid not in elsewhere for pod in now)
+
+    pool.kubectl("cordon", *closed)
     try:
-        pool.kubectl("delete", "pod", "--wait=true", *(pod.name for pod in elsewhere))
-        pool.wait_until_ready()
+        pool.kubectl("delete", "pod", "--wait=true", *elsewhere.values())
+        pool.wait_until(f"{[*elsewhere.values()]} come to {node.name}", replaced, BACK_S)
     finally:
-        pool.kubectl("uncordon", *others)
+        pool.kubectl("uncordon", *closed)
+    pool.wait_until_ready()
 
 
 def routable(pool: PodsOfPool) -> str:

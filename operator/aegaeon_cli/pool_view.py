@@ -17,6 +17,7 @@ from aegaeon_cli.welcome import by_name, phase_text
 from aegaeon_proto.v1.engine_pb2 import Role
 from aegaeon_proto.v1.gateway_pb2 import InstanceStatus, ModelStatus, ModelTraffic, PoolStatus, SequenceStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase
+from aegaeon_scheduler.service.lag import LIMIT_S
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
 _BAR_CELLS = 8  # with the rest of its row within 80 columns
@@ -54,6 +55,8 @@ class PoolView:
         self._remember(status)
         colours = {model.model: _COLOURS[i % len(_COLOURS)] for i, model in enumerate(status.models)}
         title = f"pool {status.pool} · policy {status.policy} · up {_age(status.uptime_s)}"
+        if status.lag_s > LIMIT_S:
+            title += f" · {1000 * status.lag_s:.0f} ms late, {status.intake} requests wait for that"
         parts = [
             Panel(self._engines(status, colours), title=title, title_align="left", border_style="dim"),
             Panel(self._models(status, colours), title="models", title_align="left", border_style="dim"),

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.samples import Sample
 
 from aegaeon_cli.doctor import Verdict
-from aegaeon_cli.kubectl.checks import condition_finding, metric_findings, suspect_finding
+from aegaeon_cli.kubectl.checks import condition_finding, late_finding, metric_findings, suspect_finding
 from aegaeon_cli.kubectl.operator_metrics import Scraped
 from aegaeon_cli.kubectl.ps import lines
 from aegaeon_cli.kubectl.tables import aligned
@@ -120,3 +120,11 @@ def test_certificates_that_last_are_well() -> None:
     (finding,) = metric_findings(scraped, NOW, None)
 
     assert (finding.verdict, finding.found) == (Verdict.GOOD, "1, the first expires 2027-02-14")
+
+
+def test_a_scheduler_that_is_late_is_named_with_what_waits_for_it() -> None:
+    assert late_finding("n/p", PoolStatus(lag_s=0.03, refused=9)) is None
+    finding = late_finding("n/p", PoolStatus(lag_s=0.13, intake=7, refused=9))
+    assert finding is not None
+    assert finding.verdict is Verdict.NOTE
+    assert finding.found == "n/p: 130 ms late, 7 new requests wait for it, 9 were refused since its start"

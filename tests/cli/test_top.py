@@ -207,3 +207,10 @@ def test_models_that_no_two_engines_serve_are_named() -> None:
     status = pool()
     status.models[0].phase, status.models[0].reason = ModelPhase.MODEL_PHASE_UNSPECIFIED, "no engine decodes it"
     assert "llama: not served: no engine decodes it" in drawn(PoolView(), status)
+
+
+def test_a_scheduler_that_is_late_says_so_above_the_engines() -> None:
+    status = pool()
+    assert "late" not in drawn(PoolView(), status)
+    status.lag_s, status.intake = 0.13, 7
+    assert "130 ms late, 7 requests wait for that" in drawn(PoolView(), status)

@@ -14,7 +14,8 @@ from prometheus_client.registry import Collector
 from aegaeon_gateway.metrics import Metrics
 from aegaeon_operator.kube.metrics import Metrics as OperatorMetrics
 from aegaeon_scheduler.core.snapshot import Snapshot
-from aegaeon_scheduler.service.metrics import EventMetrics, PoolMetrics, process_registry
+from aegaeon_scheduler.service.lag import SchedulerLoad
+from aegaeon_scheduler.service.metrics import EventMetrics, LoadMetrics, PoolMetrics, process_registry
 
 FILES = Path(__file__).parents[2] / "helm" / "aegaeon" / "files"
 _METRIC = re.compile(r"aegaeon_(?:gateway|scheduler|operator)_[a-z_]+")
@@ -58,6 +59,7 @@ def exposed() -> set[str]:
         registry,
         Metrics().registry,
         PoolMetrics(lambda: empty, ()),
+        LoadMetrics(SchedulerLoad),
         OperatorMetrics().registry,
     )
     families = [family for collector in collectors for family in collector.collect()]

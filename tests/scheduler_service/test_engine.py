@@ -12,6 +12,7 @@ import pytest
 from aegaeon_proto.v1 import admin_pb2, engine_pb2, model_pb2
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.domain import CommandId, InstanceId, Memory, ModelName, Phase, SeqId
+from aegaeon_scheduler.service.turnstile import Turnstile
 
 HERE = InstanceId("decode-0")
 
@@ -229,6 +230,21 @@ async def test_sidecars_are_not_lost_because_the_scheduler_was_stopped_for_a_mom
         await brain.wait_for(events.MemoryReported)
         assert not brain.all_of(events.InstanceDown)
         await brain.wait_for(events.InstanceDown)  # it says nothing more
+
+
+async def test_a_sidecar_is_not_silent_while_its_report_waits_for_its_turn(
+    serve: Any, brain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = asyncio.Event()
+    monkeypatch.setattr(Turnstile, "enter", lambda _: turn.wait())
+    async with serve(brain, heartbeat_timeout_s=0.4) as stack:
+        sidecar = await stack.sidecar()
+        await sidecar.report(heartbeat=engine_pb2.Heartbeat())
+        await asyncio.sleep(1.2)
+        assert not brain.all_of(events.InstanceDown)
+        turn.set()
+        await brain.wait_for(events.InstanceDown)
+        assert brain.all_of(events.MemoryReported)
 
 
 async def test_reports_about_commands_of_an_earlier_stream_never_reach_the_core(serve: Any, brain: Any) -> None:

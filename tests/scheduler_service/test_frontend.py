@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
+from aegaeon_proto.v1 import engine_pb2, gateway_pb2, gateway_pb2_grpc, model_pb2
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.domain import CommandId, GatewayId, InstanceId, ModelName, RejectCode, SeqId
 
@@ -350,3 +350,30 @@ async def test_a_gateway_receives_the_places_of_its_requests_when_they_change(
         brain.queued = {SEQ: 4, SeqId("r2", 0): 1}
         assert [(one.request, one.place) for one in (await gateway.next("places")).places] == [("r1", 4)]
         assert [(one.request, one.place) for one in (await other.next("places")).places] == [("r2", 1)]
+
+
+async def test_a_gateway_that_batches_may_send_its_next_message_when_all_of_the_last_is_handled(
+    serve: Any, brain: Any, submit: Any
+) -> None:
+    brain.script[events.Submitted] = lambda event: [
+        commands.Accept(event.gateway, event.seq),
+        commands.SequenceEnded(event.seq, event.epoch, event.gateway),
+    ]
+    async with serve(brain) as stack:
+        call = gateway_pb2_grpc.FrontendStub(await stack.channel()).Serve()
+        hello = gateway_pb2.GatewayHello(gateway="gw", sink="unix:/s", batches=True)
+        await call.write(gateway_pb2.GatewayMessage(hello=hello))
+        kinds: list[str] = []
+        sent = [gateway_pb2.GatewayMessage(submit=submit(f"r{number}")) for number in range(50)]
+        async with asyncio.timeout(20):
+            while kinds.count("taken") < 3:
+                reply = await call.read()
+                for part in reply.more or (reply,):
+                    if not kinds:
+                        assert part.WhichOneof("body") == "taken"  # by which it is known that it reads batches
+                    kinds.append(part.WhichOneof("body") or "")
+                    if kinds[-1] == "taken":
+                        await call.write(gateway_pb2.GatewayMessage(more=sent))
+                        sent = [gateway_pb2.GatewayMessage(cancel=gateway_pb2.CancelRequest(request="r1"))]
+        verdicts = [kind for kind in kinds if kind in {"accepted", "ended", "taken"}]
+        assert verdicts == ["taken", *["accepted", "ended"] * 50, "taken", "taken"]

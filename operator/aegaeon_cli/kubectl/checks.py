@@ -16,6 +16,7 @@ from aegaeon_cli.kubectl.pools import Pod, pods, pools
 from aegaeon_cli.kubectl.top import read
 from aegaeon_operator.reconcile.cluster.facts import Key
 from aegaeon_proto.v1.gateway_pb2 import PoolStatus
+from aegaeon_scheduler.service.lag import LIMIT_S
 
 _OLDEST = (1, 30)
 _LEASE = "aegaeon-operator"
@@ -181,6 +182,17 @@ def schedulers(where: Where) -> Iterator[Finding]:
         alive = sum(one.alive for one in answer.instances)
         found = f"{name}: answers, {alive} engines, {len(answer.models)} models, policy {answer.policy}"
         yield Finding("scheduler", found, Verdict.GOOD if alive else Verdict.NOTE)
+        if (late := late_finding(name, answer)) is not None:
+            yield late
+
+
+def late_finding(name: str, status: PoolStatus) -> Finding | None:
+    """Whether a scheduler is behind with what engines report."""
+    if status.lag_s <= LIMIT_S:
+        return None
+    behind = f"{name}: {1000 * status.lag_s:.0f} ms late, {status.intake} new requests wait for it"
+    text = f"{behind}, {status.refused} were refused since its start"
+    return Finding("scheduler", text, Verdict.NOTE, "it has more engines than one process can serve: split the pool")
 
 
 async def _statuses(where: Where, keys: list[Key]) -> list[PoolStatus | CliError]:

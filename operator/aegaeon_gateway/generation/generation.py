@@ -48,6 +48,8 @@ class Generation:
             for at, output in enumerate(_outputs(request, number))
         ]
         self.progress_at = request.arrived
+        self.sent = False
+        """a scheduler may have read of it"""
         self.accepted = False
         self.place = 0
         """in the queue, from 1 on; 0 while nothing is known of it"""
@@ -79,9 +81,10 @@ class Generation:
 
     # ---- to and from the scheduler ----------------------------------------------------------------------------------
 
-    def submit(self, choices: Iterable[Choice], now: float) -> pb.GatewayMessage:
-        """The message that submits these choices, all with the one prompt."""
-        request, message = self.request, pb.GatewayMessage()
+    def submit(self, choices: Iterable[Choice], now: float, message: pb.GatewayMessage) -> None:
+        """Make an empty message the one that submits these choices, all with the one prompt."""
+        self.sent = True
+        request = self.request
         submit = message.submit  # filled in place: to put a long prompt into a message copies it
         for choice in choices:
             submit.choices.add(choice=choice.number, epoch=choice.epoch, prefix=choice.tokens)
@@ -98,7 +101,6 @@ class Generation:
         submit.traceparent = request.marks.traceparent
         submit.tenant, submit.defer_s, submit.priority = request.tenant, request.defer_s, request.options.priority
         submit.salt, submit.public_tokens = request.salt, self._public_tokens
-        return message
 
     def accept(self, now: float) -> None:
         """The scheduler has it in its queue."""

@@ -65,7 +65,7 @@ class SchedulerLink:
         metrics: Metrics,
         unusable: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        self._hello = pb.GatewayMessage(hello=pb.GatewayHello(gateway=name, sink=sink))
+        self._hello = pb.GatewayMessage(hello=pb.GatewayHello(gateway=name, sink=sink, batches=True))
         self._leaders = Leaders(targets, tls, _CHANNEL)
         self._tls = tls
         self._hold_s = hold_s
@@ -98,7 +98,7 @@ class SchedulerLink:
         """Drop a generation; what engines still work on for it is cancelled."""
         self._open.remove(generation)
         left = generation.open_choices
-        if any(choice.submitted for choice in left):
+        if generation.sent and left:
             everything = len(left) == len(generation.choices)
             self.cancel(generation, [] if everything else left)
 
@@ -176,7 +176,8 @@ class SchedulerLink:
             async for reply in call:
                 if self._outbox is None:
                     self._attach(leader, outbox)
-                self._on_reply(reply)
+                for part in reply.more or (reply,):
+                    self._on_reply(part)
         finally:
             outbox.close()  # a call that has failed leaves the task that reads its requests where it waits
 
@@ -222,6 +223,15 @@ class SchedulerLink:
             self._on_lost(reply.lost)
         elif kind == "ended" and (generation := self._open.get(reply.ended.seq.request)):
             generation.ended(reply.ended.seq.choice, reply.ended.epoch, time.monotonic())
+        elif kind == "taken" and self._outbox is not None:
+            self._on_taken(self._outbox, reply.taken.retry_after_s)
+
+    def _on_taken(self, outbox: Outbox, retry_after_s: float) -> None:
+        """The scheduler has time for more, but not for what has waited too long. One that is silent may be about to be
+        replaced: until then all wait."""
+        for generation in outbox.overdue():
+            generation.fail(overloaded("The scheduler is late with what runs; try again.", retry_after_s))
+        outbox.taken()
 
     def _on_places(self, places: Iterable[pb.Place]) -> None:
         for place in places:

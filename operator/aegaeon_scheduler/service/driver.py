@@ -150,9 +150,11 @@ class Driver:
                 of[seq.request] = max(place, of.get(seq.request, 0))
         return found
 
-    def refuse(self, origin: Origin, submit: gateway_pb2.Submit, code: RejectCode, reason: str) -> None:
+    def refuse(
+        self, origin: Origin, submit: gateway_pb2.Submit, code: RejectCode, reason: str, retry_after_s: float = 0.0
+    ) -> None:
         """A request that does not reach the core."""
-        verdict = commands.Reject(origin.gateway, SeqId(submit.request, 0), code, reason)
+        verdict = commands.Reject(origin.gateway, SeqId(submit.request, 0), code, reason, retry_after_s)
         self.tell(origin.gateway, codec.rejected(submit.request, verdict))
 
     def cancel(self, gateway: GatewayId, request: str, choices: Iterable[int]) -> None:

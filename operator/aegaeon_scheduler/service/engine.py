@@ -26,6 +26,7 @@ from aegaeon_scheduler.service.leadership import refuse_streams
 from aegaeon_scheduler.service.outbox import Outbox
 from aegaeon_scheduler.service.starting import Starting
 from aegaeon_scheduler.service.stream import converse
+from aegaeon_scheduler.service.turnstile import Turnstile
 
 # Commands that may wait for one sidecar; far more than a program ever holds.
 _OUTBOX_LIMIT = 16384
@@ -45,6 +46,7 @@ class Attachment:
         self.decoder = ReportDecoder(up.instance, up.node, up.memory, base)
         self.timer: asyncio.TimerHandle | None = None  # silence while the stream stands, absence once it broke
         self.heard_at = 0.0
+        self.unread = False  # a message of it waits for its turn
         self.draining = False
 
     @property
@@ -82,8 +84,10 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         silence_s: float,
         reattach_s: float,
         bases: Callable[[], int],
+        turnstile: Turnstile,
     ) -> None:
         self._driver = driver
+        self._turnstile = turnstile
         self._catalog = catalog
         self._changes = changes
         self._silence_s = silence_s
@@ -108,7 +112,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, str(error))
         try:
             await converse(
-                request_iterator,
+                self._in_turn(attachment, request_iterator),
                 lambda message: self._reports(attachment, message.reports),
                 attachment.outbox,
                 attachment.messages(),
@@ -201,6 +205,15 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             )
         return there.stands
 
+    async def _in_turn(
+        self, attachment: Attachment, messages: AsyncIterator[engine_pb2.Reports]
+    ) -> AsyncIterator[engine_pb2.Reports]:
+        async for message in messages:
+            attachment.unread = True
+            await self._turnstile.enter()
+            attachment.unread = False
+            yield message
+
     def _reports(self, attachment: Attachment, reports: Iterable[engine_pb2.Report]) -> None:
         for report in reports:
             self._report(attachment, report)
@@ -240,10 +253,10 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         attachment.timer = asyncio.get_running_loop().call_later(seconds, self._listen, attachment, due)
 
     def _listen(self, attachment: Attachment, due: float) -> None:
-        """A silent one is gone, unless it was this process that was stopped: what came meanwhile is read first."""
+        """A silent one is gone, unless this process was stopped or is late: what came meanwhile is read first."""
         now = self._driver.clock()
         left = attachment.heard_at + self._silence_s - now
-        if now - due > self._silence_s / 2:
+        if attachment.unread or now - due > self._silence_s / 2:
             left = max(left, self._silence_s / 2)
         if left <= 0:
             self._gone(attachment.instance)

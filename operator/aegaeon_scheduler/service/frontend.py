@@ -18,17 +18,17 @@ from aegaeon_scheduler.core.domain import GatewayId, RejectCode
 from aegaeon_scheduler.errors import ProtocolError
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.driver import Driver
+from aegaeon_scheduler.service.intake import Intake
+from aegaeon_scheduler.service.lag import Lag
 from aegaeon_scheduler.service.leadership import refuse_streams
+from aegaeon_scheduler.service.line import Line
 from aegaeon_scheduler.service.mismatched import Mismatched
-from aegaeon_scheduler.service.outbox import Outbox
 from aegaeon_scheduler.service.places import Places
 from aegaeon_scheduler.service.sequences import Origin
 from aegaeon_scheduler.service.stream import converse
 from aegaeon_scheduler.service.texts import TextStates
 
 _SERVICE = gateway_pb2.DESCRIPTOR.services_by_name["Frontend"].full_name
-# Replies that may wait for one gateway: the loss of an engine answers all its open requests at once.
-_OUTBOX_LIMIT = 65536
 # Changes of the catalog are gathered for this long: at a start every sidecar speaks of every model.
 _CATALOG_DELAY_S = 0.05
 # People do not read faster.
@@ -36,22 +36,6 @@ _SHORTEST_INTERVAL_S = 0.05
 # Back-pressure: how often gateways may be sent how full the pool is, and by how much it must have changed.
 _LOAD_EVERY_S = 0.2
 _LOAD_STEP = 0.005
-
-
-class Line:
-    """One stream of one gateway."""
-
-    def __init__(self, origin: Origin) -> None:
-        self.origin = origin
-        self.outbox: Outbox[gateway_pb2.GatewayReply] = Outbox(_OUTBOX_LIMIT)
-        self.timer: asyncio.TimerHandle | None = None
-        self.redis_away = ""
-
-    def end(self) -> None:
-        """Close the stream, and wait for nothing more."""
-        self.outbox.close()
-        if self.timer is not None:
-            self.timer.cancel()
 
 
 class FrontendService(gateway_pb2_grpc.FrontendServicer):
@@ -65,8 +49,11 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         grace_s: float,
         status: Callable[[], Awaitable[gateway_pb2.PoolStatus]],
         kv_used: Callable[[], float],
+        lag: Lag,
     ) -> None:
         self._driver = driver
+        self._lag = lag
+        self.intake = Intake(lag, driver.clock, self._admit, self._refuse)
         self._catalog = catalog
         self._mismatched = mismatched
         self._grace_s = grace_s
@@ -96,7 +83,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         try:
             await converse(
-                request_iterator, lambda message: self._message(line, message), line.outbox, line.outbox, context
+                request_iterator, lambda message: self._receive(line, message), line.outbox, line.messages(), context
             )
         finally:
             self._broke(line)
@@ -159,6 +146,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
     def stop(self) -> None:
         """End every stream once what waits for it is written."""
         self._stopped.set()
+        self.intake.stop()
         self._mismatched.stop()
         self._places.stop()
         if self._announcement is not None:
@@ -194,11 +182,14 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         if not first.hello.gateway or not first.hello.sink:
             raise ProtocolError("GatewayHello: gateway and sink must be set")
         gateway = GatewayId(first.hello.gateway)
-        line = Line(Origin(gateway, first.hello.sink, next(self._numbers)))
+        line = Line(Origin(gateway, first.hello.sink, next(self._numbers)), first.hello.batches)
+        if first.hello.batches:
+            self._taken(line)
         if before := self._lines.get(gateway):
             before.end()
             line.timer = self._later(self._grace_s, self._driver.cancel_older, line.origin)
         self._lines[gateway] = line
+        self.intake.forget(gateway)
         self._mismatched.forget(gateway)
         self._texts.forget(gateway)
         self._places.forget(gateway)
@@ -213,14 +204,25 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             self._send_load()
         return line
 
+    def _receive(self, line: Line, message: gateway_pb2.GatewayMessage) -> None:
+        for part in message.more or (message,):
+            self._message(line, part)
+        if message.more:
+            self._taken(line)
+
+    def _taken(self, line: Line) -> None:
+        taken = gateway_pb2.Taken(retry_after_s=self._lag.retry_after_s)
+        line.outbox.put(gateway_pb2.GatewayReply(taken=taken))
+
     def _message(self, line: Line, message: gateway_pb2.GatewayMessage) -> None:
         if self._lines.get(line.origin.gateway) is not line:
             return  # replaced while this was on its way: the gateway says it again on its new stream
         kind = message.WhichOneof("body")
         if kind == "submit":
-            self._submit(line.origin, message.submit)
+            self.intake.offer(line.origin, message.submit)
         elif kind == "cancel":
             cancel = line.origin.gateway, message.cancel.request, message.cancel.choices
+            self.intake.cancel(*cancel)
             self._mismatched.cancel(*cancel)
             self._driver.cancel(*cancel)
         elif kind == "text":
@@ -230,7 +232,10 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         elif kind == "hello":
             raise ProtocolError(f"{line.origin.gateway}: GatewayHello twice on one stream")
 
-    def _submit(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
+    def _refuse(self, origin: Origin, submit: gateway_pb2.Submit, reason: str) -> None:
+        self._driver.refuse(origin, submit, RejectCode.OVERLOADED, reason, self._lag.retry_after_s)
+
+    def _admit(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
         """A model that is withdrawing answers what it was asked before, lost and submitted again or not."""
         base = self._catalog.base_of(submit.model)
         if base in self._catalog.withdrawing and not self._driver.sequences.of_request(submit.request):
@@ -251,6 +256,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
 
     def _gone(self, gateway: GatewayId) -> None:
         self._lines.pop(gateway)
+        self.intake.forget(gateway)
         self._mismatched.forget(gateway)
         self._texts.forget(gateway)
         self._driver.gateway_down(gateway)

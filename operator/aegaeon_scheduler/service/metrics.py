@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.snapshot import InstanceView, ModelView, Snapshot
+from aegaeon_scheduler.service.lag import SchedulerLoad
 
 Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
 _PREFIX = "aegaeon_scheduler"
@@ -94,6 +95,22 @@ class EventMetrics:
         if child is None:
             child = self._known[kind] = counter.labels(kind.__name__)
         return child
+
+
+class LoadMetrics(Collector):
+    """How late the process is, and what that costs new requests."""
+
+    def __init__(self, load: Callable[[], SchedulerLoad]) -> None:
+        self._load = load
+
+    def collect(self) -> Iterator[Metric]:
+        """Read without waiting."""
+        load = self._load()
+        yield GaugeMetricFamily(f"{_PREFIX}_lag_seconds", "What a report waits until it is handled.", load.lag_s)
+        text = "New requests that wait until the lag is less."
+        yield GaugeMetricFamily(f"{_PREFIX}_submissions_waiting", text, load.waiting)
+        text = "New requests that were refused as the lag was too much."
+        yield CounterMetricFamily(f"{_PREFIX}_submissions_refused", text, load.refused)
 
 
 class PoolMetrics(Collector):

@@ -15,7 +15,7 @@ from aegaeon_scheduler.core.domain import GatewayId, RejectCode
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.rolls import Rolls
-from aegaeon_scheduler.service.sequences import Origin
+from aegaeon_scheduler.service.sequences import Origin, remove_choices
 
 _LOOK_S = 0.05
 
@@ -41,12 +41,11 @@ class Mismatched:
 
     def cancel(self, gateway: GatewayId, request: str, choices: Collection[int]) -> None:
         """The reader of these choices (none named: of all) has left."""
-        for origin, submit in self._waiting:
-            if origin.gateway == gateway and submit.request == request:
-                for at in reversed(range(len(submit.choices))):
-                    if not choices or submit.choices[at].choice in choices:
-                        del submit.choices[at]
-        self._waiting = [(origin, submit) for origin, submit in self._waiting if submit.choices]
+        self._waiting = [
+            (origin, submit)
+            for origin, submit in self._waiting
+            if (origin.gateway, submit.request) != (gateway, request) or remove_choices(submit, choices)
+        ]
 
     def forget(self, gateway: GatewayId) -> None:
         """Drop what the gateway has not submitted again: it does not need that any more."""

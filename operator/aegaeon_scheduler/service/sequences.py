@@ -5,7 +5,7 @@ Kept from the submission until the core has forgotten the sequence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2
@@ -19,6 +19,14 @@ class Origin:
     gateway: GatewayId
     sink: str
     number: int
+
+
+def remove_choices(submit: gateway_pb2.Submit, choices: Collection[int]) -> bool:
+    """Their reader (none named: of all) has left, and the submission still waits. Whether any choice is left."""
+    for at in reversed(range(len(submit.choices))):
+        if not choices or submit.choices[at].choice in choices:
+            del submit.choices[at]
+    return bool(submit.choices)
 
 
 @dataclass(slots=True)

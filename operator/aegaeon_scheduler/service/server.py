@@ -26,12 +26,14 @@ from aegaeon_scheduler.service.changes import CatalogChanges
 from aegaeon_scheduler.service.driver import Brain, Driver, Observer
 from aegaeon_scheduler.service.engine import EngineService
 from aegaeon_scheduler.service.frontend import FrontendService, status_alone
+from aegaeon_scheduler.service.lag import Lag, SchedulerLoad
 from aegaeon_scheduler.service.leadership import LeadershipService
-from aegaeon_scheduler.service.metrics import EventMetrics, PoolMetrics, process_registry
+from aegaeon_scheduler.service.metrics import EventMetrics, LoadMetrics, PoolMetrics, process_registry
 from aegaeon_scheduler.service.mismatched import Mismatched
 from aegaeon_scheduler.service.status import StatusView
 from aegaeon_scheduler.service.tenants import configured
 from aegaeon_scheduler.service.tracing import RequestSpans
+from aegaeon_scheduler.service.turnstile import Turnstile
 
 if TYPE_CHECKING:
     from aegaeon_proto.pages import Pages
@@ -77,19 +79,28 @@ class Service:
         self.leadership = LeadershipService(self.driver)
         self.catalog = Catalog(config.models, self._announce, brain.apart)
         self._changes = CatalogChanges(self.catalog, self.driver, self._tell_engines)
+        turnstile = Turnstile()
+        self._lag = Lag(clock, turnstile)
         self.engine = EngineService(
-            self.driver, self.catalog, self._changes, config.heartbeat_timeout_s, config.reattach_s, bases
+            self.driver, self.catalog, self._changes, config.heartbeat_timeout_s, config.reattach_s, bases, turnstile
         )
         self._view = view = StatusView(
-            config.pool, brain, clock, self.catalog, self.driver.instances, self.engine.starting.suspects
+            config.pool,
+            brain,
+            clock,
+            self.catalog,
+            self.driver.instances,
+            self.engine.starting.suspects,
+            self._load,
         )
         mismatched = Mismatched(self.catalog, self.driver, self._changes.rolls)
         self.frontend = FrontendService(
-            self.driver, self.catalog, mismatched, config.gateway_grace_s, view.status, brain.kv_used
+            self.driver, self.catalog, mismatched, config.gateway_grace_s, view.status, brain.kv_used, self._lag
         )
         if config.tenants is not None:
             self.frontend.set_tenants(configured(config.tenants))
         self._scraped = view.snapshot()
+        self._registry.register(LoadMetrics(self._load))
         self._registry.register(
             PoolMetrics(lambda: self._scraped, self.driver.instances, config.start_s, lambda: not self.driver.waits)
         )
@@ -148,6 +159,7 @@ class Service:
                 await self._pages.start()
             except OSError as error:
                 raise ListenError(str(error)) from error
+        self._lag.start()
         for one in self._servers:
             await one.server.start()
         self._serving = True
@@ -159,6 +171,7 @@ class Service:
         self.engine.stop()
         self.frontend.stop()
         self.driver.stop()
+        await self._lag.stop()
         await asyncio.gather(*(one.server.stop(_DRAIN_S) for one in self._servers))
         if self._pages:
             await self._pages.stop()
@@ -168,6 +181,10 @@ class Service:
         """The tables are copied in the loop, where alone they are touched; thousands of lines are written beside it."""
         self._scraped = self._view.snapshot()
         return await asyncio.to_thread(generate_latest, self._registry)
+
+    def _load(self) -> SchedulerLoad:
+        intake = self.frontend.intake
+        return SchedulerLoad(self._lag.seconds, len(intake), intake.refused)
 
     def _traceparent_of(self, seq: SeqId) -> str:
         kept = self.driver.sequences.get(seq)

@@ -11,11 +11,12 @@ from aegaeon_scheduler.core.snapshot import InstanceView, ModelView, SequenceVie
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.codec.nouns import memory_to, role_to, seq_to
 from aegaeon_scheduler.service.driver import Brain
+from aegaeon_scheduler.service.lag import SchedulerLoad
 
 
 class StatusView:
     """Takes pictures of the pool. `connected` holds the instances whose stream stands, `suspects` gives devices that
-    engines leave alone."""
+    engines leave alone, `load` is the process's."""
 
     def __init__(
         self,
@@ -25,6 +26,7 @@ class StatusView:
         catalog: Catalog,
         connected: Container[InstanceId],
         suspects: Callable[[], Sequence[engine_pb2.SuspectDevice]],
+        load: Callable[[], SchedulerLoad],
     ) -> None:
         self._pool = pool
         self._brain = brain
@@ -32,6 +34,7 @@ class StatusView:
         self._catalog = catalog
         self._connected = connected
         self._suspects = suspects
+        self._load = load
         self._started = clock()
 
     def snapshot(self) -> Snapshot:
@@ -45,6 +48,7 @@ class StatusView:
             view.model: self._catalog.model(view.model) for view in core.models if self._catalog.serves(view.model)
         }
         there = frozenset(view.instance for view in core.instances if view.instance in self._connected)
+        load = self._load()
         status = gateway_pb2.PoolStatus(
             pool=self._pool,
             uptime_s=core.now - self._started,
@@ -52,6 +56,9 @@ class StatusView:
             fetching=self._catalog.fetching(),
             adapters=self._catalog.adapters(),
             suspects=self._suspects(),
+            lag_s=load.lag_s,
+            intake=load.waiting,
+            refused=load.refused,
         )
         return await asyncio.to_thread(_complete, status, core, models, there)
 

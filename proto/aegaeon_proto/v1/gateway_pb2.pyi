@@ -71,6 +71,7 @@ class GatewayMessage(_message.Message):
     CANCEL_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     REDIS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___GatewayHello: ...
     @_builtins.property
@@ -81,6 +82,10 @@ class GatewayMessage(_message.Message):
     def text(self) -> Global___TextStatus: ...
     @_builtins.property
     def redis(self) -> Global___RedisStatus: ...
+    @_builtins.property
+    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___GatewayMessage]:
+        """Instead of a body: several in their order. A gateway sends one such message after each Taken, and no other then."""
+
     def __init__(
         self,
         *,
@@ -89,10 +94,11 @@ class GatewayMessage(_message.Message):
         cancel: Global___CancelRequest | None = ...,
         text: Global___TextStatus | None = ...,
         redis: Global___RedisStatus | None = ...,
+        more: _abc.Iterable[Global___GatewayMessage] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "hello", b"hello", "redis", b"redis", "submit", b"submit", "text", b"text"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "hello", b"hello", "redis", b"redis", "submit", b"submit", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "hello", b"hello", "more", b"more", "redis", b"redis", "submit", b"submit", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "submit", "cancel", "text", "redis"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
@@ -106,18 +112,22 @@ class GatewayHello(_message.Message):
 
     GATEWAY_FIELD_NUMBER: _builtins.int
     SINK_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
     gateway: _builtins.str
     sink: _builtins.str
     """gRPC target of its TokenSink"""
+    batches: _builtins.bool
+    """it reads `more` of replies and Taken, and sends `more` once it has read a Taken"""
     def __init__(
         self,
         *,
         gateway: _builtins.str = ...,
         sink: _builtins.str = ...,
+        batches: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway", b"gateway", "sink", b"sink"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "gateway", b"gateway", "sink", b"sink"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -324,6 +334,8 @@ class GatewayReply(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     PLACES_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
+    TAKEN_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def catalog(self) -> Global___CatalogStatus: ...
     @_builtins.property
@@ -340,6 +352,12 @@ class GatewayReply(_message.Message):
     def places(self) -> Global___Places: ...
     @_builtins.property
     def ended(self) -> Global___Ended: ...
+    @_builtins.property
+    def taken(self) -> Global___Taken: ...
+    @_builtins.property
+    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___GatewayReply]:
+        """instead of a body, to a gateway that batches: several in their order"""
+
     def __init__(
         self,
         *,
@@ -351,16 +369,41 @@ class GatewayReply(_message.Message):
         load: Global___PoolLoad | None = ...,
         places: Global___Places | None = ...,
         ended: Global___Ended | None = ...,
+        taken: Global___Taken | None = ...,
+        more: _abc.Iterable[Global___GatewayReply] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "body", b"body", "catalog", b"catalog", "ended", b"ended", "load", b"load", "lost", b"lost", "places", b"places", "rejected", b"rejected", "tenants", b"tenants"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "body", b"body", "catalog", b"catalog", "ended", b"ended", "load", b"load", "lost", b"lost", "places", b"places", "rejected", b"rejected", "taken", b"taken", "tenants", b"tenants"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "body", b"body", "catalog", b"catalog", "ended", b"ended", "load", b"load", "lost", b"lost", "places", b"places", "rejected", b"rejected", "tenants", b"tenants"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "body", b"body", "catalog", b"catalog", "ended", b"ended", "load", b"load", "lost", b"lost", "more", b"more", "places", b"places", "rejected", b"rejected", "taken", b"taken", "tenants", b"tenants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["catalog", "accepted", "rejected", "lost", "tenants", "load", "places", "ended"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["catalog", "accepted", "rejected", "lost", "tenants", "load", "places", "ended", "taken"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___GatewayReply: _TypeAlias = GatewayReply  # noqa: Y015
+
+@_typing.final
+class Taken(_message.Message):
+    """To a gateway that batches, first of all and whenever a message of several was handled: it may send the next one.
+    `retry_after_s`: when what has waited for that too long may come back.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RETRY_AFTER_S_FIELD_NUMBER: _builtins.int
+    retry_after_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        retry_after_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["retry_after_s", b"retry_after_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Taken: _TypeAlias = Taken  # noqa: Y015
 
 @_typing.final
 class Places(_message.Message):
@@ -1142,9 +1185,18 @@ class PoolStatus(_message.Message):
     FETCHING_FIELD_NUMBER: _builtins.int
     SUSPECTS_FIELD_NUMBER: _builtins.int
     ADAPTERS_FIELD_NUMBER: _builtins.int
+    LAG_S_FIELD_NUMBER: _builtins.int
+    INTAKE_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
     uptime_s: _builtins.float
     policy: _builtins.str
+    lag_s: _builtins.float
+    """what a report waits until the scheduler has handled it"""
+    intake: _builtins.int
+    """new requests that wait until that is less"""
+    refused: _builtins.int
+    """new requests that were refused as it was too much, since the start"""
     @_builtins.property
     def instances(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstanceStatus]: ...
     @_builtins.property
@@ -1171,10 +1223,13 @@ class PoolStatus(_message.Message):
         fetching: _abc.Iterable[_model_pb2.ModelState] | None = ...,
         suspects: _abc.Iterable[_engine_pb2.SuspectDevice] | None = ...,
         adapters: _abc.Iterable[Global___ModelStatus] | None = ...,
+        lag_s: _builtins.float = ...,
+        intake: _builtins.int = ...,
+        refused: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "fetching", b"fetching", "instances", b"instances", "models", b"models", "policy", b"policy", "pool", b"pool", "sequences", b"sequences", "suspects", b"suspects", "uptime_s", b"uptime_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "fetching", b"fetching", "instances", b"instances", "intake", b"intake", "lag_s", b"lag_s", "models", b"models", "policy", b"policy", "pool", b"pool", "refused", b"refused", "sequences", b"sequences", "suspects", b"suspects", "uptime_s", b"uptime_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,67 @@
+"""How late the event loop is: what a report that arrives now waits until it is handled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from aegaeon_scheduler.service.turnstile import Turnstile
+
+LIMIT_S = 0.05
+"""with more, decisions come late, and new requests would make them later"""
+_EVERY_S = 0.02
+_LONGEST_RETRY_S = 60.0
+
+
+class SchedulerLoad(NamedTuple):
+    """Seconds that the loop is late, new requests that wait for it, and those that were refused since the start."""
+
+    lag_s: float = 0.0
+    waiting: int = 0
+    refused: int = 0
+
+
+class Lag:
+    """Measured fifty times a second, by what waits as a report does. `clock`: monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float], turnstile: Turnstile) -> None:
+        self._clock = clock
+        self._turnstile = turnstile
+        self._last_s = 0.0
+        self._due = clock()
+        self._measuring: asyncio.Task[None] | None = None
+
+    @property
+    def seconds(self) -> float:
+        """As last measured, or of the measurement under way, if that is longer already."""
+        return max(self._last_s, self._clock() - self._due) if self._measuring is not None else 0.0
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether it is more than the loop may be late."""
+        return self.seconds > LIMIT_S
+
+    @property
+    def retry_after_s(self) -> float:
+        """When a request that is refused for it may come back."""
+        return min(max(1.0, self.seconds / LIMIT_S), _LONGEST_RETRY_S)
+
+    def start(self) -> None:
+        """Measure from now on."""
+        self._due = self._clock() + _EVERY_S
+        self._measuring = asyncio.create_task(self._measure())
+
+    async def stop(self) -> None:
+        """Measure no more."""
+        if self._measuring is not None:
+            self._measuring.cancel()
+            await asyncio.gather(self._measuring, return_exceptions=True)
+            self._measuring = None
+
+    async def _measure(self) -> None:
+        while True:
+            await asyncio.sleep(self._due - self._clock())
+            await self._turnstile.enter()
+            now = self._clock()
+            self._last_s, self._due = now - self._due, now + _EVERY_S

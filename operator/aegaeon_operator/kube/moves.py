@@ -1,7 +1,7 @@
 """Pods that should be on another node than the one that they share with another: evicted once a node is free for them.
 
 Nodes are listed only while there is such a pod. Kubernetes places what comes in its place; where that comes back to the
-same node (there is no room elsewhere, or somebody brings it back) the next move waits twice as long.
+same node (there is no room elsewhere, or it is brought back by hand) the next move waits twice as long.
 """
 
 from __future__ import annotations

@@ -82,9 +82,9 @@ demo: models $(if $(filter vllm,$(BACKEND)),$(VLLM_STAMP)) ## four models share 
 	@$(DEMO_$(BACKEND))
 # Two more workers than cores: many tests wait, for processes that they started or for a time to pass.
 WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
-# Whole stacks that wait: for leases, for idle engines, for drains, for files that change while they serve.
-STACKS := $(addprefix tests/stack/test_,failover.py zero.py changed_models.py changed_files.py pods.py poison.py structured.py \
-  twins.py sources.py hold.py split.py warm_up.py faults_of_roles.py proxied.py lost_devices.py)
+# Whole stacks: those that fail over, drain, wait for leases and idle engines, change while they serve. What every client
+# meets, requests and errors, is in `make test`.
+STACKS = $(filter-out %/test_api.py %/test_bad_input.py,$(wildcard tests/stack/test_*.py))
 test: export AEGAEON_CORE := interpreted
 test: $(STAMP) redis-server tinyproxy ## the tests on WORKERS; random ones with the same examples each time
 	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" $(addprefix --ignore=,$(STACKS))

@@ -44,8 +44,11 @@ class PodRunner:
                     _write(child.pod)
                     if not child.pod.on_demand:
                         group.create_task(self._bring_up(child))
-        except* RunnerError as failed:
-            raise failed.exceptions[0] from None
+        except ExceptionGroup as failed:  # not except*: before Python 3.11.4 what is raised there is put into a group
+            expected, unexpected = failed.split(RunnerError)
+            if expected is None or unexpected is not None:
+                raise
+            raise expected.exceptions[0] from None
 
     def begin(self, name: str) -> None:
         """Keep this pod running from here on; whether it is ready is not waited for."""

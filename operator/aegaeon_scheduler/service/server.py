@@ -29,6 +29,7 @@ from aegaeon_scheduler.service.frontend import FrontendService, status_alone
 from aegaeon_scheduler.service.leadership import LeadershipService
 from aegaeon_scheduler.service.metrics import EventMetrics, PoolMetrics, process_registry
 from aegaeon_scheduler.service.mismatched import Mismatched
+from aegaeon_scheduler.service.model_log import ModelLog
 from aegaeon_scheduler.service.status import StatusView
 from aegaeon_scheduler.service.tenants import configured
 from aegaeon_scheduler.service.tracing import RequestSpans
@@ -67,7 +68,7 @@ class Service:
         self.crashed = asyncio.Event()
         self._config = config
         self._registry = process_registry()
-        watchers: list[Observer] = [EventMetrics(self._registry), *observers]
+        watchers: list[Observer] = [EventMetrics(self._registry), ModelLog(), *observers]
         egress = from_environment(os.environ) if config.ambient_egress else config.egress
         traced = TracingSettings(config.otlp_endpoint, egress=egress) if config.otlp_endpoint else None
         self._tracing = Tracing(traced, "aegaeon-scheduler", config.pool)

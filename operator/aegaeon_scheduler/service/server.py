@@ -77,7 +77,7 @@ class Service:
         self.driver = Driver(brain, clock, watchers, self.crashed.set)
         self.leadership = LeadershipService(self.driver)
         self.catalog = Catalog(config.models, self._announce, brain.apart)
-        self._changes = CatalogChanges(self.catalog, self.driver, self._tell_engines)
+        self._changes = CatalogChanges(self.catalog, self.driver, self._tell_engines, config.start_s)
         self.engine = EngineService(
             self.driver, self.catalog, self._changes, config.heartbeat_timeout_s, config.reattach_s, bases
         )
@@ -92,7 +92,12 @@ class Service:
             self.frontend.set_tenants(configured(config.tenants))
         self._scraped = view.snapshot()
         self._registry.register(
-            PoolMetrics(lambda: self._scraped, self.driver.instances, config.start_s, lambda: not self.driver.waits)
+            PoolMetrics(
+                lambda: self._scraped,
+                self.driver.instances,
+                lambda: self._changes.start_s,
+                lambda: not self.driver.waits,
+            )
         )
         self._servers = [self._for_pool(), *self._for_status(), *self._for_operator(view)]
         self._serving = False

@@ -76,7 +76,7 @@ FINDINGS: dict[str, tuple[Json, tuple[str, ...]]] = {
     "adapters": (model_pool(served("a", HUB, POET)), ("adapters", "has no spec.adapters, which needs backend vllm")),
     "a name twice": (model_pool(served("a", HUB), served("b", HUB, {**POET, "name": "a"})), ("rename one of them",)),
     "adapters twice": (model_pool(served("a", HUB, POET), served("b", HUB, POET)), ("rename one of them",)),
-    "grants": (model_pool(served("a", HUB), tenants=[tenant("acme", "a", "lama")]), ("acme", "is granted")),
+    "grants": (model_pool(served("a", HUB), tenants=[tenant("acme", "a", "lama")]), ("acme", "is granted 'lama', no model or adapter")),
 }
 
 
@@ -97,7 +97,7 @@ def test_all_findings_come_in_one_answer(guarded: Path) -> None:
         "'a' has adapters",
         "hostPath of 'b' is not inside volumes.models.path",
         "an adapter of 'a' has the name of another",
-        "'acme' is granted a name",
+        "'acme' is granted 'lama'",
     ):
         assert words in said
     assert "Invalid value" not in said

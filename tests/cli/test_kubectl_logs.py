@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from aegaeon_cli.kubectl.log_lines import Line, Window, about, merged, names, parse
+from aegaeon_cli.kubectl.log_lines import Line, Window, about, merged, names, parse, touches
 
 
 def log(pod: str, *lines: str) -> list[Line]:
@@ -33,6 +33,13 @@ def test_a_part_of_a_longer_name_or_of_a_path_is_not_the_model(text: str) -> Non
 def test_a_name_with_signs_of_patterns_is_taken_literally() -> None:
     assert names("org/a.b")("model org/a.b: fetched")
     assert not names("org/a.b")("model org/aXb: fetched")
+
+
+def test_a_change_of_the_leader_touches_every_model() -> None:
+    leads = "2026-01-01 00:00:00,000 INFO aegaeon_kube.lease: leading in term 3"
+    other = "2026-01-01 00:00:01,000 INFO aegaeon_scheduler: the core is compiled"
+    assert texts(about(log("scheduler", leads, other), touches("llama"))) == [leads]
+    assert texts(about(log("scheduler", leads, other), names("llama"))) == []
 
 
 def test_lines_without_a_time_belong_to_the_entry_before_them() -> None:

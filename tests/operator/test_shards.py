@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from operator_api import api_server
 from operator_memory import At, Memory
-from operator_objects import KEY, PLATFORM, by_key, gpu_pool, model_pool, observed
+from operator_objects import KEY, PLATFORM, by_key, entry, gpu_pool, model_pool, observed
 
 from aegaeon_operator.config import OperatorConfig
 from aegaeon_operator.kube.client import Cluster
@@ -139,6 +139,19 @@ def test_one_more_restarts_nothing_and_moves_nothing() -> None:
     assert len(changed) == 2
     assert "pool-config" in changed  # what the release before reads
     assert {name[:-1] for name in changed - {"pool-config"}} == {"pool-models-"}
+
+
+def test_bounds_of_scaling_change_no_pod_of_a_scheduler() -> None:
+    fixed = desired(observed(gpu_pool(engines={"replicas": 1}, scheduling={"standby": True}), small()))
+    scaled = desired(
+        observed(gpu_pool(engines={"replicas": 1, "min": 0, "max": 2}, scheduling={"standby": True}), small())
+    )
+    before, after = by_key(fixed.manifests), by_key(scaled.manifests)
+    for name in ("pool-scheduler", "pool-standby"):
+        assert before[ChildKey("Deployment", "infra", name)] == after[ChildKey("Deployment", "infra", name)]
+    assert (fixed.start_s, scaled.start_s) == (0.0, 600.0)
+    assert fixed.mark != scaled.mark, "the scheduler that runs is told"
+    assert '"start_s": 600.0' in entry(after[ChildKey("Secret", "infra", "pool-config")], "scheduler.json")
 
 
 def test_credentials_of_one_namespace_leave_room_for_those_of_others() -> None:

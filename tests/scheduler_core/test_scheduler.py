@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import random
 from dataclasses import replace
+
+import pytest
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
@@ -104,6 +108,39 @@ def test_no_request_is_refused_while_a_lost_engine_may_reattach():
     brain.all(up(), CACHED, ev.InstanceDown(E0), submitted())
     assert not of([*brain.on(ev.Tick(), 5.0), *brain.on(ev.Tick(), 10.0)], cmd.Reject)
     assert of(brain.on(ev.Tick(), 15.0), cmd.Reject)[0].code is RejectCode.OVERLOADED
+
+
+def test_a_change_of_the_hold_for_starts_counts_for_what_waits_and_for_what_comes():
+    brain = Brain(SchedulerConfig(hold_s=5.0))
+    brain.on(submitted("before"))
+    brain.on(ev.StartHoldChanged(60.0))
+    brain.on(submitted("after"))
+    assert not of([*brain.on(ev.Tick(), 5.0), *brain.on(ev.Tick(), 59.0)], cmd.Reject)
+    assert len(of([*brain.on(ev.Tick(), 60.0), *brain.on(ev.Tick(), 66.0)], cmd.Reject)) == 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_request_without_tokens_is_open_beyond_its_bound(seed: int):
+    """hold_s, or until an engine that was lost is given up, and hold_s from there: whatever engines do meanwhile."""
+    chance, config = random.Random(seed), SchedulerConfig(hold_s=5.0, restart_s=20.0)
+    brain, waiting, lost_at, number = Brain(config), {}, -math.inf, 0
+    for now in (step * 0.5 for step in range(240)):
+        out = brain.on(ev.Tick(), now)
+        happens, there = chance.random(), E0 in brain.core._pool.instances
+        if happens < 0.05 and not there:
+            out += brain.on(up(incarnation=str(now)), now)  # it never gets as far as its models
+        elif happens < 0.05 and now < 60.0:
+            out += brain.on(ev.InstanceDown(E0), now)
+            lost_at = now
+        elif happens < 0.3:
+            number += 1
+            waiting[f"r{number}"] = now
+            out += brain.on(replace(submitted(f"r{number}"), arrival=now), now)
+        for reject in of(out, cmd.Reject):
+            del waiting[reject.seq.request]
+        for arrival in waiting.values():
+            assert now <= max(arrival, lost_at + config.restart_s) + config.hold_s + 1.0
+    assert number > 20
 
 
 def test_requests_that_waited_for_a_reattached_engine_keep_their_bound():

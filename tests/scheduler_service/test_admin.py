@@ -102,6 +102,17 @@ async def test_a_new_catalog_reaches_core_sidecars_and_gateways_and_reports_its_
         assert {model.spec.name: model.spec.tbt_s for model in status.models} == {"tiny-b": 0.5, "tiny-c": 0.1}
 
 
+async def test_the_hold_for_starts_changes_without_a_restart(serve: Any) -> None:
+    core = Scheduler()
+    async with serve(core) as stack:
+        await set_catalog(stack, A, start_s=600.0)
+        assert core.config.start_s == 600.0
+        await set_catalog(stack, A)  # of an older operator, or of `aegaeon apply`
+        assert core.config.start_s == 600.0
+        await set_catalog(stack, A, start_s=0.0)
+        assert core.config.start_s == 0.0
+
+
 async def test_tier_and_weight_of_a_model_reach_the_core(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
         batch = model_pb2.ModelSpec(name="tiny-b", source=B_SOURCE, ttft_s=2, tbt_s=0.1, tier=model_pb2.TIER_BATCH)

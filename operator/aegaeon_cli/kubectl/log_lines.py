@@ -12,6 +12,7 @@ from itertools import count
 # Lines of our processes begin with a time, or are the JSON objects of an access log; what follows such a line without
 # either belongs to it: a traceback, for example.
 _BEGINS = re.compile(r"\d{4}-\d\d-\d\d[ T]|\{")
+_LEADERSHIP = " aegaeon_kube.lease: "
 At = tuple[datetime, str]
 
 
@@ -36,6 +37,12 @@ def names(model: str) -> Callable[[str], bool]:
     """Whether a text has the name as a whole: neither a part of a longer one nor of a path."""
     pattern = re.compile(rf"(?<![\w/.-]){re.escape(model)}(?![\w/-]|\.\w)")
     return lambda text: pattern.search(text) is not None
+
+
+def touches(model: str) -> Callable[[str], bool]:
+    """Whether a line is about the model: it names it, or says which scheduler leads, which touches every model."""
+    is_named = names(model)
+    return lambda text: is_named(text) or _LEADERSHIP in text
 
 
 def about(lines: Iterable[Line], is_named: Callable[[str], bool], then_all: bool = False) -> Iterator[Line]:

@@ -11,7 +11,7 @@ import click
 
 from aegaeon_cli.errors import CliError, RefusedError
 from aegaeon_cli.kubectl.access import Json, Where, cluster_options, output_option
-from aegaeon_cli.kubectl.log_lines import Line, about, merged, names
+from aegaeon_cli.kubectl.log_lines import Line, about, merged, names, touches
 from aegaeon_cli.kubectl.log_streams import Follower, Part, whole
 from aegaeon_cli.kubectl.pools import Pod, pods
 from aegaeon_operator.reconcile.cluster.facts import Key
@@ -43,7 +43,9 @@ def logs(
 ) -> None:
     """Print what schedulers, gateways and engines say of a MODEL, by time, each line with its pod.
 
-    What a container said before it was started again is part of it; the logs of pods that are gone went with them.
+    Every ten seconds at most it has how many requests were held, refused, moved to another engine or computed again,
+    and each change of the scheduler that leads. What a container said before it was started again is part of it; the
+    logs of pods that are gone went with them.
     With -o json, a line for each. The exit status is 1 where the log of a pod cannot be read.
 
     \b
@@ -113,12 +115,12 @@ def _so_far(where: Where, key: Key, part: Part, model: str, all_lines: bool, unr
     is_named = names(model)
     if all_lines:
         return merged(log for log in read if any(is_named(line.text) for line in log))
-    return merged(about(log, is_named) for log in read)
+    return merged(about(log, touches(model)) for log in read)
 
 
 def _followed(where: Where, key: Key, part: Part, model: str, all_lines: bool) -> Iterator[Line]:
     def choose(lines: Iterable[Line]) -> Iterator[Line]:
-        return about(lines, names(model), then_all=all_lines)
+        return about(lines, names(model) if all_lines else touches(model), then_all=all_lines)
 
     return Follower(where, key, part, choose).lines()
 

@@ -30,6 +30,13 @@ class CatalogChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class StartHoldChanged:
+    """How long requests wait from now on while an engine for them is started; see core.config's `start_s`."""
+
+    start_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceUp:
     """A sidecar attached (Hello). A known instance with a new incarnation was restarted: what it held is lost.
 
@@ -222,6 +229,7 @@ class Tick:
 
 Event = Union[
     CatalogChanged,
+    StartHoldChanged,
     InstanceUp,
     InstanceDown,
     InstanceDraining,

@@ -6,6 +6,7 @@ An event changes the tables; then each affected compute lane is filled again, up
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from aegaeon_scheduler.core import events as ev
@@ -65,6 +66,7 @@ class Scheduler:
         self._recovery = Recovery(pool, policy, timers, life, residency, handoff, self._failures, fetches)
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.CatalogChanged: self._recovery.catalog,
+            ev.StartHoldChanged: self._start_hold,
             ev.InstanceUp: self._recovery.up,
             ev.InstanceDown: lambda e: self._recovery.down(e.instance, "disconnected"),
             ev.InstanceDraining: self._of_instance(lambda inst, _: self._recovery.drain(inst)),
@@ -85,6 +87,9 @@ class Scheduler:
     def config(self) -> SchedulerConfig:
         """The settings it was made with."""
         return self._pool.config
+
+    def _start_hold(self, event: ev.StartHoldChanged) -> None:
+        self._pool.config = replace(self._pool.config, start_s=event.start_s)
 
     def on(self, now: float, event: ev.Event) -> list[Command]:
         """Take one event; returns what is to be done because of it, in order."""

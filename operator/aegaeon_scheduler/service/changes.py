@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from aegaeon_proto.v1 import admin_pb2, engine_pb2, model_pb2
+from aegaeon_scheduler.core.events import StartHoldChanged
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.identity import identified, objectives_of
@@ -26,17 +27,23 @@ class CatalogChanges:
     `tell_engines` is called with whether the operator asks for models that failed, with what their files hold now.
     """
 
-    def __init__(self, catalog: Catalog, driver: Driver, tell_engines: Callable[[bool], None]) -> None:
+    def __init__(
+        self, catalog: Catalog, driver: Driver, tell_engines: Callable[[bool], None], start_s: float = 0.0
+    ) -> None:
         self.rolls = Rolls(catalog, driver)
         self._catalog = catalog
         self._driver = driver
         self._tell_engines = tell_engines
+        self.start_s = start_s
         self._refused: dict[str, str] = {}
         self._ends: dict[str, float] = {}  # of withdrawn models, on the driver's clock
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, request: admin_pb2.SetCatalogRequest) -> admin_pb2.SetCatalogReply:
         """The whole list. What is refused of it leaves its name as it is."""
+        if request.HasField("start_s") and request.start_s != self.start_s:
+            self.start_s = max(request.start_s, 0.0)
+            self._driver.handle(StartHoldChanged(self.start_s))
         wanted, self._refused = _checked(request.models)
         drain_s = max(request.drain_s, 0.0)
         reply = admin_pb2.SetCatalogReply(refused=_notes(self._refused))

@@ -124,7 +124,7 @@ class PoolMetrics(Collector):
         self,
         snapshot: Callable[[], Snapshot],
         connected: Sized,
-        start_s: float = 0.0,
+        start_s: Callable[[], float] = lambda: 0.0,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self._snapshot = snapshot
@@ -141,7 +141,7 @@ class PoolMetrics(Collector):
         core = self._snapshot()
         yield GaugeMetricFamily(f"{_PREFIX}_instances_up", "Sidecars whose stream stands.", len(self._connected))
         held = "Seconds that requests are held for an engine to start; 0: some are always there."
-        yield GaugeMetricFamily(f"{_PREFIX}_start_hold_seconds", held, self._start_s)
+        yield GaugeMetricFamily(f"{_PREFIX}_start_hold_seconds", held, self._start_s())
         for name, text, family, read in _MODEL_FAMILIES:
             by_model = family(f"{_PREFIX}_{name}", text, labels=["model"])
             for model in core.models:

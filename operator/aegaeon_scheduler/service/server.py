@@ -30,6 +30,7 @@ from aegaeon_scheduler.service.lag import Lag, SchedulerLoad
 from aegaeon_scheduler.service.leadership import LeadershipService
 from aegaeon_scheduler.service.metrics import EventMetrics, LoadMetrics, PoolMetrics, process_registry
 from aegaeon_scheduler.service.mismatched import Mismatched
+from aegaeon_scheduler.service.model_log import ModelLog
 from aegaeon_scheduler.service.status import StatusView
 from aegaeon_scheduler.service.tenants import configured
 from aegaeon_scheduler.service.tracing import RequestSpans
@@ -69,7 +70,7 @@ class Service:
         self.crashed = asyncio.Event()
         self._config = config
         self._registry = process_registry()
-        watchers: list[Observer] = [EventMetrics(self._registry), *observers]
+        watchers: list[Observer] = [EventMetrics(self._registry), ModelLog(), *observers]
         egress = from_environment(os.environ) if config.ambient_egress else config.egress
         traced = TracingSettings(config.otlp_endpoint, egress=egress) if config.otlp_endpoint else None
         self._tracing = Tracing(traced, "aegaeon-scheduler", config.pool)
@@ -78,7 +79,7 @@ class Service:
         self.driver = Driver(brain, clock, watchers, self.crashed.set)
         self.leadership = LeadershipService(self.driver)
         self.catalog = Catalog(config.models, self._announce, brain.apart)
-        self._changes = CatalogChanges(self.catalog, self.driver, self._tell_engines)
+        self._changes = CatalogChanges(self.catalog, self.driver, self._tell_engines, config.start_s)
         turnstile = Turnstile()
         self._lag = Lag(clock, turnstile)
         self.engine = EngineService(
@@ -102,7 +103,12 @@ class Service:
         self._scraped = view.snapshot()
         self._registry.register(LoadMetrics(self._load))
         self._registry.register(
-            PoolMetrics(lambda: self._scraped, self.driver.instances, config.start_s, lambda: not self.driver.waits)
+            PoolMetrics(
+                lambda: self._scraped,
+                self.driver.instances,
+                lambda: self._changes.start_s,
+                lambda: not self.driver.waits,
+            )
         )
         self._servers = [self._for_pool(), *self._for_status(), *self._for_operator(view)]
         self._serving = False

@@ -34,10 +34,15 @@ class SetCatalogRequest(_message.Message):
     MODELS_FIELD_NUMBER: _builtins.int
     DRAIN_S_FIELD_NUMBER: _builtins.int
     RETRY_FIELD_NUMBER: _builtins.int
+    START_S_FIELD_NUMBER: _builtins.int
     drain_s: _builtins.float
     """What was asked before of a model that is withdrawn, or changes, has so many seconds to end; then it ends with an error."""
     retry: _builtins.bool
     """Models that failed are fetched again, though nothing in their entry changed."""
+    start_s: _builtins.float
+    """How long requests wait for an engine that is being started (start_s of the configuration), from now on. A scheduler of
+    an older version takes no notice.
+    """
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.ModelSpec]: ...
     def __init__(
@@ -46,12 +51,15 @@ class SetCatalogRequest(_message.Message):
         models: _abc.Iterable[_model_pb2.ModelSpec] | None = ...,
         drain_s: _builtins.float = ...,
         retry: _builtins.bool = ...,
+        start_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_start_s", b"_start_s", "start_s", b"start_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain_s", b"drain_s", "models", b"models", "retry", b"retry"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_start_s", b"_start_s", "drain_s", b"drain_s", "models", b"models", "retry", b"retry", "start_s", b"start_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__start_s: _TypeAlias = _typing.Literal["start_s"]  # noqa: Y015
+    _WhichOneofArgType__start_s: _TypeAlias = _typing.Literal["_start_s", b"_start_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_s) -> _WhichOneofReturnType__start_s | None: ...
 
 Global___SetCatalogRequest: _TypeAlias = SetCatalogRequest  # noqa: Y015
 

@@ -71,13 +71,15 @@ _HUB_DISK: Json = {"disk": {"folder": f"{CACHE}/hub"}}
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """`leftovers` are ours and wanted no more. `catalog` and `tenants` are for the scheduler; `mark` is of both."""
+    """`leftovers` are ours and wanted no more. `catalog`, `tenants` and `start_s` are for the scheduler, `mark` is of
+    these."""
 
     attached: Attached
     manifests: tuple[Json, ...] = ()
     leftovers: tuple[ChildKey, ...] = ()
     catalog: tuple[Json, ...] = ()
     tenants: Json | None = None
+    start_s: float = 0.0
     mark: str = ""
 
 
@@ -132,7 +134,7 @@ def desired(observed: Observed) -> Desired:
         *model_secrets(observed.key, pool, parts),
         *credential_secrets(observed.key, pool, attached),
         *([secret(observed.key, pool, "redis", dict(observed.redis))] if observed.redis else []),
-        *workloads(observed, pool, spec, configs),
+        *workloads(observed, pool, spec, _restarting(configs)),
         *policies(observed, pool, spec, models),
         *picker(observed, pool, spec),
         *routes(observed.key, pool, spec, sorted(accepted, key=lambda one: one.age)),
@@ -142,7 +144,14 @@ def desired(observed: Observed) -> Desired:
     kept = {ChildKey("Secret", observed.key.namespace, child(observed.key, part)) for part in _NOT_DECIDED}
     staying = {child(observed.key, COMPONENTS[role]) for role in observed.superseded}
     leftovers = tuple(sorted(one for one in set(observed.children) - wanted - kept if one.name not in staying))
-    return Desired(attached, manifests, leftovers, tuple(served["models"]), served["tenants"], fingerprint(served))
+    catalog, tenants, start_s = tuple(served["models"]), served["tenants"], spec.hold_start_s
+    return Desired(attached, manifests, leftovers, catalog, tenants, start_s, fingerprint([served, start_s]))
+
+
+def _restarting(configs: dict[str, Json]) -> dict[str, Json]:
+    """What of the configurations a change of restarts their pods: all that schedulers are not told while they run."""
+    without = {name: value for name, value in configs[SCHEDULERS[0]].items() if name != "start_s"}
+    return configs | dict.fromkeys(SCHEDULERS, without)
 
 
 def _placed(observed: Observed, spec: GpuPoolSpec, attached: Attached) -> list[tuple[Json, int]]:

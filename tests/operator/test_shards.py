@@ -151,7 +151,7 @@ def test_bounds_of_scaling_change_no_pod_of_a_scheduler() -> None:
     for name in ("pool-scheduler", "pool-standby"):
         assert before[ChildKey("Deployment", "infra", name)] == after[ChildKey("Deployment", "infra", name)]
     assert (fixed.start_s, scaled.start_s) == (0.0, 600.0)
-    assert fixed.mark != scaled.mark, "the scheduler that runs is told"
+    assert fixed.mark != scaled.mark, "the scheduler that runs receives it"
     assert '"start_s": 600.0' in entry(after[ChildKey("Secret", "infra", "pool-config")], "scheduler.json")
 
 

@@ -74,7 +74,7 @@ def attached(*pools: Json, **facts: Any) -> Attached:
 
 
 def tenants_of(found: Attached) -> list[Json]:
-    """As gateways are told of them."""
+    """As gateways receive them."""
     parts = [{"models": [], "tenants": document} for document in found.access.values()]
     tenants: list[Json] = joined(parts)["tenants"]["tenants"]
     return tenants

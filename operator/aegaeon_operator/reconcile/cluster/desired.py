@@ -148,7 +148,7 @@ def desired(observed: Observed) -> Desired:
 
 
 def _restarting(configs: dict[str, Json]) -> dict[str, Json]:
-    """What of the configurations a change of restarts their pods: all that schedulers are not told while they run."""
+    """What of the configurations a change of restarts their pods: all that running schedulers do not receive."""
     without = {name: value for name, value in configs[SCHEDULERS[0]].items() if name != "start_s"}
     return configs | dict.fromkeys(SCHEDULERS, without)
 

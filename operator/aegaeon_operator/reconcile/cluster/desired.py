@@ -155,7 +155,7 @@ def _restarting(configs: dict[str, Json]) -> dict[str, Json]:
 
 def _placed(observed: Observed, spec: GpuPoolSpec, attached: Attached) -> list[tuple[Json, int]]:
     """Models and tenants of each ModelPool, and the shard that they lie in. What has no room is not served."""
-    room, found = Room(), []
+    room, parts = Room(), []
     for pool in sorted(observed.model_pools, key=lambda one: one.age):
         served = attached.models_of(pool.uid)
         if not served or pool.value is None:
@@ -166,8 +166,8 @@ def _placed(observed: Observed, spec: GpuPoolSpec, attached: Attached) -> list[t
         if isinstance(place, Refusal):
             attached.withdraw(pool, place)
         else:
-            found.append((part, place))
-    return found
+            parts.append((part, place))
+    return parts
 
 
 def _model(spec: GpuPoolSpec, model: ServedModel, prefix_share: str) -> Json:

@@ -76,7 +76,10 @@ FINDINGS: dict[str, tuple[Json, tuple[str, ...]]] = {
     "adapters": (model_pool(served("a", HUB, POET)), ("adapters", "has no spec.adapters, which needs backend vllm")),
     "a name twice": (model_pool(served("a", HUB), served("b", HUB, {**POET, "name": "a"})), ("rename one of them",)),
     "adapters twice": (model_pool(served("a", HUB, POET), served("b", HUB, POET)), ("rename one of them",)),
-    "grants": (model_pool(served("a", HUB), tenants=[tenant("acme", "a", "lama")]), ("acme", "is granted 'lama', no model or adapter")),
+    "grants": (
+        model_pool(served("a", HUB), tenants=[tenant("acme", "a", "lama")]),
+        ("acme", "is granted 'lama', no model or adapter"),
+    ),
 }
 
 

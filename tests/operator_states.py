@@ -293,6 +293,13 @@ def of_references() -> Iterator[State]:
         (POOL, guarded("llama", credentialsSecretRef={"name": "hub.token", "key": "token"})),
         models={},
     )
+    too_large = {("infra", "hub"): {"token": "x" * 1_100_000}}
+    yield State(
+        "Models, tenants or credentials have no room",
+        (POOL, guarded("llama", credentialsSecretRef={"name": "hub", "key": "token"})),
+        models={},
+        seen={"secrets": too_large},
+    )
     yield State("Credentials are a file", (POOL, guarded("llama", credentialsFile="/etc/token")), models={})
     yield State(
         "The ModelPool's spec is one that this version refuses", (POOL, model_pool("red", "a model")), models={}

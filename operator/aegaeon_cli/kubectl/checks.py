@@ -46,13 +46,13 @@ def api_server(where: Where) -> Iterator[Finding]:
 
 def not_ready(where: Where) -> dict[str, str]:
     """Nodes that take no pods since their kubelet is silent or unwell, and why. Raises CliError."""
-    found = {}
+    reasons = {}
     for node in where.json("nodes", where.core.list_node)["items"]:
         conditions = {one["type"]: one for one in node.get("status", {}).get("conditions") or ()}
         ready = conditions.get("Ready", {"status": "Unknown", "reason": "NodeStatusNeverUpdated"})
         if ready["status"] != "True":
-            found[node["metadata"]["name"]] = str(ready.get("reason") or ready["status"])
-    return found
+            reasons[node["metadata"]["name"]] = str(ready.get("reason") or ready["status"])
+    return reasons
 
 
 def nodes(lost: dict[str, str]) -> Iterator[Finding]:

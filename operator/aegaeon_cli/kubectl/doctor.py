@@ -75,12 +75,12 @@ def examine(where: Where, system: str) -> Iterator[Finding]:
 
 
 def _checked(what: str, check: Check) -> list[Finding]:
-    found: list[Finding] = []
+    findings: list[Finding] = []
     try:
-        found.extend(check())
+        findings.extend(check())
     except CliError as error:
-        found.append(_not_looked_at(what, error))
-    return found
+        findings.append(_not_looked_at(what, error))
+    return findings
 
 
 def _not_looked_at(what: str, error: CliError) -> Finding:

@@ -257,19 +257,19 @@ def secrets_of(pool: ModelPool) -> Iterator[SecretRef]:
                 yield source.guarded.credentials_secret_ref
 
 
-def _access(observed: Observed, found: Attached) -> Iterator[tuple[str, Json]]:
+def _access(observed: Observed, attached: Attached) -> Iterator[tuple[str, Json]]:
     """Documents of Admin.SetTenants, of each ModelPool (uid) that serves something. One without tenants is open; one
     whose keys are missing is closed."""
-    for pool, claimed in _claimed(observed, found):
-        mine = set(found.names_of(pool.uid))
-        if not mine or pool.value is None:
+    for pool, claimed in _claimed(observed, attached):
+        served = set(attached.names_of(pool.uid))
+        if not served or pool.value is None:
             continue
-        quotas = {one.name: quota_entry(one.quota) for one in found.models_of(pool.uid) if one.quota != Quota()}
+        quotas = {one.name: quota_entry(one.quota) for one in attached.models_of(pool.uid) if one.quota != Quota()}
         yield (
             pool.uid,
             {
-                "tenants": [_tenant(claim, hashes, mine) for claim, hashes in claimed],
-                "open_models": [] if pool.value.spec.tenants else sorted(mine),
+                "tenants": [_tenant(claim, hashes, served) for claim, hashes in claimed],
+                "open_models": [] if pool.value.spec.tenants else sorted(served),
                 "model_quotas": quotas,
             },
         )

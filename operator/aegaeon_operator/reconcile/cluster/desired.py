@@ -149,14 +149,14 @@ def desired(observed: Observed) -> Desired:
 
 
 def _restarting(configs: dict[str, Json]) -> dict[str, Json]:
-    """What of the configurations a change of restarts their pods: all that schedulers are not told while they run."""
+    """What of the configurations a change of restarts their pods: all that running schedulers do not receive."""
     without = {name: value for name, value in configs[SCHEDULERS[0]].items() if name != "start_s"}
     return configs | dict.fromkeys(SCHEDULERS, without)
 
 
 def _placed(observed: Observed, spec: GpuPoolSpec, attached: Attached) -> list[tuple[Json, int]]:
     """Models and tenants of each ModelPool, and the shard that they lie in. What has no room is not served."""
-    room, found = Room(), []
+    room, parts = Room(), []
     for pool in sorted(observed.model_pools, key=lambda one: one.age):
         served = attached.models_of(pool.uid)
         if not served or pool.value is None:
@@ -167,8 +167,8 @@ def _placed(observed: Observed, spec: GpuPoolSpec, attached: Attached) -> list[t
         if isinstance(place, Refusal):
             attached.withdraw(pool, place)
         else:
-            found.append((part, place))
-    return found
+            parts.append((part, place))
+    return parts
 
 
 def _model(spec: GpuPoolSpec, model: ServedModel, prefix_share: str) -> Json:

@@ -19,8 +19,8 @@ CREATED = "created_s"
 
 def config_files(configs: dict[str, Json], served: Json) -> dict[str, str]:
     """A scheduler of the release before reads models and tenants here, where one Secret can hold them."""
-    whole = {configuration(name): config for name, config in configs.items()}
-    files = {f"{name}.json": json.dumps(config, sort_keys=True) for name, config in whole.items()}
+    by_file = {configuration(name): config for name, config in configs.items()}
+    files = {f"{name}.json": json.dumps(config, sort_keys=True) for name, config in by_file.items()}
     scheduler = f"{configuration(SCHEDULERS[0])}.json"
     known = [{name: value for name, value in one.items() if name != CREATED} for one in served["models"]]
     with_models = {**files, scheduler: json.dumps(configs[SCHEDULERS[0]] | served | {"models": known}, sort_keys=True)}

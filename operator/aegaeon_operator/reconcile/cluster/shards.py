@@ -40,13 +40,11 @@ class Room:
         Asked for the oldest first, what is there stays where it is when something is added.
         """
         if size > SHARD_BYTES:
-            return Refusal("TooLarge", f"{_kib(size)} of configuration, and the most is {_kib(SHARD_BYTES)}; divide it")
+            return Refusal("NoRoom", f"{_kib(size)} of configuration, and the most is {_kib(SHARD_BYTES)}; divide it")
         taken = self._taken[namespace] + size
         if taken > NAMESPACE_BYTES:
             text = f"with it, namespace {namespace} would have {_kib(taken)} of the pool's configuration"
-            return Refusal(
-                "NamespaceFull", f"{text}, and the most is {_kib(NAMESPACE_BYTES)}; remove models or tenants"
-            )
+            return Refusal("NoRoom", f"{text}, and the most is {_kib(NAMESPACE_BYTES)}; remove models or tenants")
         first = int.from_bytes(hashlib.sha256(f"{namespace}/{name}".encode()).digest()[:4])
         for shard in ((first + step) % SHARDS for step in range(SHARDS)):
             if size <= self._free[shard]:
@@ -55,7 +53,7 @@ class Room:
                 self.places[namespace, name] = shard
                 return shard
         text = f"its {_kib(size)} of configuration have no room in the GpuPool's {SHARDS} Secrets"
-        return Refusal("GpuPoolFull", f"{text}; remove models or tenants, or use another GpuPool")
+        return Refusal("NoRoom", f"{text}; remove models or tenants, or use another GpuPool")
 
 
 def _kib(size: int) -> str:

@@ -41,8 +41,8 @@ def _parts(observed: Observed) -> Iterator[Json]:
 def _before(observed: Observed) -> Json:
     """Where an operator of the release before has written tenants."""
     text = _entries(observed, child(observed.key, "config")).get(f"{SCHEDULERS[0]}.json", "{}")
-    found: Json = _read(text, {}).get("tenants") or {}
-    return found
+    tenants: Json = _read(text, {}).get("tenants") or {}
+    return tenants
 
 
 def _read(text: str, corrupted: Any) -> Any:

@@ -106,20 +106,20 @@ def witness(bench: Bench, link: tuple[float, float], nbytes: int) -> None:
         print("copies by CuPy: skipped, it is not here or there is no GPU (pip install 'aegaeon[gpu]')", flush=True)
         return
     cupy = import_module("cupy")
-    there, stream = cupy.empty(nbytes, dtype=np.uint8), cupy.cuda.Stream(non_blocking=True)
+    device, stream = cupy.empty(nbytes, dtype=np.uint8), cupy.cuda.Stream(non_blocking=True)
     host = np.frombuffer(cupy.cuda.alloc_pinned_memory(nbytes), dtype=np.uint8, count=nbytes)
 
     def into() -> None:
-        there.set(host, stream=stream)
+        device.set(host, stream=stream)
         stream.synchronize()
 
     def out() -> None:
-        there.get(stream=stream, out=host)
+        device.get(stream=stream, out=host)
         stream.synchronize()
 
     for way, copy, rate in (("in", into, link[0]), ("out", out, link[1])):
-        theirs = nbytes / median_s(copy) / GB
-        bench.figures.add(Row(f"link, {way}, by CuPy (limit: by torch)", theirs, "GB/s", rate / GB, "<=", 1.05))
+        rate_of_cupy = nbytes / median_s(copy) / GB
+        bench.figures.add(Row(f"link, {way}, by CuPy (limit: by torch)", rate_of_cupy, "GB/s", rate / GB, "<=", 1.05))
 
 
 def main() -> int:

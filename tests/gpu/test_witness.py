@@ -29,8 +29,8 @@ LENGTHS = [1, 0, 16, 33, 300, 2047]
 def test_the_driver_says_of_the_device_what_cupy_reads(gpu: CudaDevice) -> None:
     driver = Driver("libcuda.so.1", 0)
     runtime = cupy.cuda.runtime
-    theirs = {number: runtime.deviceGetAttribute(number, 0) for number in KNOWN_TO_BOTH}
-    assert {number: driver.attribute(number) for number in KNOWN_TO_BOTH} == theirs
+    expected = {number: runtime.deviceGetAttribute(number, 0) for number in KNOWN_TO_BOTH}
+    assert {number: driver.attribute(number) for number in KNOWN_TO_BOTH} == expected
     properties = runtime.getDeviceProperties(0)
     assert (gpu.name, gpu.total_bytes) == (properties["name"].decode(), properties["totalGlobalMem"])
     assert driver.version == runtime.driverGetVersion()
@@ -63,9 +63,9 @@ def test_attention_over_blocks_is_that_of_a_kernel_compiled_by_nvrtc(gpu: CudaDe
         cache.blocks[torch.from_numpy(blocks).long().cuda()] = torch.randn(len(blocks), cache.blocks.shape[1]).cuda()
     lengths, tables = torch.tensor(LENGTHS, dtype=torch.int32).cuda(), tables.cuda()
     queries, keys, values = torch.randn(len(LENGTHS), heads + 4, 32).cuda().split((heads, 2, 2), dim=1)
-    ours = Paged(cache, lengths, tables, 2048).attend(1, window, queries, keys, values)
-    theirs = reference(cache, tables, lengths, queries.contiguous(), 1, window)
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    computed = Paged(cache, lengths, tables, 2048).attend(1, window, queries, keys, values)
+    expected = reference(cache, tables, lengths, queries.contiguous(), 1, window)
+    torch.testing.assert_close(computed, expected, rtol=1e-4, atol=1e-5)
     memory.close()
     pool.close()
 

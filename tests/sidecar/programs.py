@@ -240,7 +240,7 @@ async def serving(scheduler: Rig, name: str, models: dict[str, Path], adapters: 
 def difference(story: Story, received: list[int], alone: list[int]) -> str:
     """Where a sequence's tokens part from those that it gives alone, and which it is."""
     pairs = enumerate(zip(received, alone, strict=True))
-    at = next(number for number, (one, other) in pairs if one != other)
+    at = next(number for number, (token, expected) in pairs if token != expected)
     context = len(story.prompt) + at
     return f"token {at}, of {context} before it: {received[at:]} instead of {alone[at:]}; {story}"
 

@@ -422,4 +422,5 @@ lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images an
 	$(COMPILE) tests/clients/guidellm.in -c constraints.in --overrides tests/clients/guidellm.overrides --universal \
 	  --python-version 3.11 -o tests/clients/guidellm.lock
 	$(COMPILE) native/cuda/requirements.in --universal --python-version 3.11 -o native/cuda/requirements.lock
+	$(COMPILE) tests/gpu/witness.in $(IN_IMAGES) -o tests/gpu/witness.lock
 	$(COMPILE) containers/release/requirements.in --universal --python-version 3.11 -c constraints.in -o containers/release/requirements.lock

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -98,9 +100,33 @@ def _path() -> Path:
     return Path("/dev/shm") / f"aegaeon-gpu-{os.getpid()}"
 
 
+def witness(bench: Bench, link: tuple[float, float], nbytes: int) -> None:
+    """The same copies by CuPy, which shares no code with torch or with us: the limits are the link's, not torch's."""
+    if bench.gpu is None or find_spec("cupy") is None:
+        print("copies by CuPy: skipped, it is not here or there is no GPU (pip install 'aegaeon[gpu]')", flush=True)
+        return
+    cupy = import_module("cupy")
+    device, stream = cupy.empty(nbytes, dtype=np.uint8), cupy.cuda.Stream(non_blocking=True)
+    host = np.frombuffer(cupy.cuda.alloc_pinned_memory(nbytes), dtype=np.uint8, count=nbytes)
+
+    def into() -> None:
+        device.set(host, stream=stream)
+        stream.synchronize()
+
+    def out() -> None:
+        device.get(stream=stream, out=host)
+        stream.synchronize()
+
+    for way, copy, rate in (("in", into, link[0]), ("out", out, link[1])):
+        rate_of_cupy = nbytes / median_s(copy) / GB
+        bench.figures.add(Row(f"link, {way}, by CuPy (limit: by torch)", rate_of_cupy, "GB/s", rate / GB, "<=", 1.05))
+
+
 def main() -> int:
     bench, _ = begin("gpu_copies", __doc__)
-    link = link_rates(bench.device, bench.sized(1 << 30, 1 << 24))
+    nbytes = bench.sized(1 << 30, 1 << 24)
+    link = link_rates(bench.device, nbytes)
+    witness(bench, link, nbytes)
     host = SlabPool.shared(str(_path()), SLAB_BYTES, bench.sized(SLABS, 2), bench.gpu)
     try:
         weights(bench, host, link[0])

@@ -104,8 +104,8 @@ def locking_beside_a_kernel(driver: Driver, device: str, small: bool) -> Iterato
 def copies_of_unlocked_memory(device: str, small: bool) -> Iterator[Row]:
     """A model's first load beside the next ones: no load waits for the lock of its image's pages."""
     nbytes = 4 << 20 if small else 1 << 30
-    host, there = torch.ones(nbytes, dtype=torch.uint8), torch.empty(nbytes, dtype=torch.uint8, device=device)
-    yield Row("copy of memory that is not locked", 1e3 * median_s(lambda: there.copy_(host)) * 1e9 / nbytes, "ms/GB")
+    host, target = torch.ones(nbytes, dtype=torch.uint8), torch.empty(nbytes, dtype=torch.uint8, device=device)
+    yield Row("copy of memory that is not locked", 1e3 * median_s(lambda: target.copy_(host)) * 1e9 / nbytes, "ms/GB")
 
 
 def machine_memory() -> Iterator[Row]:

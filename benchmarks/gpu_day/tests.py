@@ -17,7 +17,8 @@ from benchmarks.report import Row
 TESTS = ("-m", "pytest", "-v", "-m", "gpu", "-W", "ignore::pytest.PytestConfigWarning", "-p", "no:cacheprovider")
 # Side by side, as most of a test is imports and compiling; pytest-benchmark, where it is there, fails beside xdist.
 SIDE_BY_SIDE = ("-n", "6", "-p", "no:benchmark") if find_spec("xdist") else ()
-ENDS = ("--timeout", "60", "--maxfail", "3", "-rfEs")  # in time to print what failed
+# A program of three engines captures a dozen graphs, beside five others on one GPU; reasons are printed at once.
+ENDS = ("--timeout", "120", "--maxfail", "3", "-rfEs")
 
 
 def main() -> int:

@@ -25,7 +25,6 @@ OUTCOMES = {
     "exact": "",
     "same": "",
     "proof": "",
-    "untried": "",
     "own-code": "asks for code of the model's own",
     "refused": "",
     "media": "takes images or sound",
@@ -39,7 +38,6 @@ _SERVED = {
     "exact": "served, exact beside transformers: the table above",
     "same": "served: weights of a family above under another name, or its embedder; admitted by proof",
     "proof": "served: a tiny model is admitted by proof; no reference to compare it with is installed",
-    "untried": "served where the proof holds; no tiny model of it can be made here, see below",
     "refused": "refused, each by its sentence, see below",
 }
 _BEFORE = {"media", "encoder", "drafts"}  # decided by the name
@@ -53,8 +51,7 @@ SWITCHED |= dict.fromkeys(QUANTISED, "bfloat16")
 class Row:
     """`example`: a repository of this architecture, empty where none is known; `kv`: what its sequences keep;
     `families`: tiny models of it in the tests; `since`: the version that serves it first; `model_type`: of a model with
-    code of its own, which its published config.json names; `says`: of one that is refused, what the refusal says, and
-    of one that is not tried, why not."""
+    code of its own, which its published config.json names; `says`: of one that is refused, what the refusal says."""
 
     architecture: str
     example: str

@@ -13,8 +13,8 @@ from backend_vllm.families import BASE, FAMILIES, HEAD, QUANTISED, REFUSED, save
 from backend_vllm.kinds import STATE, bases, tables
 from backend_vllm.reference import logits as reference_logits
 from backend_vllm.rows import OUTCOMES, Row, read_rows
-from backend_vllm.unreferenced import REFUSED_AS, UNREFERENCED, make
-from backend_vllm.zoo import NEAR, ZOO, ZOO_REFUSED
+from backend_vllm.unreferenced import REFUSED_AS, UNREFERENCED, UNROUTED, make
+from backend_vllm.zoo import NEAR, UNREAD, ZOO, ZOO_REFUSED
 from safetensors.torch import load_file, save_file
 
 from aegaeon_sidecar.backends.vllm.folders import check_config
@@ -49,9 +49,14 @@ def test_rows_say_which_classes_keep_a_state_per_sequence() -> None:
 def test_no_row_is_unknown() -> None:
     for row in ROWS:
         assert row.outcome in OUTCOMES
-        assert bool(row.says) == (row.outcome in ("refused", "untried")), row
+        assert bool(row.says) == (row.outcome == "refused"), row
         assert bool(row.model_type) == (row.outcome == "own-code"), row
-    assert {row.architecture for row in ROWS if row.outcome == "refused"} == {*REFUSED_AS, "HrmTextForCausalLM"}
+    assert {row.architecture for row in ROWS if row.outcome == "refused"} == {
+        *REFUSED_AS,
+        *UNREAD,
+        *UNROUTED,
+        "HrmTextForCausalLM",
+    }
     assert {name for row in ROWS if row.outcome == "proof" for name in row.families} == {*UNREFERENCED}
 
 
@@ -115,6 +120,19 @@ def test_an_architecture_is_refused_by_the_sentence_of_its_row(
     name, fields = REFUSED_AS[architecture]
     with pytest.raises(ModelError, match=row.says):
         vllm_backend().describe(renamed(family(name), tmp_path / name, architecture, **fields), 0)
+
+
+@pytest.mark.parametrize("architecture", [*UNREAD, *UNROUTED])
+def test_an_architecture_that_vllm_s_cpu_build_does_not_read_or_compute_is_refused_by_the_sentence_of_its_row(
+    architecture: str, vllm_backend: Any, tmp_path: Path
+) -> None:
+    [row] = [row for row in ROWS if row.architecture == architecture]
+    if architecture in UNREAD:
+        directory = save(*UNREAD[architecture], tmp_path / "model", "float32")
+    else:
+        directory = make(architecture, tmp_path / "model")
+    with pytest.raises(ModelError, match=row.says):
+        vllm_backend().describe(directory, 0)
 
 
 def test_a_prefix_that_attends_in_both_directions_is_refused_by_proof(vllm_backend: Any, tmp_path: Path) -> None:

@@ -74,6 +74,27 @@ UNREFERENCED: dict[str, tuple[dict[str, Any], Shapes]] = {
         },
     ),
 }
+# By architecture that is refused, as those above: its router of experts is none that vLLM's CPU build computes.
+UNROUTED: dict[str, tuple[dict[str, Any], Shapes]] = {
+    "Step3p5ForCausalLM": (
+        STEP
+        | {"architectures": ["Step3p5ForCausalLM"], "model_type": "step3p5", "num_attention_groups": 2}
+        | {"share_expert_dim": 64, "moe_layers_enum": "1", "layer_types": ["full_attention", "sliding_attention"]}
+        | {"sliding_window": 64, "moe_router_activation": "sigmoid", "use_head_wise_attn_gate": True},
+        ENDS
+        | _layers("model.layers", NORMS | _attention(q_proj=128, k_proj=64, v_proj=64, g_proj=4))
+        | _layers("model.layers", {"self_attn.o_proj.weight": (HIDDEN, 128)})
+        | _layers("model.layers", {"self_attn.q_norm.weight": (32,), "self_attn.k_norm.weight": (32,)})
+        | _layers("model.layers", _mlp("mlp", INNER), (0,))
+        | _layers("model.layers", _mlp("share_expert", 64), (1,))
+        | _layers("model.layers", {"moe.gate.weight": (4, HIDDEN), "moe.router_bias": (4,)}, (1,))
+        | {
+            "model.layers.1.moe.gate_proj.weight": (4, 64, HIDDEN),
+            "model.layers.1.moe.up_proj.weight": (4, 64, HIDDEN),
+            "model.layers.1.moe.down_proj.weight": (4, HIDDEN, 64),
+        },
+    ),
+}
 # By architecture that is refused: the family whose weights it is given, and what its config.json says.
 TINY: dict[str, Any] = {
     "num_hidden_layers": 2, "hidden_size": 128, "head_dim": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -88,6 +109,7 @@ REFUSED_AS: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen2ForProcessRewardModel": ("qwen2", {}),
     "OpenAIPrivacyFilterForTokenClassification": ("llama", TINY | {"model_type": "openai_privacy_filter"}),
     "GPT2ForSequenceClassification": ("gpt2", {}),
+    "PhiMoEForCausalLM": ("llama", {}),
 }
 
 
@@ -96,7 +118,7 @@ def make(name: str, directory: Path) -> Path:
     import torch
     from safetensors.torch import save_file
 
-    config, shapes = UNREFERENCED[name]
+    config, shapes = (UNREFERENCED | UNROUTED)[name]
     directory.mkdir(parents=True)
     generator = torch.Generator().manual_seed(1)
     tensors = {

@@ -12,6 +12,8 @@ SHORT = {"original_max_position_embeddings": 48}
 FEW = {"num_local_experts": 4, "num_experts_per_tok": 2}
 SHARED = {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 
+ONE_GROUP = {"n_group": 1, "topk_group": 1}
+
 NEAR = {"apertus": 1e-3, "bloom": 3e-4}
 """how near to transformers' a logit is, of the largest, where it is not 2e-5"""
 # By family: transformers' configuration class and what it is given; whether its image is baked.
@@ -84,6 +86,20 @@ ZOO: dict[str, tuple[str, dict[str, Any], bool]] = {
     ),
     "gptbigcode": ("GPTBigCodeConfig", PLAIN | {"n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 512}, False),
     "cwm": ("CwmConfig", BASE | HEAD | WINDOW, False),
+    # What the published config.json says beyond transformers' own settings, and vLLM's class reads.
+    "afmoe": (
+        "AfmoeConfig",
+        BASE | HEAD | EXPERTS | WINDOW | MIXED | {"num_dense_layers": 1, "num_shared_experts": 1, "mup_enabled": True,
+                                                  "score_func": "sigmoid", "route_norm": True, **ONE_GROUP},
+        True,
+    ),
+    "hyv3": (
+        "HYV3Config",
+        BASE | HEAD | EXPERTS | {"num_shared_experts": 1, "first_k_dense_replace": 1, "expert_hidden_dim": 64,
+                                 "qk_norm": True, "route_norm": True, "router_scaling_factor": 1.5},
+        True,
+    ),
+    "vaultgemma": ("VaultGemmaConfig", BASE | HEAD | WINDOW | {"query_pre_attn_scalar": 32}, False),
 }  # fmt: skip
 
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 32, "mamba_n_groups": 1, "mamba_d_state": 16, "mamba_d_conv": 4,
@@ -131,4 +147,31 @@ ZOO_REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
                                 "global_head_dim": 64, "num_kv_shared_layers": 0},
         "KV pages differ from those of other layers",
     ),
+}  # fmt: skip
+# By architecture whose files vLLM's class does not read whole, or whose experts its CPU build does not compute:
+# transformers' configuration class and what it is given, with what published ones say beyond that.
+SIZES = {"head_dim": 48, "v_head_dim": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
+UNREAD: dict[str, tuple[str, dict[str, Any]]] = {
+    "DbrxForCausalLM": (
+        "DbrxConfig",
+        {**PLAIN, "d_model": 128, "n_heads": 4, "n_layers": 2, "max_seq_len": 512,
+         "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 1e4},
+         "ffn_config": {"hidden_size": 128, "ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2}},
+    ),
+    "LagunaForCausalLM": (
+        "LagunaConfig", BASE | HEAD | EXPERTS | WINDOW | MIXED | {"shared_expert_intermediate_size": 64}
+    ),
+    "MiniMaxM2ForCausalLM": (
+        "MiniMaxM2Config",
+        BASE | HEAD | FEW | {"rotary_dim": 16, "scoring_func": "sigmoid", "use_routing_bias": True},
+    ),
+    "MiMoV2FlashForCausalLM": (
+        "MiMoV2FlashConfig",
+        BASE | SIZES | {f"swa_{name}": size for name, size in SIZES.items()}
+        | {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "layernorm_epsilon": 1e-5,
+           "layer_types": ["full_attention", "sliding_attention"], "mlp_layer_types": ["dense", "sparse"],
+           "hybrid_layer_pattern": [0, 1], "moe_layer_freq": [0, 1], "sliding_window": 64, "sliding_window_size": 64,
+           "rope_theta": 5e6, "swa_rope_theta": 1e4, "partial_rotary_factor": 0.334},
+    ),
+    "MellumForCausalLM": ("MellumConfig", BASE | HEAD | EXPERTS | WINDOW | MIXED),
 }  # fmt: skip

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from gpu.reasons import Reasons
 
 from aegaeon_native import CudaDevice, NativeError
 from aegaeon_sidecar.memory.gpu import open_gpu
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # xdist's workers report to the first process
+        config.pluginmanager.register(Reasons(config), "reasons")
 
 
 @pytest.fixture(scope="session")

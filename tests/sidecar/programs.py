@@ -237,6 +237,14 @@ async def serving(scheduler: Rig, name: str, models: dict[str, Path], adapters: 
     return link
 
 
+def difference(story: Story, received: list[int], alone: list[int]) -> str:
+    """Where a sequence's tokens part from those that it gives alone, and which it is."""
+    pairs = enumerate(zip(received, alone, strict=True))
+    at = next(number for number, (token, expected) in pairs if token != expected)
+    context = len(story.prompt) + at
+    return f"token {at}, of {context} before it: {received[at:]} instead of {alone[at:]}; {story}"
+
+
 async def run_identically(
     scheduler: Rig,
     folder: Path,
@@ -271,7 +279,7 @@ async def run_identically(
             await script.hand_off()
         for story, tokens in zip(conversations, expected, strict=True):
             received = await scheduler.received_tokens(story.name, LENGTH)
-            assert received == tokens, (story, received, tokens)
+            assert received == tokens, difference(story, received, tokens)
         for home, link in links.items():
             for model in sorted(script.resident[home]):
                 await link.done(link.send(pb.Unload(model=model)))

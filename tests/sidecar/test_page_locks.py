@@ -67,13 +67,13 @@ def test_evicted_images_do_not_stay_page_locked(cache: HostCache, driver: Driver
 def test_images_evicted_by_another_sidecar_do_not_stay_page_locked(
     folder: Path, cache: HostCache, driver: DriverDouble
 ) -> None:
-    theirs = HostCache(folder, 2 * MB)
+    another = HostCache(folder, 2 * MB)
     evicted, pinned = put(cache, "a"), put(cache, "b")
     for image in (evicted, pinned):
         image.lock_soon()
     await_locks(driver, 2)
     evicted.unpin()
-    other = put(theirs, "c")
+    other = put(another, "c")
     assert driver.locked == 2
     cache.page_locks.unlock_evicted()
     assert driver.locked == 1

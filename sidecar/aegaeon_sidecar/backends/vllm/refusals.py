@@ -23,6 +23,9 @@ _NOT_FOR_CPU = re.compile(r"^(?:'_OpNamespace' )?'_C\w*' object has no attribute
 _FOUR_BITS = re.compile(r"wna16|convert_weight_packed_scale_zp|int4")
 _WANTS_AVX512 = "; weights of 4 bits need a CPU with AVX-512: bring the model in 16 bits"
 
+# By architecture: what vLLM's class computes otherwise than the model's authors, which no proof of hidden states shows.
+_OTHERWISE = {"PhiMoEForCausalLM": "leaves out the bias of its last layer"}
+
 
 def read_architectures(directory: Path) -> list[str]:
     """Of config.json. Raises ConfigError."""
@@ -40,6 +43,10 @@ def check_known(directory: Path, architectures: list[str]) -> None:
             raise UnsupportedError(f"{name} takes images or sound; only text is served")
         if name in surface.SPECULATIVE:
             raise UnsupportedError(f"{name} drafts tokens for another model; speculative decoding is not served")
+        if name in _OTHERWISE:
+            raise UnsupportedError(
+                f"vLLM {surface.VERSION}'s class of {name} {_OTHERWISE[name]}, so its tokens would not be the model's"
+            )
     if any(surface.knows(name) for name in architectures):
         return
     if Fields.load(directory / "config.json").value("auto_map"):

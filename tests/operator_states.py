@@ -13,7 +13,6 @@ from typing import Any
 from operator_device_states import of_devices
 from operator_node_states import of_nodes
 from operator_objects import KEY, Json, a_child, gpu_pool, model_pool
-from operator_room_states import of_room
 from operator_state import CACHED, PODS, SERVED, State, broken, pod, suspended, unplaced
 
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, ModelFacts
@@ -388,7 +387,7 @@ STATES: dict[str, tuple[State, ...]] = {
     "What becomes of a change": tuple(of_changes()),
     "Models": tuple(of_models()),
     "What a ModelPool refers to": tuple(of_references()),
-    "Tenants": (*of_tenants(), *of_room()),
+    "Tenants": tuple(of_tenants()),
     "Routes": tuple(of_routes()),
 }
 

@@ -334,6 +334,7 @@ bench-vllm: $(VLLM_STAMP) models ## with vLLM: front-end and engine beside vLLM'
 	@missed=; $(VLLM_PY) -m benchmarks.front || missed=" front"; \
 	  PYTHONPATH=tests:. $(VLLM_PY) -m benchmarks.vllm_engine || missed="$$missed vllm_engine"; \
 	  OMP_NUM_THREADS=1 PYTHONPATH=tests:. $(VLLM_PY) -m benchmarks.proofs || missed="$$missed proofs"; \
+	  OMP_NUM_THREADS=1 PYTHONPATH=tests:. $(VLLM_PY) -m benchmarks.many_models || missed="$$missed many_models"; \
 	  PYTHONPATH=tests:. $(VLLM_PY) -m benchmarks.vllm_switches --switches $(SWITCHES) --models $(MODELS) || missed="$$missed vllm_switches"; \
 	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
 

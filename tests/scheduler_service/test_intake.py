@@ -97,10 +97,20 @@ async def test_a_few_are_admitted_while_it_is_a_little_late_and_many_are_not(doo
 
 async def test_what_waits_too_long_is_refused_with_the_reason(door: Door) -> None:
     door.lag.late_s = 10 * LIMIT_S
-    door.offer("a")
+    door.offer(*(f"many{i}" for i in range(12)))
     await door.look(module.LONGEST_S + 0.1)
-    assert door.refused == [("a", "the scheduler is 500 ms late with what runs; try again")]
-    assert (door.intake.refused, len(door.intake)) == (1, 0)
+    assert door.refused == [(f"many{i}", "the scheduler is 500 ms late with what runs; try again") for i in range(4)]
+    assert (door.intake.refused, len(door.intake)) == (4, 0)
+    assert door.admitted == [f"many{i}" for i in range(4, 12)]
+
+
+async def test_a_few_are_never_refused_however_late_it_is(door: Door) -> None:
+    door.lag.late_s = 10 * LIMIT_S
+    door.offer("a", "b")
+    await door.look(module.LONGEST_S - 0.1)
+    assert (door.admitted, len(door.intake)) == ([], 2)
+    await door.look(0.2)
+    assert (door.admitted, door.refused) == (["a", "b"], [])
 
 
 async def test_a_tenant_with_many_requests_does_not_hold_up_another_with_few(door: Door) -> None:
@@ -180,6 +190,7 @@ async def test_a_late_scheduler_refuses_what_is_new_handles_reports_and_says_so(
     serve: Any, brain: Any, submit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Lag, "seconds", property(lambda _: 3 * LIMIT_S))
+    monkeypatch.setattr(module, "_AT_ONCE", 0)  # one is many
     brain.script[events.Submitted] = lambda event: [commands.Accept(event.gateway, event.seq)]
     async with serve(brain, metrics_listen=None) as stack:
         gateway, sidecar = await stack.gateway(), await stack.sidecar()

@@ -1,8 +1,8 @@
 """Admission control by lag: new requests are admitted while the loop is not late, and wait for a moment while it is.
 
-What would wait longer is refused, with the time after which to come back, so reports and commands go first. Tenants
-with requests here have equal shares: they are admitted in turn, and where no room is left, the tenant that has most of
-it loses its newest. What was with an engine before goes on: it is admitted at once.
+What would wait longer is refused where many wait, with the time after which to come back, so reports and commands go
+first. Tenants with requests here have equal shares: they are admitted in turn, and where no room is left, the tenant
+that has most of it loses its newest. What was with an engine before goes on: it is admitted at once.
 """
 
 from __future__ import annotations
@@ -97,8 +97,16 @@ class Intake:
         since = self._clock() - LONGEST_S
         for tenant, queue in list(self._tenants.items()):
             while queue and queue[0].since < since:
-                self._turn_down(self._take(tenant))
+                few = len(self) <= _AT_ONCE
+                self._end_wait(self._take(tenant), few)
         self._arm()
+
+    def _end_wait(self, waiting: Waiting, few: bool) -> None:
+        """It has waited too long. Where few do, it is not requests that make the loop late."""
+        if few:
+            self._admit(waiting.origin, waiting.submit)
+        else:
+            self._turn_down(waiting)
 
     def _next(self) -> Waiting:
         """The first tenant's oldest; the tenant's turn comes again after all others."""

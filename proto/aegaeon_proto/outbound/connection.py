@@ -8,7 +8,7 @@ import socket
 import ssl
 import time
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPSConnection
+from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from typing import Any
 
 from aegaeon_proto.outbound.egress import Proxy
@@ -106,7 +106,7 @@ def through(
     else:
         made = HTTPConnection(proxy.host, proxy.port, timeout=watch.left_s())
     try:
-        made.connect()
+        _connect(made)
     except ssl.SSLError:
         raise
     except OSError as error:
@@ -114,6 +114,24 @@ def through(
     guarded = GuardedSocket(made.sock, watch)
     made.sock = guarded
     return made, guarded
+
+
+def _connect(made: HTTPConnection) -> None:
+    """Also close the proxy's answer to CONNECT, which http.client before Python 3.11.4 leaves open with its socket."""
+    answers: list[HTTPResponse] = []
+
+    class Answer(HTTPResponse):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            answers.append(self)
+
+    usual, made.response_class = made.response_class, Answer
+    try:
+        made.connect()
+    finally:
+        made.response_class = usual
+        for answer in answers:
+            answer.close()
 
 
 def refused_by(proxy: Proxy, status: int) -> RefusedError:

@@ -67,7 +67,8 @@ class ModelSpec:
     """A model as the scheduler tells of it. `max_model_len` 0: what config.json says; `weight` 0 means 1.
 
     `identity`: of what is computed under the name; empty: of a scheduler without. `tool_calls`, `reasoning`,
-    `matryoshka`, `prefix_share`, `public_prompts`: for gateways. `task`: what it is for; empty: what its files show.
+    `matryoshka`, `prefix_share`, `public_prompts`, `created_s`: for gateways. `task`: what it is for; empty:
+    what its files show.
     """
 
     name: str
@@ -85,6 +86,7 @@ class ModelSpec:
     matryoshka: bool = False
     prefix_share: str = ""
     public_prompts: tuple[str, ...] = ()
+    created_s: int = 0
 
 
 class ModelPhase(Enum):

@@ -171,6 +171,7 @@ def spec_from(message: model_pb2.ModelSpec) -> ModelSpec:
         matryoshka=message.matryoshka,
         prefix_share=message.prefix_share,
         public_prompts=tuple(message.public_prompts),
+        created_s=message.created_s,
         identity=message.identity,
         adapters=tuple(AdapterSpec(one.name, source_from(one.source), one.identity) for one in message.adapters),
     )
@@ -192,6 +193,7 @@ def spec_to(spec: ModelSpec) -> model_pb2.ModelSpec:
         matryoshka=spec.matryoshka,
         prefix_share=spec.prefix_share,
         public_prompts=spec.public_prompts,
+        created_s=spec.created_s,
         identity=spec.identity,
         adapters=[_adapter_to(adapter) for adapter in spec.adapters],
     )

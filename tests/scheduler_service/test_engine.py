@@ -204,6 +204,24 @@ async def test_an_engine_that_is_about_to_end_drains_now_and_when_it_comes_back(
     assert [one.instance for one in brain.all_of(events.InstanceDraining)] == [HERE, HERE]
 
 
+async def test_the_pod_that_comes_in_the_place_of_one_that_ended_does_not_drain(serve: Any, brain: Any) -> None:
+    async with serve(brain) as stack:
+        admin = await stack.admin()
+        sidecar = await stack.sidecar(incarnation="one", started=time.time())
+        await admin.SetEnding(admin_pb2.SetEndingRequest(instances=["decode-0"], for_s=60))
+        await brain.wait_for(events.InstanceDraining)
+        sidecar.call.cancel()
+        await brain.wait_for(events.InstanceDown)
+        await admin.SetEnding(admin_pb2.SetEndingRequest(instances=["decode-0"], for_s=60))
+        back = await stack.sidecar(incarnation="one", started=time.time() - 9)  # its node was disconnected
+        await brain.wait_for(events.InstanceDraining, 2)
+        back.call.cancel()
+        await brain.wait_for(events.InstanceDown, 2)
+        await stack.sidecar(incarnation="two", started=time.time())
+        await brain.wait_for(events.InstanceUp, 3)
+    assert len(brain.all_of(events.InstanceDraining)) == 2
+
+
 async def test_a_silent_sidecar_is_lost_and_must_reconnect(serve: Any, brain: Any) -> None:
     async with serve(brain, heartbeat_timeout_s=0.3) as stack:
         sidecar = await stack.sidecar()

@@ -8,9 +8,10 @@ its Hello lists is held. Sequences go on by epoch: gateways submit again, and an
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -32,6 +33,15 @@ from aegaeon_scheduler.service.turnstile import Turnstile
 _OUTBOX_LIMIT = 16384
 # Commands of one message.
 _BATCH = 64
+
+
+class _Ending(NamedTuple):
+    """An instance whose pod is deleted. `until`: it counts so long; `incarnation`: of the process that was attached, empty
+    when none was; `since`: unix seconds."""
+
+    until: float
+    incarnation: str
+    since: float
 
 
 class Attachment:
@@ -94,7 +104,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         self._reattach_s = reattach_s
         self._bases = bases
         self._attached: dict[InstanceId, Attachment] = {}
-        self._ending: dict[InstanceId, float] = {}  # until when that counts
+        self._ending: dict[InstanceId, _Ending] = {}
         self.starting = Starting(catalog.explain)
         self._stopped = False
 
@@ -142,10 +152,15 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             attachment.send(self._catalog.command(retry))
 
     def set_ending(self, instances: Iterable[str], for_s: float) -> None:
-        """These are about to be ended: nothing new goes there, now or when they attach within that time."""
-        self._ending = dict.fromkeys(map(InstanceId, instances), self._driver.clock() + for_s)
-        for attachment in self._attached.values():
-            self._drain_if_ending(attachment)
+        """Pods of these names are about to end: nothing new goes there, now or when they attach within that time. What
+        comes in their place may have their names: of a StatefulSet, it has."""
+        until, since = self._driver.clock() + for_s, time.time()
+        self._ending = {}
+        for name in map(InstanceId, instances):
+            there = self._attached.get(name)
+            self._ending[name] = _Ending(until, there.incarnation if there else "", since)
+            if there is not None:
+                self._drain_if_ending(there)
 
     def stop(self) -> None:
         """Close every stream once what waits for it is written; heartbeats are not checked any more."""
@@ -182,7 +197,11 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         return attachment
 
     def _drain_if_ending(self, attachment: Attachment) -> None:
-        if not attachment.draining and self._ending.get(attachment.instance, 0.0) > self._driver.clock():
+        ending = self._ending.get(attachment.instance)
+        if attachment.draining or ending is None or ending.until <= self._driver.clock():
+            return
+        before = not ending.incarnation and attachment.started < ending.since
+        if before or attachment.incarnation == ending.incarnation:
             self._drains(attachment, events.InstanceDraining(attachment.instance))
 
     def _drains(self, attachment: Attachment, event: events.InstanceDraining) -> None:

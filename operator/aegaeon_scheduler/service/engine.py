@@ -36,8 +36,7 @@ _BATCH = 64
 
 
 class _Ending(NamedTuple):
-    """An instance whose pod is deleted. `until`: it counts so long; `incarnation`: of the process that was attached, empty
-    when none was; `since`: unix seconds."""
+    """A pod that is deleted counts `until` then. `incarnation`: of its process, where one was attached `since` (unix s)."""
 
     until: float
     incarnation: str
@@ -152,8 +151,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             attachment.send(self._catalog.command(retry))
 
     def set_ending(self, instances: Iterable[str], for_s: float) -> None:
-        """Pods of these names are about to end: nothing new goes there, now or when they attach within that time. What
-        comes in their place may have their names: of a StatefulSet, it has."""
+        """These pods are about to end: nothing new goes there, now or when they attach within that time. What comes in
+        place of a StatefulSet's has their names."""
         until, since = self._driver.clock() + for_s, time.time()
         self._ending = {}
         for name in map(InstanceId, instances):

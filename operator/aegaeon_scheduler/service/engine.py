@@ -29,14 +29,12 @@ from aegaeon_scheduler.service.starting import Starting
 from aegaeon_scheduler.service.stream import converse
 from aegaeon_scheduler.service.turnstile import Turnstile
 
-# Commands that may wait for one sidecar; far more than a program ever holds.
-_OUTBOX_LIMIT = 16384
-# Commands of one message.
-_BATCH = 64
+_OUTBOX_LIMIT = 16384  # commands that may wait for one sidecar; far more than a program ever holds
+_BATCH = 64  # commands of one message
 
 
 class _Ending(NamedTuple):
-    """A pod that is deleted counts `until` then. `incarnation`: of its process, where one was attached `since` (unix s)."""
+    """Of a pod that is deleted: until when that counts, the process that was attached if one was, unix time."""
 
     until: float
     incarnation: str

@@ -154,10 +154,10 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         until, since = self._driver.clock() + for_s, time.time()
         self._ending = {}
         for name in map(InstanceId, instances):
-            there = self._attached.get(name)
-            self._ending[name] = _Ending(until, there.incarnation if there else "", since)
-            if there is not None:
-                self._drain_if_ending(there)
+            attachment = self._attached.get(name)
+            self._ending[name] = _Ending(until, attachment.incarnation if attachment else "", since)
+            if attachment is not None:
+                self._drain_if_ending(attachment)
 
     def stop(self) -> None:
         """Close every stream once what waits for it is written; heartbeats are not checked any more."""

@@ -121,8 +121,8 @@ def _connect(made: HTTPConnection) -> None:
     answers: list[HTTPResponse] = []
 
     class Answer(HTTPResponse):
-        def __init__(self, *given: Any, **named: Any) -> None:
-            super().__init__(*given, **named)
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
             answers.append(self)
 
     usual, made.response_class = made.response_class, Answer

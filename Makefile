@@ -94,6 +94,8 @@ test-core: compiled-core ## the tests of the scheduler and the simulator with th
 # One worker: each would import all of vLLM.
 # It has another version of llguidance: what is allowed must be the same.
 CONSTRAINTS := tests/proto/test_constraints.py $(addprefix tests/sidecar/test_,constrained.py grammars.py guide.py white_space.py)
+# What torch compiles is kept by level: under one folder a kernel of the other level ends the process.
+test-vllm: export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor$(addprefix -,$(AEGAEON_CPU_LEVEL))
 test-vllm: $(VLLM_STAMP) ## the tests that need vLLM, and those of constraints, in its environment
 	$(VLLM_PY) -m pytest -q -m "not slow and not gpu" tests/backend_vllm tests/stack/test_vllm.py $(CONSTRAINTS)
 # What the images are made of, without images: their locks' packages and what slim.sh leaves of them. Packages are linked

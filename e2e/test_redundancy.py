@@ -63,10 +63,10 @@ def test_after_a_drain_nothing_that_must_survive_stays_on_one_node(
     system = (own_cluster, "-n", SYSTEM)
 
     def operators() -> list[str]:
-        found = json.loads(
+        pods = json.loads(
             kubectl(*system, "get", "pods", "-l", "app.kubernetes.io/name=aegaeon-operator", "-o", "json")
         )
-        return sorted(each["spec"].get("nodeName", "") for each in found["items"])
+        return sorted(pod["spec"].get("nodeName", "") for pod in pods["items"])
 
     with a_pool(own_cluster, NAMESPACE, gpu_pool(engines={"replicas": 2}, scheduling={"standby": True})) as pool:
         pool.apply(keys("red", RED), model_pool("red", [*MODELS]))

@@ -115,7 +115,7 @@ def bring(pool: PodsOfPool, node: Node, *pods: Pod) -> None:
     if not elsewhere:
         return
     count = len(pool.pods())
-    closed = [one.name for one in default_layout().nodes if one.name != node.name]
+    closed = [other.name for other in default_layout().nodes if other.name != node.name]
 
     def replaced() -> bool:
         now = pool.pods()

@@ -44,6 +44,12 @@ def model_pool(name: str, *models: str, namespace: str = "infra", created: int =
     return an_object("ModelPool", namespace, name, {**given, **spec}, created)
 
 
+def condition(body: Json, kind: str) -> Json:
+    """Of an object's status; empty where it has none of this type."""
+    conditions = body.get("status", {}).get("conditions", ())
+    return next((each for each in conditions if each["type"] == kind), {})
+
+
 def a_child(kind: str, name: str, owner: str = "GpuPool-infra-pool") -> Json:
     """What the operator has made for the pool, or for the ModelPool with that uid."""
     owners = [{"kind": owner.partition("-")[0], "name": owner.rpartition("-")[2], "uid": owner, "controller": True}]

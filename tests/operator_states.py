@@ -14,6 +14,7 @@ from operator_device_states import of_devices
 from operator_node_states import of_nodes
 from operator_objects import KEY, Json, a_child, gpu_pool, model_pool
 from operator_state import CACHED, PODS, SERVED, State, broken, pod, suspended, unplaced
+from operator_tenant_states import of_tenants
 
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, ModelFacts
 
@@ -233,11 +234,6 @@ def guarded(name: str, **source: Any) -> Json:
     return model_pool("red", models=[{"name": name, "source": {"huggingFace": hub}}])
 
 
-def tenant(name: str, **about: Any) -> Json:
-    """A tenant with a Secret of its own."""
-    return {"name": name, "keySecretRef": {"name": name, "key": "keys"}, **about}
-
-
 def of_models() -> Iterator[State]:
     """What the models of a ModelPool can lack."""
     fetching = ModelFacts(
@@ -305,56 +301,6 @@ def of_references() -> Iterator[State]:
     )
 
 
-def of_tenants() -> Iterator[State]:
-    """What is wrong with tenants."""
-    keys = {
-        ("infra", "acme"): {"keys": "sk-1-0123456789abcdef"},
-        ("infra", "umbrella"): {"keys": "sk-2-0123456789abcdef"},
-    }
-    acme = (POOL, model_pool("red", "llama", tenants=[tenant("acme")]))
-    yield State("A tenant has a key that can be guessed", acme, seen={"secrets": {("infra", "acme"): {"keys": "sk-1"}}})
-    yield State("The Secret of a tenant is missing", acme)
-    refusing = {("infra", "acme"): "Internal error occurred: unable to transform key"}
-    yield State("The Secret of a tenant cannot be read, and was never read", acme, seen={"unreadable": refusing})
-    yield State(
-        "The Secret of a tenant cannot be read any more",
-        acme,
-        seen={"secrets": {("infra", "acme"): {"keys": "sk-acme-0123456789abcdef"}}, "unreadable": refusing},
-    )
-    yield State(
-        "The Secret of a tenant has no key",
-        acme,
-        seen={"secrets": {("infra", "acme"): {"keys": " "}}},
-    )
-    yield State(
-        "Keys of a tenant are a file",
-        (POOL, model_pool("red", "llama", tenants=[{"name": "acme", "keyFile": "/keys"}])),
-    )
-    yield State(
-        "Two tenants have one key",
-        (POOL, model_pool("red", "llama", tenants=[tenant("acme"), tenant("umbrella")])),
-        seen={"secrets": {key: {"keys": "sk-1-0123456789abcdef"} for key in keys}},
-    )
-    yield State(
-        "A grant names a model that is not there",
-        (POOL, model_pool("red", "llama", tenants=[tenant("acme", models=["lama"])])),
-        seen={"secrets": keys},
-    )
-    quota = {"quota": {"requestsPerMinute": 60}}
-    twice = (
-        model_pool("red", "llama", tenants=[tenant("acme", **quota)]),
-        model_pool("blue", "qwen", created=1, tenants=[tenant("acme")]),
-    )
-    yield State(
-        "A tenant is another one in an older ModelPool",
-        (POOL, *twice),
-        models={"llama": SERVED, "qwen": SERVED},
-        seen={"secrets": keys},
-    )
-    several = [tenant("acme", models=["lama"]), tenant("umbrella", models=["quen", "llama"])]
-    yield State("Several things are wrong", (POOL, model_pool("red", "llama", tenants=several)), seen={"secrets": {}})
-
-
 def of_routes() -> Iterator[State]:
     """What Gateways say."""
     routed = (POOL, model_pool("red", "llama", gateway={"parentRefs": [{"name": "public"}]}))
@@ -387,7 +333,7 @@ STATES: dict[str, tuple[State, ...]] = {
     "What becomes of a change": tuple(of_changes()),
     "Models": tuple(of_models()),
     "What a ModelPool refers to": tuple(of_references()),
-    "Tenants": tuple(of_tenants()),
+    "Tenants": tuple(of_tenants(POOL)),
     "Routes": tuple(of_routes()),
 }
 

@@ -83,12 +83,12 @@ def test_doctor_notes_what_it_may_not_look_at_and_keeps_what_it_has_found(cluste
     cluster.answers["/api/v1/namespaces/n/pods/s/portforward"] = DENIED
     cluster.answers["/apis/apps/v1/namespaces/aegaeon-system/deployments"] = refused(403, "no Deployments for you")
 
-    found = run(cluster.kubeconfig(tmp_path), "doctor", "-o", "json")
+    result = run(cluster.kubeconfig(tmp_path), "doctor", "-o", "json")
 
-    findings = [(one["what"], one["verdict"]) for one in json.loads(found.stdout)]
+    findings = [(finding["what"], finding["verdict"]) for finding in json.loads(result.stdout)]
     assert {("API server", "ok"), ("API server", "note"), ("scheduler", "note"), ("pools", "note")} <= set(findings)
     assert "wrong" not in dict(findings).values()
-    assert found.exit_code == 0
+    assert result.exit_code == 0
 
 
 def has_version(cluster: ApiServer) -> None:
@@ -104,23 +104,24 @@ def test_doctor_looks_at_nodes_first_and_waits_for_no_pod_of_one_that_is_lost(
     lost = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
     nodes = {"node1": {"type": "Ready", "status": "True", "reason": "KubeletReady"}, "node2": lost}
     cluster.has(
-        "/api/v1/nodes", *({"metadata": {"name": name}, "status": {"conditions": [one]}} for name, one in nodes.items())
+        "/api/v1/nodes",
+        *({"metadata": {"name": name}, "status": {"conditions": [each]}} for name, each in nodes.items()),
     )
     cluster.pools("p")
     scheduler = pod("s", "scheduler")
     scheduler["spec"]["nodeName"] = "node2"
     cluster.pods(scheduler)
 
-    found = run(cluster.kubeconfig(tmp_path), "doctor", "-o", "json")
+    result = run(cluster.kubeconfig(tmp_path), "doctor", "-o", "json")
 
-    findings = [(one["what"], one["verdict"], one["found"]) for one in json.loads(found.stdout)]
-    wrong = [(what, said) for what, verdict, said in findings if verdict == "wrong"]
-    assert [said for what, said in wrong if what == "node"] == ["node2 is not ready: NodeStatusUnknown"]
-    assert [said for what, said in wrong if what == "scheduler"] == [
+    findings = [(finding["what"], finding["verdict"], finding["found"]) for finding in json.loads(result.stdout)]
+    wrong = [(what, text) for what, verdict, text in findings if verdict == "wrong"]
+    assert [text for what, text in wrong if what == "node"] == ["node2 is not ready: NodeStatusUnknown"]
+    assert [text for what, text in wrong if what == "scheduler"] == [
         "GpuPool n/p: pod n/s of the scheduler is on node node2, which is not ready"
     ]
     assert [what for what, _, _ in findings].index("node") < [what for what, _, _ in findings].index("operator")
-    assert found.exit_code == 1
+    assert result.exit_code == 1
 
 
 def test_doctor_fails_where_no_api_server_answers(cluster: ApiServer, tmp_path: Path) -> None:
@@ -128,10 +129,10 @@ def test_doctor_fails_where_no_api_server_answers(cluster: ApiServer, tmp_path: 
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         file.write_text(file.read_text().replace(str(cluster.port), str(silent.getsockname()[1])))
-        found = run(file, "doctor", "-o", "json")
+        result = run(file, "doctor", "-o", "json")
 
-    (only,) = json.loads(found.stdout)
-    assert (only["what"], only["verdict"], found.exit_code) == ("API server", "wrong", 1)
+    (only,) = json.loads(result.stdout)
+    assert (only["what"], only["verdict"], result.exit_code) == ("API server", "wrong", 1)
     assert "does not answer" in only["found"]
 
 

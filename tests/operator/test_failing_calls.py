@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from operator_api import api_server
 from operator_memory import At, Call, Memory, never
-from operator_objects import KEY, PLATFORM, gpu_pool, model_pool
+from operator_objects import KEY, PLATFORM, condition, gpu_pool, model_pool
 
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.config import OperatorConfig
@@ -63,12 +63,12 @@ class World:
     def late(self) -> set[str]:
         """What was changed and is not applied yet, with what its status says."""
         objects = self.memory.objects
-        written = {name: self.parts(at.name) for at, one in objects.items() if (name := at.name).startswith(SHARDS)}
-        said = {model: folder for parts in written.values() for model, folder in parts.items()}
+        written = {name: self.parts(at.name) for at, body in objects.items() if (name := at.name).startswith(SHARDS)}
+        folders = {model: folder for parts in written.values() for model, folder in parts.items()}
         engines = objects.get(At("StatefulSet", "infra", "pool-engine"), {}).get("spec", {}).get("replicas")
         late = {"engines"} if engines != 1 + self.version % 2 else set()
         for name in TENANTS:
-            if said.get(f"model-{name}") != f"/srv/models/{name}-{self.version}" or not self._accepted(name):
+            if folders.get(f"model-{name}") != f"/srv/models/{name}-{self.version}" or not self._accepted(name):
                 late.add(name)
         return late
 
@@ -85,13 +85,12 @@ class World:
         name = self.failed.at.name
         if name.startswith(SHARDS):
             return {model.removeprefix("model-") for model in self.parts(name)}
-        return {"engines"} if name == "pool-engine" else {one for one in TENANTS if one in name}
+        return {"engines"} if name == "pool-engine" else {tenant for tenant in TENANTS if tenant in name}
 
     def _accepted(self, name: str) -> bool:
         body = self.memory.objects[At("ModelPool", "infra", name)]
-        conditions = body.get("status", {}).get("conditions", ())
-        (found,) = [one for one in conditions if one["type"] == "Accepted"] or [{}]
-        return (found.get("reason"), found.get("observedGeneration")) == ("Accepted", body["metadata"]["generation"])
+        status = condition(body, "Accepted")
+        return (status.get("reason"), status.get("observedGeneration")) == ("Accepted", body["metadata"]["generation"])
 
     async def until_applied(self) -> float:
         """Seconds until everything is."""

@@ -121,15 +121,15 @@ async def test_after_a_drain_the_standby_moves_once_the_node_has_been_free_for_a
     world.memory.put(node("n1", unschedulable=True))
     world.place("scheduler", "n2")
     for _ in range(40):
-        said = await world.look()
-    assert (said["status"], said["reason"], world.evicted) == ("False", "SharedNode", [])
-    assert "node n2" in said["message"]
-    assert "no other node" in said["message"]
+        condition = await world.look()
+    assert (condition["status"], condition["reason"], world.evicted) == ("False", "SharedNode", [])
+    assert "node n2" in condition["message"]
+    assert "no other node" in condition["message"]
     assert world.nodes_listed <= 11, "once in 20 s"
     world.memory.put(node("n1"))
     freed = world.now
     while not world.evicted and world.now < freed + 100:
-        said = await world.look()
+        condition = await world.look()
     assert world.evicted == ["standby"]
     assert FREE_S <= world.now - freed <= FREE_S + 30
     events = [each for at, each in world.memory.objects.items() if at.kind == "Event"]
@@ -156,9 +156,9 @@ async def test_nothing_moves_while_not_both_are_well(world: World, why: str) -> 
         "both lead": {"scheduler": LEADS, "standby": replace(LEADS, term=8)},
     }[why]
     for _ in range(30):
-        said = await world.look()
+        condition = await world.look()
     assert world.evicted == []
-    assert said["status"] == "False"
+    assert condition["status"] == "False"
 
 
 async def test_one_that_comes_back_to_the_node_is_moved_ever_more_seldom() -> None:

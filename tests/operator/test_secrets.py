@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from operator_api import api_server
 from operator_memory import At, Call, Memory
-from operator_objects import KEY, PLATFORM, gpu_pool, model_pool
+from operator_objects import KEY, PLATFORM, condition, gpu_pool, model_pool
 
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.config import OperatorConfig
@@ -69,15 +69,14 @@ class World:
         await self.look()
 
     def hashes(self, tenant: str) -> list[str]:
-        shards = [one for at, one in self.memory.objects.items() if at.name.startswith("pool-models-")]
-        parts = [part for one in shards for part in json.loads(base64.b64decode(one["data"]["models.json"]))]
-        said = joined(parts)["tenants"]["tenants"]
-        return [key for one in said if one["name"] == tenant for key in one["key_sha256"]]
+        shards = [secret for at, secret in self.memory.objects.items() if at.name.startswith("pool-models-")]
+        parts = [part for secret in shards for part in json.loads(base64.b64decode(secret["data"]["models.json"]))]
+        tenants = joined(parts)["tenants"]["tenants"]
+        return [key for entry in tenants if entry["name"] == tenant for key in entry["key_sha256"]]
 
     def accepted(self, name: str) -> tuple[str, str, str]:
-        status = self.memory.objects[At("ModelPool", "infra", name)]["status"]
-        (found,) = (one for one in status["conditions"] if one["type"] == "Accepted")
-        return found["status"], found["reason"], found["message"]
+        status = condition(self.memory.objects[At("ModelPool", "infra", name)], "Accepted")
+        return status["status"], status["reason"], status["message"]
 
 
 @asynccontextmanager

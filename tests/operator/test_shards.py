@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from operator_api import api_server
 from operator_memory import At, Memory
-from operator_objects import KEY, PLATFORM, by_key, entry, gpu_pool, model_pool, observed
+from operator_objects import KEY, PLATFORM, by_key, condition, entry, gpu_pool, model_pool, observed
 
 from aegaeon_operator.config import OperatorConfig
 from aegaeon_operator.kube.client import Cluster
@@ -34,7 +34,7 @@ POOL = gpu_pool(allowedNamespaces=["greedy", "quiet"])
 def greedy(number: int) -> Json:
     """512 models with names of 50 characters, which ten tenants may all use."""
     names = [f"m-{number}-{at:04d}-{'x' * 41}" for at in range(512)]
-    tenants = [{"name": f"t{one}", "keySecretRef": {"name": "keys", "key": f"t{one}"}} for one in range(10)]
+    tenants = [{"name": f"t{tenant}", "keySecretRef": {"name": "keys", "key": f"t{tenant}"}} for tenant in range(10)]
     return model_pool(f"greedy-{number}", *names, namespace="greedy", created=number, tenants=tenants)
 
 
@@ -44,9 +44,9 @@ def small(name: str = "small", folder: str = "one", namespace: str = "quiet") ->
 
 def mounted(secrets: Iterable[Json], deployment: Json, folder: Path) -> Path:
     """The configuration of a scheduler's pod as the kubelet would make it."""
-    (volume,) = (one for one in deployment["spec"]["template"]["spec"]["volumes"] if one["name"] == "config")
-    data = {one["metadata"]["name"]: one["data"] for one in secrets}
-    for source in (one["secret"] for one in volume["projected"]["sources"]):
+    (volume,) = (each for each in deployment["spec"]["template"]["spec"]["volumes"] if each["name"] == "config")
+    data = {secret["metadata"]["name"]: secret["data"] for secret in secrets}
+    for source in (projected["secret"] for projected in volume["projected"]["sources"]):
         assert source["name"] in data or source["optional"]
         for item in source["items"] if source["name"] in data else ():
             file = folder / item["path"]
@@ -55,9 +55,9 @@ def mounted(secrets: Iterable[Json], deployment: Json, folder: Path) -> Path:
     return folder / "scheduler.json"
 
 
-def read(found: Desired, folder: Path) -> SchedulerConfig:
-    manifests = by_key(found.manifests)
-    secrets = [one for one in found.manifests if one["kind"] == "Secret"]
+def read(state: Desired, folder: Path) -> SchedulerConfig:
+    manifests = by_key(state.manifests)
+    secrets = [manifest for manifest in state.manifests if manifest["kind"] == "Secret"]
     return load_config(mounted(secrets, manifests[ChildKey("Deployment", "infra", "pool-scheduler")], folder), "test")
 
 
@@ -76,29 +76,27 @@ async def looks(memory: Memory) -> AsyncIterator[Any]:
 
 
 def accepted(memory: Memory, namespace: str, name: str) -> Json:
-    status = memory.objects[At("ModelPool", namespace, name)]["status"]
-    (found,) = (one for one in status["conditions"] if one["type"] == "Accepted")
-    return found
+    return condition(memory.objects[At("ModelPool", namespace, name)], "Accepted")
 
 
 async def test_a_namespace_that_takes_all_it_can_leaves_the_others_room(tmp_path: Path) -> None:
     memory = Memory()
-    keys = {f"t{one}": base64.b64encode(f"key-of-greedy-tenant-{one}".encode()).decode() for one in range(10)}
+    keys = {f"t{at}": base64.b64encode(f"key-of-greedy-tenant-{at}".encode()).decode() for at in range(10)}
     head = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys", "namespace": "greedy"}}
     for body in (POOL, {**head, "data": keys}, *map(greedy, range(5)), small()):
         memory.put(body)
     async with looks(memory) as look:
         await look()
         states = [accepted(memory, "greedy", f"greedy-{number}") for number in range(5)]
-        assert [one["reason"] for one in states] == ["Accepted"] * 4 + ["NoRoom"]
+        assert [state["reason"] for state in states] == ["Accepted"] * 4 + ["NoRoom"]
         assert "namespace greedy would have" in states[4]["message"]
         memory.put(small(folder="two"))
         await look()
     assert accepted(memory, "quiet", "small")["reason"] == "Accepted"
-    secrets = [one for at, one in memory.objects.items() if at.kind == "Secret" and at.namespace == "infra"]
+    secrets = [body for at, body in memory.objects.items() if at.kind == "Secret" and at.namespace == "infra"]
     deployment = memory.objects[At("Deployment", "infra", "pool-scheduler")]
     config = load_config(mounted(secrets, deployment, tmp_path), "test")
-    models = {one.name: one.source.directory for one in config.models}
+    models = {model.name: model.source.directory for model in config.models}
     assert models["small"] == "/srv/models/two"
     assert len(models) == 4 * 512 + 1
 
@@ -106,28 +104,28 @@ async def test_a_namespace_that_takes_all_it_can_leaves_the_others_room(tmp_path
 def test_a_scheduler_reads_what_the_operator_says(tmp_path: Path) -> None:
     tenants = [{"name": "acme", "keySecretRef": {"name": "keys", "key": "acme"}, "quota": {"requestsPerMinute": 5}}]
     pools = [model_pool(f"p{at}", f"model-{at}", created=at, tenants=tenants) for at in range(20)]
-    found = desired(observed(POOL, *pools, small(), secrets={("infra", "keys"): {"acme": "key-of-the-tenant-acme"}}))
-    config = read(found, tmp_path)
-    assert [one.name for one in config.models] == [one["name"] for one in found.catalog]
-    assert {one.created_s % 60 for one in config.models} == {*range(20), 50}, "its ModelPool's creation"
-    assert config.tenants == found.tenants
-    assert found.tenants is not None
-    (acme,) = found.tenants["tenants"]
+    state = desired(observed(POOL, *pools, small(), secrets={("infra", "keys"): {"acme": "key-of-the-tenant-acme"}}))
+    config = read(state, tmp_path)
+    assert [each.name for each in config.models] == [each["name"] for each in state.catalog]
+    assert {each.created_s % 60 for each in config.models} == {*range(20), 50}, "its ModelPool's creation"
+    assert config.tenants == state.tenants
+    assert state.tenants is not None
+    (acme,) = state.tenants["tenants"]
     assert acme["models"] == sorted(f"model-{at}" for at in range(20))
     assert len(acme["key_sha256"]) == 1
-    assert found.tenants["open_models"] == ["small"]
-    assert len([one for one in found.manifests if one["metadata"]["name"].startswith("pool-models-")]) > 1
+    assert state.tenants["open_models"] == ["small"]
+    assert len([each for each in state.manifests if each["metadata"]["name"].startswith("pool-models-")]) > 1
 
 
 def test_releases_beside_each_other(tmp_path: Path) -> None:
-    found = desired(observed(POOL, small("one"), small("two")))
-    wants = [one["name"] for one in found.catalog]
-    config = read(found, tmp_path / "new")
+    state = desired(observed(POOL, small("one"), small("two")))
+    wants = [each["name"] for each in state.catalog]
+    config = read(state, tmp_path / "new")
     (tmp_path / "new/scheduler.d").rename(tmp_path / "hidden")
-    assert [one.name for one in config.models] == wants
+    assert [each.name for each in config.models] == wants
     before = load_config(tmp_path / "new/scheduler.json", "test")  # a scheduler or an operator of the release before
-    assert [one.name for one in before.models] == wants
-    assert before.tenants == found.tenants
+    assert [each.name for each in before.models] == wants
+    assert before.tenants == state.tenants
 
 
 def test_one_more_restarts_nothing_and_moves_nothing() -> None:
@@ -163,17 +161,17 @@ def test_credentials_of_one_namespace_leave_room_for_those_of_others() -> None:
     names = [f"g{at}" for at in range(4)]
     secrets = {("greedy", name): {"token": "x" * 700_000} for name in names} | {("quiet", "mine"): {"token": "t"}}
     pools = [hub(name, "greedy", at) for at, name in enumerate(names)]
-    found = desired(observed(POOL, *pools, hub("mine", "quiet", 9), secrets=secrets))
+    state = desired(observed(POOL, *pools, hub("mine", "quiet", 9), secrets=secrets))
     sizes, files = {}, set[str]()
-    for one in found.manifests:
-        if one["kind"] == "Secret":
-            sizes[one["metadata"]["name"]] = sum(len(base64.b64decode(text)) for text in one["data"].values())
-            files |= set(one["data"]) if one["metadata"]["name"].startswith("pool-credentials-") else set()
+    for manifest in state.manifests:
+        if manifest["kind"] == "Secret":
+            sizes[manifest["metadata"]["name"]] = sum(len(base64.b64decode(text)) for text in manifest["data"].values())
+            files |= set(manifest["data"]) if manifest["metadata"]["name"].startswith("pool-credentials-") else set()
     assert max(sizes.values()) <= 1 << 20
     assert files == {"greedy.g0.token", "greedy.g1.token", "quiet.mine.token"}
-    assert {one.reason for one in found.attached.refused.values()} == {"NoRoom"}
-    assert len(found.attached.refused) == 2
-    again = Written.of(observed(POOL, *pools, *found.manifests))
+    assert {refusal.reason for refusal in state.attached.refused.values()} == {"NoRoom"}
+    assert len(state.attached.refused) == 2
+    again = Written.of(observed(POOL, *pools, *state.manifests))
     assert again.credentials["quiet.mine.token"] == "t"
 
 

@@ -48,7 +48,7 @@ def not_ready(where: Where) -> dict[str, str]:
     """Nodes that take no pods since their kubelet is silent or unwell, and why. Raises CliError."""
     reasons = {}
     for node in where.json("nodes", where.core.list_node)["items"]:
-        conditions = {one["type"]: one for one in node.get("status", {}).get("conditions") or ()}
+        conditions = {condition["type"]: condition for condition in node.get("status", {}).get("conditions") or ()}
         ready = conditions.get("Ready", {"status": "Unknown", "reason": "NodeStatusNeverUpdated"})
         if ready["status"] != "True":
             reasons[node["metadata"]["name"]] = str(ready.get("reason") or ready["status"])

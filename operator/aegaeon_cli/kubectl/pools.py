@@ -87,12 +87,12 @@ def scheduler(where: Where, key: Key) -> Iterator[str]:
 
 def leading(where: Where, key: Key) -> str:
     """The pod that holds the pool's Lease; where that may not be read, a scheduler's that is ready. Raises CliError."""
-    there = [one for name in SCHEDULERS for one in pods(where, key, name)]
-    if not there:
+    schedulers = [pod for name in SCHEDULERS for pod in pods(where, key, name)]
+    if not schedulers:
         raise NoAnswerError(f"GpuPool {'/'.join(key)} has no pod of a scheduler: kubectl describe gpool says why")
     holder = _holder(where, key)
-    leader = next((one for one in there if one.name == holder), None)
-    chosen = leader or next((one for one in there if one.ready), there[0])
+    leader = next((pod for pod in schedulers if pod.name == holder), None)
+    chosen = leader or next((pod for pod in schedulers if pod.ready), schedulers[0])
     if chosen.node in where.lost:
         name = f"{key.namespace}/{chosen.name}"
         raise NoAnswerError(f"pod {name} of the scheduler is on node {chosen.node}, which is not ready")

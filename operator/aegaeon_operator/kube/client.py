@@ -95,14 +95,14 @@ class Cluster:
         """All objects of a kind; none where the API server does not know the kind."""
         params = {"labelSelector": labels, "resourceVersion": "0"} | ({"fieldSelector": fields} if fields else {})
         try:
-            found = await self.api.call("GET", resource.path(namespace), params=params)
+            answer = await self.api.call("GET", resource.path(namespace), params=params)
         except KubeError as error:
             if error.status == NOT_FOUND:
                 return UNKNOWN
             raise
         api_version = f"{resource.group}/{resource.version}" if resource.group else resource.version
-        items = [{"apiVersion": api_version, "kind": resource.kind, **item} for item in found["items"]]
-        return Listed(items, int(found["metadata"]["resourceVersion"]))
+        items = [{"apiVersion": api_version, "kind": resource.kind, **item} for item in answer["items"]]
+        return Listed(items, int(answer["metadata"]["resourceVersion"]))
 
     async def knows(self, resource: Resource) -> bool:
         """Whether the API server has that kind."""

@@ -56,9 +56,9 @@ class Moves:
             if error.is_unavailable:
                 raise
             return f"it is not moved, since the operator may not list nodes ({error})"
-        here, now = pod["spec"]["nodeName"], self._clock()
+        node_name, now = pod["spec"]["nodeName"], self._clock()
         names = [node["metadata"]["name"] for node in nodes if takes(node, pod)]
-        state = self._looked(post, [name for name in names if name != here], now)
+        state = self._looked(post, [name for name in names if name != node_name], now)
         if not state.free:
             return "no other node would take it"
         to, since = min(state.free.items(), key=lambda item: (item[1], item[0]))
@@ -70,7 +70,7 @@ class Moves:
             return "a disruption budget keeps it"
         state.moved, state.wait_s = now, min(2 * wait_s, LONGEST_S)
         state.free.clear()
-        _log.info("Pod %s/%s is evicted from %s: node %s is free", *_name(pod), here, to)
+        _log.info("Pod %s/%s is evicted from %s: node %s is free", *_name(pod), node_name, to)
         return ""
 
     def _looked(self, post: str, free: list[str], now: float) -> _Post:

@@ -101,6 +101,12 @@ class Service:
         if config.tenants is not None:
             self.frontend.set_tenants(configured(config.tenants))
         self._scraped = view.snapshot()
+        self._register_metrics()
+        self._servers = [self._for_pool(), *self._for_status(), *self._for_operator(view)]
+        self._serving = False
+        self._pages = self._pages_on(config.metrics_listen) if config.metrics_listen else None
+
+    def _register_metrics(self) -> None:
         self._registry.register(LoadMetrics(self._load))
         self._registry.register(
             PoolMetrics(
@@ -110,9 +116,6 @@ class Service:
                 lambda: not self.driver.waits,
             )
         )
-        self._servers = [self._for_pool(), *self._for_status(), *self._for_operator(view)]
-        self._serving = False
-        self._pages = self._pages_on(config.metrics_listen) if config.metrics_listen else None
 
     def _pages_on(self, listen: str) -> Pages:
         from aegaeon_proto.pages import Pages  # its HTTP server is a third of what a scheduler would import

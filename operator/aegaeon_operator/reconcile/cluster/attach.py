@@ -264,7 +264,9 @@ def _access(observed: Observed, attached: Attached) -> Iterator[tuple[str, Json]
         served = set(attached.names_of(pool.uid))
         if not served or pool.value is None:
             continue
-        quotas = {one.name: quota_entry(one.quota) for one in attached.models_of(pool.uid) if one.quota != Quota()}
+        quotas = {
+            model.name: quota_entry(model.quota) for model in attached.models_of(pool.uid) if model.quota != Quota()
+        }
         yield (
             pool.uid,
             {

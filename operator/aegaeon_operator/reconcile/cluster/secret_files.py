@@ -22,7 +22,7 @@ def config_files(configs: dict[str, Json], served: Json) -> dict[str, str]:
     by_file = {configuration(name): config for name, config in configs.items()}
     files = {f"{name}.json": json.dumps(config, sort_keys=True) for name, config in by_file.items()}
     scheduler = f"{configuration(SCHEDULERS[0])}.json"
-    known = [{name: value for name, value in one.items() if name != CREATED} for one in served["models"]]
+    known = [{name: value for name, value in model.items() if name != CREATED} for model in served["models"]]
     with_models = {**files, scheduler: json.dumps(configs[SCHEDULERS[0]] | served | {"models": known}, sort_keys=True)}
     return with_models if sum(map(len, with_models.values())) <= SECRET_BYTES else files
 
@@ -57,7 +57,7 @@ def compact(value: object) -> str:
 
 def secret(key: Key, pool: Live[GpuPool], part: str, content: dict[str, str]) -> Json:
     """One of the pool, with these entries."""
-    found = manifest("v1", "Secret", key.namespace, child(key, part), key, pool)
-    found["type"] = "Opaque"
-    found["data"] = {name: base64.b64encode(text.encode()).decode() for name, text in sorted(content.items())}
-    return found
+    body = manifest("v1", "Secret", key.namespace, child(key, part), key, pool)
+    body["type"] = "Opaque"
+    body["data"] = {name: base64.b64encode(text.encode()).decode() for name, text in sorted(content.items())}
+    return body

@@ -178,7 +178,7 @@ def credentials_volume(key: Key) -> Volume:
 
 
 def _projected(secrets: list[Json]) -> Json:
-    return {"projected": {"sources": [{"secret": one} for one in secrets], "defaultMode": 0o440}}
+    return {"projected": {"sources": [{"secret": secret} for secret in secrets], "defaultMode": 0o440}}
 
 
 def secret_volume(key: Key, part: str, path: str, name: str = "") -> Volume:

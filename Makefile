@@ -82,12 +82,14 @@ demo: models $(if $(filter vllm,$(BACKEND)),$(VLLM_STAMP)) ## four models share 
 	@$(DEMO_$(BACKEND))
 # Two more workers than cores: many tests wait, for processes that they started or for a time to pass.
 WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
-# Whole stacks: those that fail over, drain, wait for leases and idle engines, change while they serve. What every client
-# meets, requests and errors, is in `make test`.
-STACKS = $(filter-out %/test_api.py %/test_bad_input.py,$(wildcard tests/stack/test_*.py))
+# Whole stacks and processes that start and end for a test: `make test-stack`. Whatever a user sends wrong is in `make test`.
+STACKS = $(filter-out %/test_bad_input.py,$(wildcard tests/stack/test_*.py)) $(wildcard tests/*/test_process.py) tests/picker/test_envoy.py
+# Hours of virtual time and random traffic: `make test-core`, with the core that wheels and images have.
+TRAFFIC = tests/simulator \
+  $(addprefix tests/scheduler_core/test_,any_order.py fairness.py pairs.py place_bound.py scarce.py tiers.py turn_bound.py urgent.py)
 test: export AEGAEON_CORE := interpreted
 test: $(STAMP) redis-server tinyproxy ## the tests on WORKERS; random ones with the same examples each time
-	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" $(addprefix --ignore=,$(STACKS))
+	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" $(addprefix --ignore=,$(STACKS) $(TRAFFIC))
 test-core: export AEGAEON_CORE := compiled
 test-core: compiled-core ## the tests of the scheduler and the simulator with the compiled core
 	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" tests/scheduler_core tests/scheduler_service tests/simulator
@@ -121,9 +123,9 @@ test-vllm-hooks: $(STAMP) $(VLLM_STAMP) $(VLLM_CUDA)/.installed ## whether vLLM 
 	VLLM_CUDA=$(VLLM_CUDA) $(VLLM_PY) -m pytest -q tests/backend_vllm/test_hooks.py
 test-newcomer: ## README's commands as an ordinary user in a folder with a space, without AVX-512; as root, 8 minutes of processor
 	.ci/newcomer
-test-debian13: ## README's commands in a Debian 13 with Python 3.13 and nothing else; as root, 25 minutes of processor
+test-debian13: ## README's commands, test-core and test-stack in a Debian 13 with Python 3.13 and nothing else; as root, 30 minutes of processor
 	.ci/debian13
-test-stack: $(STAMP) ## stacks that fail over, drain, scale to zero, and serve models whose files or settings change
+test-stack: $(STAMP) ## processes that start, drain and end, stacks that fail over, scale to zero, serve models whose files or settings change
 	$(BIN)/pytest -q -n $(WORKERS) -m "not slow and not gpu" $(STACKS)
 # Clients have an environment of their own, made once for each lock.
 CLIENTS := $(CACHE)/clients-$(shell sha256sum < tests/clients/requirements.lock | cut -c1-16)

@@ -13,14 +13,14 @@ from sidecar.rig import SLAB, Rig
 
 from aegaeon_sidecar.backends.torch import TorchBackend
 
-MANY = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 80)]  # over 10,000 switches and moves
+MANY = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 80)]  # over 10,000 switches and moves
 REUSING = range(3)  # conversations continue while their blocks are still cached; not every program has such
-SOME = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(102, 120)]
+SOME = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(101, 120)]
 FEW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(201, 220)]
 PAIR = Machine(partial(TorchBackend, ranks=2), ranks=2, slab_bytes=SLAB // 2)  # each rank has half of every model
 
 
-@pytest.mark.parametrize("seed", [*range(3), *MANY])
+@pytest.mark.parametrize("seed", [0, *MANY])
 async def test_any_program_of_switches_swaps_hand_offs_and_cancels_gives_the_tokens_of_running_alone(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path], seed: int
 ) -> None:
@@ -28,7 +28,7 @@ async def test_any_program_of_switches_swaps_hand_offs_and_cancels_gives_the_tok
     assert reused > 0 or seed not in REUSING
 
 
-@pytest.mark.parametrize("seed", [100, 101, *SOME])
+@pytest.mark.parametrize("seed", [100, *SOME])
 async def test_any_program_with_asynchronous_steps_gives_the_tokens_of_running_alone(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path], seed: int
 ) -> None:

@@ -13,7 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
-from benchmarks.report import line, report
+from benchmarks.report import report
 
 from e2e.chaos import ground
 from e2e.chaos.campaign import Campaign
@@ -57,10 +57,8 @@ def _tell(campaign: Campaign, arguments: argparse.Namespace) -> bool:
     campaign.look()
     print(*by_kind(campaign), sep="\n")
     found = rows(campaign)
-    if arguments.each or arguments.minutes < MINUTES:  # what is kept is of a whole hour
-        print(*map(line, found), sep="\n")
-        return all(row.holds for row in found)
-    return report("chaos", found)
+    whole = not arguments.each and arguments.minutes >= MINUTES and arguments.faults is None
+    return report("chaos", found, short=not whole)
 
 
 def _arguments() -> argparse.Namespace:

@@ -14,6 +14,7 @@ from benchmarks.pages.fields import FIELD, FieldError, Fields
 from benchmarks.pages.records import Records
 from benchmarks.pages.typed import constants_of, typed
 
+_BEGINS_A_LINE = re.compile(rf"^[ ]*{FIELD.pattern}", re.MULTILINE)
 PAGES = ("README.md", "docs/measured.md", "docs/gpu*.md", "docs/guides/*.md")
 
 
@@ -24,6 +25,8 @@ def pages(root: Path = ROOT) -> Iterator[Path]:
 
 def filled(page: str, fields: Fields) -> str:
     """The page with its fields and blocks as the records have them. Raises FieldError."""
+    if begun := _BEGINS_A_LINE.search(page):
+        raise FieldError(f"{begun[0].strip()} begins a line, of which markdown makes a block: put a word before it")
     page = FIELD.sub(lambda match: _field(match, fields), page)
     if any(fields.rows_of(file, name) for file, name, *_ in FIELD.findall(page)) and not blocks.has(page, "older"):
         raise FieldError("has fields, but no block `older` that says which are older than what they measure")

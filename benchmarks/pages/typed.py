@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.pages.fields import FIELD
@@ -45,12 +46,13 @@ def constants_of(page: str) -> Mapping[str, list[str]]:
 
 def _numbers(page: str) -> Iterator[tuple[int, str]]:
     hidden = _UNREAD.sub(lambda match: "\n" * match[0].count("\n"), page)
+    lines = [_ASIDE.sub("`", FIELD.sub("<>", line)) for line in hidden.splitlines()]
     head: list[str] = []
-    for number, line in enumerate(hidden.splitlines(), 1):
-        text = _ASIDE.sub("`", FIELD.sub("<>", line))
-        if not line.startswith("|"):
+    for number, (text, after) in enumerate(pairwise([*lines, ""]), 1):
+        if not text.startswith("|"):
             head = []
-            yield from ((number, match[0]) for match in NUMBER.finditer(text))
+            wrapped = f"{text} {after.split()[0]}" if after.strip() and text[-1:].isdigit() else text
+            yield from ((number, match[0]) for match in NUMBER.finditer(wrapped))
             continue
         cells = [cell.strip() for cell in text.strip("|").split("|")]
         head = head or cells

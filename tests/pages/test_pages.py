@@ -57,7 +57,7 @@ def test_a_figure_follows_its_result(checkout: Path) -> None:
 
 
 def test_a_figure_of_other_sources_is_marked_with_its_run(checkout: Path) -> None:
-    page = f"<!--slabs.blocks:run-->?<!--/-->\n\n{OLDER}"
+    page = f"Run <!--slabs.blocks:run-->?<!--/-->\n\n{OLDER}"
     rewrite(checkout, "slabs", sources=state_of(paths_of("slabs"), checkout), date="2026-11-28", commit="0123abcd")
     assert "<!--slabs.blocks:run-->2026-11-28<!--/-->\n" in filled(page, Fields(Records(checkout)))
     assert "No figure on this page is older" in filled(page, Fields(Records(checkout)))
@@ -70,9 +70,8 @@ def test_a_figure_of_other_sources_is_marked_with_its_run(checkout: Path) -> Non
 
 
 def test_a_missed_bar_is_listed_first_and_said_to_be_missed(checkout: Path) -> None:
-    page = (
-        "<!--slabs.blocks:held-->?<!--/-->\n<!-- missed: made by `make generate` -->\n<!-- end of missed -->\n" + OLDER
-    )
+    missed = "<!-- missed: made by `make generate` -->\n<!-- end of missed -->\n"
+    page = f"It <!--slabs.blocks:held-->?<!--/-->\n{missed}{OLDER}"
     rewrite(checkout, "slabs", holds=False, bar=">= 1 x limit", limit=2e6)
     made = filled(page, Fields(Records(checkout)))
     assert "<!--slabs.blocks:held-->**missed**<!--/-->" in made
@@ -96,6 +95,7 @@ def test_the_state_of_sources_is_that_of_their_names_and_contents() -> None:
     [
         ("It takes 37 ms or 1,200 GB/s, 6.3 % and 3/s.", ["37 ms", "1,200 GB/s", "6.3 %", "3/s"]),
         ("`37 ms`, [a](b-37 ms), v1.2 s and section 7.5", []),
+        ("It takes 37\nms, and 12\n\nms", ["37 ms"]),
         ("It takes <!--switch.load-->26<!--/--> ms.", []),
         ("| what | measured | bar |\n|---|---|---|\n| a | 37, 1.5 | 2 ms |", ["37,", "1.5"]),
         ("```\n37 ms\n```\n", []),
@@ -113,8 +113,9 @@ def test_a_constant_that_is_not_on_its_page_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("page", "says"),
     [
-        ("<!--slabs.none-->?<!--/-->" + OLDER, r"no field slabs\.none"),
-        ("<!--slabs.blocks-->5.0<!--/-->", "no block `older`"),
+        ("At <!--slabs.none-->?<!--/-->" + OLDER, r"no field slabs\.none"),
+        ("At <!--slabs.blocks-->5.0<!--/--> M/s.", "no block `older`"),
+        ("At\n<!--slabs.blocks-->5.0<!--/--> M/s." + OLDER, "begins a line"),
         ("<!-- unknown: made by `make generate` -->\n<!-- end of unknown -->", "no block is called `unknown`"),
     ],
 )

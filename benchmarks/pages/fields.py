@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +13,7 @@ from benchmarks.pages.records import CURVES, Record, Records
 
 FIELD = re.compile(r"<!--([a-z0-9_-]+)\.([a-z0-9_-]+)(?::(bar|held|run))?-->(.*?)<!--/-->")
 OLD = "†"
-_COMBINED = {"sum": sum, "min": min, "max": max}
+_COMBINED: Mapping[str, Callable[[list[float]], float]] = {"sum": sum, "min": min, "max": max}
 
 
 class FieldError(Exception):

@@ -46,8 +46,8 @@ class Records:
 
     def crossing(self, panel: str, policy: str) -> tuple[float, bool]:
         """The load at which less than 90 % of tokens are on time; or the largest that was run, False."""
-        found = self._book.crossing(panel, policy, "token")
-        return (max(self._book.loads(panel, policy)), False) if found is None else (found, True)
+        load = self._book.crossing(panel, policy, "token")
+        return (max(self._book.loads(panel, policy)), False) if load is None else (load, True)
 
     @cached_property
     def _read(self) -> dict[str, list[Record]]:

@@ -56,9 +56,9 @@ def _run(arguments: argparse.Namespace, record: Path) -> bool:
 def _tell(campaign: Campaign, arguments: argparse.Namespace) -> bool:
     campaign.look()
     print(*by_kind(campaign), sep="\n")
-    found = rows(campaign)
-    whole = not arguments.each and arguments.minutes >= MINUTES and arguments.faults is None
-    return report("chaos", found, short=not whole)
+    figures = rows(campaign)
+    short = arguments.each or arguments.minutes < MINUTES or arguments.faults is not None
+    return report("chaos", figures, short)
 
 
 def _arguments() -> argparse.Namespace:

@@ -66,8 +66,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     chosen = read_settings(parser)
     known = traces()
-    found = [row for name in chosen.traces or known for row in rows(name, known[name], chosen.seconds)]
-    return 0 if report("uncapped", found, chosen.short) else 1
+    figures = [row for name in chosen.traces or known for row in rows(name, known[name], chosen.seconds)]
+    return 0 if report("uncapped", figures, chosen.short) else 1
 
 
 if __name__ == "__main__":

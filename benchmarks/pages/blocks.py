@@ -9,6 +9,7 @@ from benchmarks.conditions import paths_of
 from benchmarks.pages.fields import FIELD, OLD, FieldError, Fields
 from benchmarks.pages.records import PEER_KEYS, Record
 
+ENGINE = ("copies", "kv_copies", "switch", "load", "cache", "engine", "prefix", "slabs", "slab_sizes")
 BLOCK = re.compile(r"(<!-- ([a-z0-9-]+): made by `make generate` -->\n)(.*?)(<!-- end of \2 -->)", re.DOTALL)
 
 
@@ -35,6 +36,18 @@ def _missed(_page: str, fields: Fields) -> Iterator[str]:
                 what = row["figure"].removeprefix(f"{name}: ").replace("|", "\\|")
                 measured = f"{row['value']:,.4g} {row['unit']}"
                 yield f"| `{name}`: {what} | {measured} | {bound(row)} | {fields.run(name, [row])} |"
+
+
+def _measured(_page: str, fields: Fields) -> Iterator[str]:
+    """Every row of the benchmarks of an engine's memory."""
+    yield "| benchmark | figure | value | bar | | run |\n|---|---|---|---|---|---|"
+    for name in ENGINE:
+        for row in fields.records.rows(name):
+            figure = row["figure"].removeprefix(f"{name}: ")
+            bar = "" if row["limit"] is None else bound(row)
+            kept = "" if row["limit"] is None else ("holds" if row["holds"] else "**missed**")
+            value = f"{row['value']:,.4g} {row['unit']}"
+            yield f"| `{name}` | {figure} | {value} | {bar} | {kept} | {fields.run(name, [row])} |"
 
 
 def bound(row: Record) -> str:
@@ -96,6 +109,7 @@ def _peers(name: str) -> Callable[[str, Fields], Iterator[str]]:
 
 _BLOCKS: Mapping[str, Callable[[str, Fields], Iterator[str]]] = {
     "missed": _missed,
+    "measured": _measured,
     "older": _older,
     "runs": _runs,
     "peers": _peers("peers"),

@@ -45,7 +45,7 @@ class Fields:
         entry = self._entry(file, name)
         if file == CURVES:
             load, fell = self.records.crossing(entry.panel, entry.policy)
-            return ("" if fell else "over ") + entry.format.format(load)
+            return ("" if fell else "over ") + entry.format.format(entry.times * load)
         rows = self._rows(file, entry)
         if about == "run":
             return self.run(file, rows)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from benchmarks.conditions import ROOT, SOURCES, measured_paths, paths_of, state, state_of
-from benchmarks.pages.__main__ import filled, pages
+from benchmarks.pages.__main__ import FILLED, PAGES, filled, pages
 from benchmarks.pages.fields import FIELD, FieldError, Fields
 from benchmarks.pages.records import CONDITIONS, Records
 from benchmarks.pages.typed import constants_of, typed
@@ -34,11 +34,12 @@ def rewrite(checkout: Path, name: str, **changes: Any) -> None:
     file.write_text(json.dumps(rows), "utf-8")
 
 
-@pytest.mark.parametrize("file", list(pages()), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", list(pages(PAGES + FILLED)), ids=lambda file: file.name)
 def test_a_page_is_as_its_results_have_it_and_no_number_with_a_unit_is_typed(file: Path) -> None:
     page = file.read_text("utf-8")
     assert filled(page, FIELDS) == page, "run make generate"
-    assert list(typed(page, constants_of(file.relative_to(ROOT).as_posix()))) == []
+    name = file.relative_to(ROOT).as_posix()
+    assert name in FILLED or list(typed(page, constants_of(name))) == []
 
 
 def test_every_row_has_its_conditions_and_every_result_file_names_what_it_measures() -> None:

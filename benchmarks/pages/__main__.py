@@ -14,7 +14,7 @@ from benchmarks.pages.fields import FIELD, FieldError, Fields
 from benchmarks.pages.records import Records
 from benchmarks.pages.typed import constants_of, typed
 
-_BEGINS_A_LINE = re.compile(rf"^[ ]*{FIELD.pattern}", re.MULTILINE)
+_BEGINS_A_LINE = re.compile(rf"^[ ]*(?:[-*>] +|\d+\. +)?{FIELD.pattern}", re.MULTILINE)
 FILLED = ("docs/engine-memory.md",)  # its block alone: the numbers in its text are not checked
 PAGES = ("README.md", "docs/measured.md", "docs/gpu*.md", "docs/guides/*.md")
 

@@ -52,6 +52,8 @@ class Fields:
         if about == "held":
             return "holds" if all(row["holds"] for row in rows) else "**missed**"
         if about == "bar":
+            if rows[0]["limit"] is None:
+                raise FieldError(f"{TABLE.name}, {file}.{name}: its row has no bar, so :bar says nothing")
             return _bar(rows[0], entry)
         values = [row[entry.key] for row in rows if row[entry.key] is not None]
         return entry.format.format(entry.times * (_COMBINED[entry.of](values) if entry.of else values[0]))

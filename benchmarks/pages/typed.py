@@ -18,7 +18,7 @@ _UNIT = (
 )
 NUMBER = re.compile(rf"(?<![\w.,:/#-])\d[\d,]*(?:\.\d+)?(?: ?(?:{_UNIT})(?:/s)?|/s)(?!\w)")
 _UNREAD = re.compile(
-    r"^```.*?^```|<!-- ([a-z0-9-]+): made by `make generate` -->.*?<!-- (?:end of \1|/\1) -->", re.DOTALL | re.M
+    r"^```.*?^```|<!-- ([a-z0-9-]+): made by `make generate` -->.*?<!-- end of \1 -->", re.DOTALL | re.M
 )
 _ASIDE = re.compile(r"`[^`\n]*`|\]\([^)\n]*\)")
 _MEASURED = {"measured", "instead, or the bar", "H200"}  # columns in which each number is a figure, whatever its unit

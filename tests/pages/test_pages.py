@@ -116,6 +116,8 @@ def test_a_constant_that_is_not_on_its_page_is_an_error() -> None:
     [
         ("At <!--slabs.none-->?<!--/-->" + OLDER, r"no field slabs\.none"),
         ("At <!--slabs.blocks-->5.0<!--/--> M/s.", "no block `older`"),
+        ("It is <!--switch.load:bar-->?<!--/-->." + OLDER, "its row has no bar"),
+        ("- <!--slabs.blocks-->5.0<!--/--> M/s." + OLDER, "begins a line"),
         ("At\n<!--slabs.blocks-->5.0<!--/--> M/s." + OLDER, "begins a line"),
         ("<!-- unknown: made by `make generate` -->\n<!-- end of unknown -->", "no block is called `unknown`"),
     ],

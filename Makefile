@@ -175,18 +175,18 @@ sanitized-address sanitized-thread:
 	@$(BIN)/ctest --test-dir build/$@ --output-on-failure
 SWITCHES ?= 10000
 POLICY ?= slack
-exactness: models ## SWITCHES forced switches under random traffic and a POLICY, every output held against transformers
+exactness: models ## SWITCHES forced switches under random traffic and a POLICY, every output held against transformers; recorded with the defaults
 	$(PY) -m benchmarks.exactness --switches $(SWITCHES) --policy $(POLICY) --models $(MODELS)
 MINUTES ?= 30
-soak: models ## MINUTES' worth of random traffic with cancels under a POLICY; everything must be back to empty
+soak: models ## MINUTES' worth of random traffic with cancels under a POLICY; everything must be back to empty; recorded with the defaults
 	$(PY) -m benchmarks.soak --minutes $(MINUTES) --policy $(POLICY) --models $(MODELS)
 fuzz attacks: MINUTES = 1
 JOBS ?= 1
-fuzz: $(STAMP) ## every parser that bytes from outside reach, MINUTES each, JOBS side by side
+fuzz: $(STAMP) ## every parser that bytes from outside reach, MINUTES each, JOBS side by side; recorded with MINUTES=10
 	PYTHONPATH=tests:. $(PY) -m fuzz --minutes $(MINUTES) --jobs $(JOBS) --cache $(CACHE)/fuzz $(TARGETS)
 test-attacks: models ## each attack for some seconds; a tenant that streams beside it, or a picker's client, must not notice
 	$(BIN)/pytest -q $(ATTACKED)
-attacks: models ## all attacks at once for MINUTES
+attacks: models ## all attacks at once for MINUTES; recorded with MINUTES=10
 	PYTHONPATH=tests:. $(PY) -m attacks --minutes $(MINUTES) --models $(MODELS)
 
 # ---- on a cluster --------------------------------------------------------------------------------------------------
@@ -391,7 +391,7 @@ check: $(STAMP) native-dependencies ## lint, types, layers, generated files
 	$(BIN)/lint-imports
 	@$(PY) containers/file_owners.py $(VENV)/lib/python*/site-packages
 	@$(MAKE) --no-print-directory generate
-	@git diff --exit-code --stat -- proto crds docs helm || { echo "generated files differ: run make generate and commit" >&2; exit 1; }
+	@git diff --exit-code --stat -- proto crds docs helm README.md || { echo "generated files differ: run make generate and commit" >&2; exit 1; }
 format: $(STAMP) ## put the code into its form
 	$(BIN)/ruff check --fix --exit-zero .
 	$(BIN)/ruff format .
@@ -404,6 +404,7 @@ generate: $(STAMP) ## everything that is made from something else
 	@$(PY) helm/make.py
 	@PYTHONPATH=tests $(PY) -m operator_states docs/reference/states.md
 	@PYTHONPATH=tests $(PY) -m backend_vllm.rows docs/guides/vllm.md
+	@$(PY) -m benchmarks.pages
 COMPILE = $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --no-annotate
 IN_IMAGES = --python-version 3.11 --python-platform x86_64-manylinux_2_28 -c requirements.lock
 lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images and of CUDA's headers

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.goodput import LENGTHS, POINTS, PROCESSES, run_of
-from benchmarks.report import Row, report
+from benchmarks.report import Row, read_settings, report
 
 from aegaeon_scheduler.core.config import SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, Order
@@ -135,20 +135,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--only", action="append", choices=VARIANTS, help="these variants; may be repeated")
-    given = parser.parse_args()
+    chosen = read_settings(parser)
     found = []
     with processes(PROCESSES) as pool:
         runs = [
-            (v, n, pool.submit(tokens, v, n, given.seed, given.seconds))
-            for n in given.points
-            for v in given.only or VARIANTS
+            (v, n, pool.submit(tokens, v, n, chosen.seed, chosen.seconds))
+            for n in chosen.points
+            for v in chosen.only or VARIANTS
         ]
         for variant, name, future in runs:
             what = f"{name}, {POINTS[name].models} models" if name in POINTS else name
-            figure = f"{what}, {given.seconds:g} s: {variant}"
+            figure = f"{what}, {chosen.seconds:g} s: {variant}"
             found.append(Row(figure, future.result(), "share"))
             print(f"{figure}: {100 * future.result():.1f}", flush=True)
-    return 0 if report("ablation", found) else 1
+    return 0 if report("ablation", found, chosen.short) else 1
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import mean
 
 import numpy as np
-from benchmarks.goodput import GPUS, LENGTHS, POINTS, Point, by_point
+from benchmarks.goodput import GPUS, LENGTHS, POINTS, Point, by_point, points
 from benchmarks.report import Row, report
 
 from aegaeon_scheduler.core.domain import Slo
@@ -94,12 +94,13 @@ def rows(name: str, found: Sequence[Kept]) -> list[Row]:
 def main() -> int:
     """Print and keep every point's figures."""
     found: list[Row] = []
-    for name, of in by_point(__doc__, NAMES, "61,62", 100.0, kept):
+    chosen = points(__doc__, NAMES, "61,62", 100.0)
+    for name, of in by_point(chosen, kept):
         for seed, one in of.items():
             shares = f"admitted {one.admitted:.4f}, all {one.all:.4f}, TTFT p99 {one.ttft_p99_s:.2f} s"
             print(f"{name}, seed {seed}: {one.at_once} of {one.refused} refusals at once, {shares}", flush=True)
         found += rows(name, list(of.values()))
-    return 0 if report("admission", found) else 1
+    return 0 if report("admission", found, chosen.short) else 1
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 from benchmarks.random_traffic import Client, Deck, Load, Output
-from benchmarks.report import Row, report
+from benchmarks.report import Row, read_settings, report
 
 from aegaeon_cli.demo.command import directories
 from aegaeon_cli.demo.stack import Stack, free_port
@@ -155,9 +155,8 @@ async def run(arguments: argparse.Namespace) -> bool:
         pairs = await compare_seeded(client, deck, arguments.width, arguments.seeded)
     print(f"{len(load.outputs)} outputs against transformers", flush=True)
     verdicts = judge([output for output in load.outputs if output.tokens], models)
-    return report(
-        name_of(arguments.policy), rows(arguments.switches, switched, load.outputs, verdicts) + seeded_rows(pairs)
-    )
+    figures = rows(arguments.switches, switched, load.outputs, verdicts) + seeded_rows(pairs)
+    return report(name_of(arguments.policy), figures, arguments.short)
 
 
 def name_of(policy: str) -> str:
@@ -176,7 +175,7 @@ def main() -> None:
     parser.add_argument("--device-bytes", default="11Mi", help="of each engine; a model takes 4 to 5 MiB")
     parser.add_argument("--limit-s", type=float, default=1800.0, help="give up waiting after so many seconds")
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    arguments = read_settings(parser)
     arguments.models = arguments.models.absolute()
     make_models(arguments.models, print)
     sys.exit(0 if asyncio.run(run(arguments)) else 1)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.report import Row, report
+from benchmarks.report import Row, read_settings, report
 
 from aegaeon_scheduler.core.domain import Slo
 from aegaeon_scheduler.core.slo import Attainment
@@ -104,20 +104,26 @@ def rows(name: str, shares: Sequence[Attainment], refused: int) -> list[Row]:
     ]
 
 
-def by_point(
-    about: str | None, names: Sequence[str], seeds: str, seconds: float, measure: Callable[[Point, int, float], Found]
-) -> Iterator[tuple[str, dict[int, Found]]]:
-    """What `measure` finds for each point and seed that the command line asks for; by default these."""
+def points(about: str | None, names: Sequence[str], seeds: str, seconds: float) -> argparse.Namespace:
+    """Which points, seeds and seconds the command line asks for; by default these."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("points", nargs="*", choices=[[], *names], metavar="POINT")
     parser.add_argument("--seeds", default=seeds)
     parser.add_argument("--seconds", type=float, default=seconds)
-    given = parser.parse_args()
-    each = [int(seed) for seed in given.seeds.split(",")]
+    chosen = read_settings(parser)
+    chosen.points = chosen.points or names
+    return chosen
+
+
+def by_point(
+    chosen: argparse.Namespace, measure: Callable[[Point, int, float], Found]
+) -> Iterator[tuple[str, dict[int, Found]]]:
+    """What `measure` finds for each of these points and seeds."""
+    each = [int(seed) for seed in chosen.seeds.split(",")]
     with processes(PROCESSES) as pool:
         runs = {
-            name: {seed: pool.submit(measure, POINTS[name], seed, given.seconds) for seed in each}
-            for name in given.points or names
+            name: {seed: pool.submit(measure, POINTS[name], seed, chosen.seconds) for seed in each}
+            for name in chosen.points
         }
         for name, futures in runs.items():
             yield name, {seed: future.result() for seed, future in futures.items()}
@@ -126,11 +132,12 @@ def by_point(
 def main() -> int:
     """Print and keep every point's figures."""
     found: list[Row] = []
-    for name, of in by_point(__doc__, list(POINTS), "1,2,3", 300.0, attained):
+    chosen = points(__doc__, list(POINTS), "1,2,3", 300.0)
+    for name, of in by_point(chosen, attained):
         shares = [share for share, _ in of.values()]
         print(name, *(f"{100 * a.token:.1f}/{100 * a.request:.1f}/{100 * a.time:.1f}" for a in shares), flush=True)
         found += rows(name, shares, sum(refused for _, refused in of.values()))
-    return 0 if report("goodput", found) else 1
+    return 0 if report("goodput", found, chosen.short) else 1
 
 
 if __name__ == "__main__":

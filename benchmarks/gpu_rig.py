@@ -100,7 +100,7 @@ def begin(name: str, about: str | None, sweep: bool = False) -> tuple[Bench, arg
         parser.add_argument("--sweep", action="store_true", help="every size, instead of those with a bar")
     given = parser.parse_args()
     stage = f"{name}_sweep" if sweep and given.sweep else name
-    return Bench(given.device, gpu(given.device), given.small, Figures(stage, given.figures)), given
+    return Bench(given.device, gpu(given.device), given.small, Figures(stage, given.figures, short=given.small)), given
 
 
 def gpu(device: str = "cuda:0") -> CudaDevice | None:

@@ -14,7 +14,7 @@ from statistics import mean
 import numpy as np
 from benchmarks.bound import most_on_time
 from benchmarks.goodput import LENGTHS, PROCESSES
-from benchmarks.report import Row, report
+from benchmarks.report import Row, read_settings, report
 
 from aegaeon_scheduler.core.domain import Slo, Terms, Tier
 from aegaeon_scheduler.core.slo import attainment
@@ -142,11 +142,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("panels", nargs="*", choices=[[], *PANELS], metavar="PANEL")
     parser.add_argument("--seeds", default="21,22,23")
-    given = parser.parse_args()
-    seeds = [int(seed) for seed in given.seeds.split(",")]
+    chosen = read_settings(parser)
+    seeds = [int(seed) for seed in chosen.seeds.split(",")]
     found: list[Row] = []
     with processes(PROCESSES) as pool:
-        names = given.panels or list(PANELS)
+        names = chosen.panels or list(PANELS)
         runs = {n: [pool.submit(rows, n, s) for s in (seeds if PANELS[n].random else seeds[:1])] for n in names}
         for name, futures in runs.items():
             each = [future.result() for future in futures]
@@ -155,7 +155,7 @@ def main() -> int:
                 print(figure, *(f"{value:.4g}" for value in values), flush=True)
                 bar, sense = PANELS[name].bars.get(figure, (None, ">="))
                 found.append(Row(figure, mean(values), "", bar, sense))
-    return 0 if report("hard", found) else 1
+    return 0 if report("hard", found, chosen.short) else 1
 
 
 def rows(name: str, seed: int) -> dict[str, float]:

@@ -177,7 +177,7 @@ class Sitting:
         return bool(checks or engine.open)
 
 
-def tell(seed: str, sittings: list[dict[str, float]]) -> bool:
+def tell(seed: str, sittings: list[dict[str, float]], short: bool) -> bool:
     def total(name: str) -> float:
         return sum(one[name] for one in sittings)
 
@@ -193,6 +193,7 @@ def tell(seed: str, sittings: list[dict[str, float]]) -> bool:
             Row("growth of the engine's process", max(one["grown_mib"] for one in sittings), "MiB", 64, "<="),
             Row("sittings, each with an engine of its own", len(sittings), ""),
         ],
+        short,
     )
 
 
@@ -213,7 +214,7 @@ def main() -> int:
     if sum(int(one["count"]) for one in journal.records) < arguments.count:
         print(f"{journal.records[-1]}: to be gone on with")
         return 0
-    return not tell(arguments.seed, journal.records)
+    return not tell(arguments.seed, journal.records, arguments.count < COUNT)
 
 
 if __name__ == "__main__":

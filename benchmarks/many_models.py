@@ -19,7 +19,7 @@ from typing import Any
 
 from backend_vllm.families import BASE, HEAD, save
 from benchmarks.proofs import DUE_S, Served
-from benchmarks.report import BARS_MISSED, Row, report
+from benchmarks.report import BARS_MISSED, Row, read_settings, report
 from sidecar.rig import Link, config, inside, rig, spec
 
 from aegaeon_proto.v1 import engine_pb2 as pb
@@ -35,11 +35,11 @@ def main() -> int:
     """All figures, written to benchmarks/results/many_models.json."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=int, default=512, help="that the tenant adds")
-    count = parser.parse_args().models
+    chosen = read_settings(parser)
     configure_threads(1)
     with TemporaryDirectory(dir="/dev/shm") as memory:
-        rows = asyncio.run(measured(open_backend(device="cpu", ranks=1, dtype="float32"), Path(memory), count))
-    return 0 if report("many_models", rows) else BARS_MISSED
+        rows = asyncio.run(measured(open_backend(device="cpu", ranks=1, dtype="float32"), Path(memory), chosen.models))
+    return 0 if report("many_models", rows, chosen.short) else BARS_MISSED
 
 
 async def measured(backend: Any, folder: Path, count: int) -> list[Row]:

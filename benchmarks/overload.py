@@ -325,7 +325,8 @@ def main() -> int:
     if sys.argv[1:2] and sys.argv[1] in modes:
         asyncio.run(modes[sys.argv[1]](sys.argv[2], int(sys.argv[3])))
         return 0
-    return 0 if report("overload", list(rows(int(sys.argv[1]) if sys.argv[1:] else HALF))) else 1
+    half = int(sys.argv[1]) if sys.argv[1:] else HALF
+    return 0 if report("overload", list(rows(half)), short=half < HALF) else 1
 
 
 if __name__ == "__main__":

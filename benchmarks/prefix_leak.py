@@ -155,7 +155,8 @@ def main() -> int:
         print({scope: len(records) for scope, records in by_scope.items()}, "pairs: to be gone on with")
         return 0
     first = Row(f"pairs of guesses of {TOKENS} tokens, seed {arguments.seed}", arguments.pairs, "", PAIRS)
-    return not report("prefix_leak", [first, *(row for scope in SCOPES for row in rows(scope, by_scope[scope]))])
+    figures = [first, *(row for scope in SCOPES for row in rows(scope, by_scope[scope]))]
+    return not report("prefix_leak", figures, short=arguments.pairs < PAIRS)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """How every benchmark tells its figures: beside their limits on the screen, and as JSON in benchmarks/results, a file
-for each level of processors: NAME.json with AVX-512, NAME-avx2.json without.
+for each level of processors: NAME.json with AVX-512, NAME-avx2.json without. Runs that were shortened write the same
+files to build/results: what is recorded, and shown on the pages (`benchmarks.pages`), is of whole runs.
 
 A limit is either a fixed number or a peer measured in the same run; the bar says what value / limit must be.
 Benchmarks run from the repository's root: `python -m benchmarks.NAME`.
@@ -7,6 +8,7 @@ Benchmarks run from the repository's root: `python -m benchmarks.NAME`.
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from collections.abc import Sequence
@@ -14,9 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from benchmarks.conditions import ROOT, conditions
+
 from aegaeon_native import cpu_level
 
 RESULTS = Path(__file__).parent / "results"
+SHORTENED = ROOT / "build" / "results"
 BARS_MISSED = 3
 """exit status of a benchmark that ran to its end, with figures that miss their bars"""
 
@@ -69,20 +74,34 @@ def line(row: Row) -> str:
     return f"{head} limit {row.limit:>12,.4g}  {row.bar:<16} {'holds' if row.holds else 'MISSED'}"
 
 
-def result_file(name: str) -> Path:
-    """Of this processor's level."""
+def read_settings(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The command line's. `short`: whether one of them makes the run another than the recorded one: any that is not its
+    default, but for folders and programs, the seed and the number of jobs."""
+    chosen = parser.parse_args()
+    chosen.short = any(
+        value != parser.get_default(name) and not isinstance(value, Path)
+        for name, value in vars(chosen).items()
+        if name not in ("seed", "jobs")
+    )
+    return chosen
+
+
+def result_file(name: str, short: bool = False) -> Path:
+    """Of this processor's level. `short`: of a run that was shortened."""
     level = cpu_level()
-    return RESULTS / (f"{name}.json" if level == "avx512" else f"{name}-{level}.json")
+    return (SHORTENED if short else RESULTS) / (f"{name}.json" if level == "avx512" else f"{name}-{level}.json")
 
 
 class Figures:
     """Rows as they come: each is printed and written at once, so that an early end of the process loses none.
 
-    `file`: JSON lines that rows are appended to, with the name and the time; None: `result_file`.
+    `file`: JSON lines that rows are appended to, with the name and the time; None: `result_file`. Conditions are those
+    of the begin: what is measured changes the load.
     """
 
-    def __init__(self, name: str, file: Path | None = None) -> None:
-        self._name, self._file = name, file
+    def __init__(self, name: str, file: Path | None = None, short: bool = False) -> None:
+        self._name, self._file, self._short = name, file, short
+        self._conditions = conditions(name)
         self._rows: list[Row] = []
 
     @property
@@ -96,19 +115,19 @@ class Figures:
             print(line(row), flush=True)
         self._rows += rows
         if self._file is None:
-            RESULTS.mkdir(exist_ok=True)
-            text = json.dumps([row.as_json() for row in self._rows], indent=2)
-            result_file(self._name).write_text(text + "\n")
+            file = result_file(self._name, self._short)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps([row.as_json() | self._conditions for row in self._rows], indent=2) + "\n")
         else:
             with self._file.open("a", encoding="utf-8") as lines:
                 lines.writelines(json.dumps(self._line(row)) + "\n" for row in rows)
 
     def _line(self, row: Row) -> dict[str, object]:
-        return {"stage": self._name, "at": round(time.time(), 1), **row.as_json()}
+        return {"stage": self._name, "at": round(time.time(), 1), **row.as_json(), **self._conditions}
 
 
-def report(name: str, rows: Sequence[Row]) -> bool:
+def report(name: str, rows: Sequence[Row], short: bool = False) -> bool:
     """Print the rows, write the `result_file`, and say whether all of them hold."""
-    figures = Figures(name)
+    figures = Figures(name, short=short)
     figures.add(*rows)
     return figures.hold

@@ -18,7 +18,7 @@ from pathlib import Path
 import aiohttp
 from benchmarks.census import Holdings, Slack, growth, holdings
 from benchmarks.exactness import ROLES, write_manifests
-from benchmarks.report import Row, report
+from benchmarks.report import Row, read_settings, report
 from benchmarks.visits import Ending, Visitor, Visits, crowd
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -160,7 +160,8 @@ async def run(arguments: argparse.Namespace) -> bool:
         names = [model.name for model in load_manifests(Path(folder), arguments.models).pools[0].models]
         async with Stack(Path(folder), arguments.models, free_port()) as stack:
             rows = await soaked(stack, Visits(names, arguments.seed), arguments)
-    good = report("soak" if arguments.policy == "slack" else f"soak-{arguments.policy}", rows + end_rows(stack))
+    name = "soak" if arguments.policy == "slack" else f"soak-{arguments.policy}"
+    good = report(name, rows + end_rows(stack), arguments.short)
     if not good:
         print("the stack's last lines:\n" + "\n".join(stack.log().splitlines()[-60:]), flush=True)
     return good
@@ -192,7 +193,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path, required=True, help="folder of `aegaeon models make`")
     parser.add_argument("--width", type=int, default=24, help="clients at a time")
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    arguments = read_settings(parser)
     arguments.models = arguments.models.absolute()
     make_models(arguments.models, print)
     sys.exit(0 if asyncio.run(run(arguments)) else 1)

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass, replace
 
 from benchmarks.goodput import BAR, POINTS, PROCESSES, Point, run_of
-from benchmarks.report import Row, report
+from benchmarks.report import Row, read_settings, report
 
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_simulator.parallel import processes
@@ -91,15 +91,15 @@ def main() -> int:
     parser.add_argument("points", nargs="*", default=["0.1", "0.5", "x0.2"], metavar="POINT")
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--seconds", type=float, default=300.0)
-    given = parser.parse_args()
+    chosen = read_settings(parser)
     found: list[Row] = []
     with processes(PROCESSES) as pool:
-        seeds = [int(seed) for seed in given.seeds.split(",")]
-        runs = [(n, s, pool.submit(overloaded, n, s, given.seconds)) for n in given.points for s in seeds]
+        seeds = [int(seed) for seed in chosen.seeds.split(",")]
+        runs = [(n, s, pool.submit(overloaded, n, s, chosen.seconds)) for n in chosen.points for s in seeds]
         for name, seed, future in runs:
             print(name, seed, future.result(), flush=True)
             found += rows(name, seed, future.result())
-    return 0 if report("tail", found) else 1
+    return 0 if report("tail", found, chosen.short) else 1
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.paced.sitecustomize import LOAD_BYTES_PER_S
-from benchmarks.report import Row, report
+from benchmarks.report import Row, read_settings, report
 from benchmarks.truth_cases import CASES, PACED, Case, pace
 from benchmarks.truth_machine import Machine, as_run, between, through_the_stack, uneven
 from benchmarks.truth_stack import Reply, moves, probe, replay, switches, write_models
@@ -285,7 +285,7 @@ def main() -> None:
     parser.add_argument("--delay", type=float, default=0.0005, help="seconds from scheduler to engine, one way")
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    arguments = read_settings(parser)
     made = arguments.models.absolute()
     make_models(made, print)
     found: list[Row] = []
@@ -294,7 +294,7 @@ def main() -> None:
             arguments.models = write_models(made, Path(folder), case.copies)
             with pace(case):
                 found += asyncio.run(compare(arguments, case))
-    sys.exit(0 if report("truth", found) else 1)
+    sys.exit(0 if report("truth", found, arguments.short) else 1)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 
 from benchmarks.goodput import LENGTHS
-from benchmarks.report import Row, report
+from benchmarks.report import Row, read_settings, report
 
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_simulator.figures.catalog import OURS, Panel, panels
@@ -64,10 +64,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("traces", nargs="*", choices=[[], *traces()], metavar="TRACE")
     parser.add_argument("--seconds", type=float, default=60.0)
-    given = parser.parse_args()
+    chosen = read_settings(parser)
     known = traces()
-    found = [row for name in given.traces or known for row in rows(name, known[name], given.seconds)]
-    return 0 if report("uncapped", found) else 1
+    figures = [row for name in chosen.traces or known for row in rows(name, known[name], chosen.seconds)]
+    return 0 if report("uncapped", figures, chosen.short) else 1
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from backend_vllm.adapters import make_adapter
-from benchmarks.report import Row, report
+from benchmarks.report import Row, read_settings, report
 from benchmarks.switch import in_shared_memory
 
 from aegaeon_cli.bench.batch import MANY, MODEL, SLAB_BYTES
@@ -206,7 +206,7 @@ async def with_adapters(folder: Path, base: Path) -> list[Row]:
 FIGURES = ("beyond", "speed", "switches", "further", "adapters")
 
 
-async def run(folder: Path, only: Sequence[str]) -> bool:
+async def run(folder: Path, only: Sequence[str], short: bool) -> bool:
     """`only`: which of FIGURES."""
     directories = {name: make_model(folder / name, number, MODEL) for number, name in enumerate("AB")}
     backend = watched()
@@ -225,14 +225,14 @@ async def run(folder: Path, only: Sequence[str]) -> bool:
             rows += await further(one, backend, directories)
     if "adapters" in only:
         rows += await with_adapters(folder, directories["A"])
-    return report("vllm_engine", rows)
+    return report("vllm_engine", rows, short)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=FIGURES, default=FIGURES, help="these figures; default: all")
-    only = parser.parse_args().only
-    return in_shared_memory(lambda folder: run(folder, only))
+    chosen = read_settings(parser)
+    return in_shared_memory(lambda folder: run(folder, chosen.only, chosen.short))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from backend_vllm.adapters import make_adapter, merge
 from backend_vllm.families import FAMILIES, quantise, save
 from benchmarks.exactness import OBJECTIVE, OUTPUTS, SMALL, judge, switches_reach
 from benchmarks.random_traffic import Client, Deck, Load, Output
-from benchmarks.report import Row, report
+from benchmarks.report import Row, read_settings, report
 
 from aegaeon_cli.demo.stack import Stack, free_port
 from aegaeon_cli.models import make_models, questions
@@ -187,7 +187,7 @@ def main() -> None:
     )
     parser.add_argument("--limit-s", type=float, default=1800.0, help="give up waiting after so many seconds")
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    arguments = read_settings(parser)
     arguments.models = arguments.models.absolute()
     make_models(arguments.models, print)
     found: list[Row] = []
@@ -195,7 +195,7 @@ def main() -> None:
         for dtype in arguments.dtypes:
             models = make(Path(folder), dtype, arguments.models)
             found += asyncio.run(measure(dtype, Path(folder) / dtype, models, arguments))
-    sys.exit(0 if report("vllm_switches", found) else 1)
+    sys.exit(0 if report("vllm_switches", found, arguments.short) else 1)
 
 
 if __name__ == "__main__":

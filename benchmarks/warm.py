@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from benchmarks.goodput import FIRST_S, LENGTHS
-from benchmarks.report import Row, report
+from benchmarks.report import Row, read_settings, report
 
 from aegaeon_scheduler.core.domain import Slo
 from aegaeon_simulator.figures.points import Point, Trace, run_of
@@ -101,9 +101,9 @@ def main() -> int:
     parser.add_argument("--speedup", type=float, default=1.0)
     parser.add_argument("--seconds", type=float, default=900.0)
     parser.add_argument("--silence", type=float, default=30.0)
-    given = parser.parse_args()
-    each = [firsts(given.speedup, given.seconds, given.silence, warm) for warm in (False, True)]
-    return 0 if report("warm", rows(*each)) else 1
+    chosen = read_settings(parser)
+    each = [firsts(chosen.speedup, chosen.seconds, chosen.silence, warm) for warm in (False, True)]
+    return 0 if report("warm", rows(*each), chosen.short) else 1
 
 
 if __name__ == "__main__":

@@ -247,7 +247,7 @@ def main() -> int:
     """Both sizes, or those whose name begins as is said."""
     wanted = tuple(sys.argv[1:]) or ("",)
     chosen = [point for point in POINTS if point.name.startswith(wanted)]
-    return 0 if report("wire", [row for point in chosen for row in rows(point)]) else 1
+    return 0 if report("wire", [row for point in chosen for row in rows(point)], short=chosen != list(POINTS)) else 1
 
 
 if __name__ == "__main__":

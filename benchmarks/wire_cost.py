@@ -32,6 +32,7 @@ from aegaeon_scheduler.service.codec.reports import ReportDecoder
 from aegaeon_scheduler.service.metrics import EventMetrics
 
 MODELS_EACH, RATE, WARM_S, SPAN_S, SECONDS = 4, 0.5, 12.0, 15.0, 30.0
+_ENGINES = 64
 PARTS = {
     "core": "the core",
     "reports": "codec, reports",
@@ -174,7 +175,8 @@ def main() -> int:
     """See the module."""
     if sys.argv[1:2] == ["serve"]:
         return serve(sys.argv[4], Path(sys.argv[2]))  # SERVE FILE --config CONFIG
-    return 0 if report("wire_cost", asyncio.run(_rows(int(sys.argv[1]) if sys.argv[1:] else 64))) else 1
+    engines = int(sys.argv[1]) if sys.argv[1:] else _ENGINES
+    return 0 if report("wire_cost", asyncio.run(_rows(engines)), short=engines != _ENGINES) else 1
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from benchmarks.conditions import conditions
 from benchmarks.peers.ahead import rows
 from benchmarks.peers.client import Answer, ask, replay
 from benchmarks.peers.figure import draw
@@ -60,7 +61,8 @@ def main() -> None:
 def _keep(found: Sequence[dict[str, Any]], only: str) -> None:
     """After each system, so that what ends the run loses one."""
     if not only:
-        kept = {"cpu_level": cpu_level(), "seconds": SECONDS, "then_s": DRAIN_S, "systems": found}
+        about = {"cpu_level": cpu_level(), **conditions("peers"), "seconds": SECONDS, "then_s": DRAIN_S}
+        kept = {**about, "systems": found}
         result_file("peers").write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import api
 import click
-import measured
 
 from aegaeon_cli.kubectl.main import main as plugin
 from aegaeon_cli.main import main as aegaeon
@@ -28,11 +27,10 @@ Schema = dict[str, Any]
 
 
 def main() -> None:
-    """All pages, and the table of what was measured."""
+    """All pages."""
     (HERE / "manifests.md").write_text("\n".join(manifests()) + "\n", "utf-8")
     (HERE / "commands.md").write_text("\n".join(commands()) + "\n", "utf-8")
     api.main()
-    measured.main()
 
 
 # ---- manifests -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
-from benchmarks.report import line, report
+from benchmarks.report import report
 
 from e2e.chaos import ground
 from e2e.chaos.campaign import Campaign
@@ -56,11 +56,9 @@ def _run(arguments: argparse.Namespace, record: Path) -> bool:
 def _tell(campaign: Campaign, arguments: argparse.Namespace) -> bool:
     campaign.look()
     print(*by_kind(campaign), sep="\n")
-    found = rows(campaign)
-    if arguments.each or arguments.minutes < MINUTES:  # what is kept is of a whole hour
-        print(*map(line, found), sep="\n")
-        return all(row.holds for row in found)
-    return report("chaos", found)
+    figures = rows(campaign)
+    short = arguments.each or arguments.minutes < MINUTES or arguments.faults is not None
+    return report("chaos", figures, short)
 
 
 def _arguments() -> argparse.Namespace:

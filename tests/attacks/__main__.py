@@ -17,7 +17,7 @@ from attacks.campaign import PACE_S, Outcome
 from attacks.ground import GOOD_MODELS
 from attacks.innocent import ChatError
 from attacks.table import ATTACKS
-from benchmarks.report import Row, report
+from benchmarks.report import Row, read_settings, report
 
 from aegaeon_cli.folders import models_folder
 from aegaeon_cli.models import make_models
@@ -41,14 +41,14 @@ async def each(arena: Arena, names: list[str], seconds: float) -> bool:
     return harmless
 
 
-async def together(arena: Arena, names: list[str], minutes: float) -> bool:
+async def together(arena: Arena, names: list[str], minutes: float, short: bool) -> bool:
     """All at once; True when every bar holds."""
     attacks = [ATTACKS[name] for name in names]
     outcome = await arena.attack(attacks, quiet_s=QUIET_S, seconds=60 * minutes, pace=ALL_PACE_S)
     tell(outcome)
     for one in outcome.longest:
         print(f"    {one.cpu_s * 1e3:.0f} ms (wall {one.wall_s * 1e3:.0f} ms): {one.name}", flush=True)
-    return report("attacks", rows(outcome, len(attacks), minutes))
+    return report("attacks", rows(outcome, len(attacks), minutes), short)
 
 
 def rows(outcome: Outcome, attacks: int, minutes: float) -> list[Row]:
@@ -102,7 +102,7 @@ async def run(arguments: argparse.Namespace) -> bool:
     async with Arena({name: arguments.models / name for name in GOOD_MODELS}) as arena:
         if arguments.each:
             return await each(arena, names, arguments.seconds)
-        return await together(arena, names, arguments.minutes)
+        return await together(arena, names, arguments.minutes, arguments.short)
 
 
 def main() -> int:
@@ -112,7 +112,7 @@ def main() -> int:
     parser.add_argument("--each", action="store_true", help="one after the other instead")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each with --each")
     parser.add_argument("--models", type=Path, default=models_folder())
-    arguments = parser.parse_args()
+    arguments = read_settings(parser)
     make_models(arguments.models, print)
     return 0 if asyncio.run(run(arguments)) else 1
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.report import Row, line, report
+from benchmarks.report import Row, read_settings, report
 from fuzz.table import TARGETS
 from fuzz.target import Target
 
@@ -130,20 +130,16 @@ def rows(runs: list[Run], minutes: float) -> list[Row]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzz")
     parser.add_argument("targets", nargs="*", help=f"of {', '.join(TARGETS)}; none: all")
-    parser.add_argument("--minutes", type=float, default=1.0, help="of each target")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of each target")
     parser.add_argument("--jobs", type=int, default=1, help="targets side by side")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="inputs of earlier runs; none: begin with the seeds")
-    arguments = parser.parse_args()
+    arguments = read_settings(parser)
     chosen = [TARGETS[name] for name in arguments.targets] or list(TARGETS.values())
     with TemporaryDirectory(prefix="aegaeon-fuzz-") as empty:
         cache = arguments.cache or Path(empty)
         runs = asyncio.run(run_all(chosen, round(60 * arguments.minutes), arguments.jobs, cache))
     figures = rows(runs, arguments.minutes)
-    if len(chosen) < len(TARGETS):  # no figures of all parsers
-        for row in figures:
-            print(line(row))
-        return 0 if all(row.holds for row in figures) else 1
-    return 0 if report("fuzz", figures) else 1
+    return 0 if report("fuzz", figures, arguments.short) else 1
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import base64
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -108,3 +109,30 @@ async def test_a_change_of_which_the_scheduler_took_a_part_is_undone_when_it_is_
         breaks.clear()
         assert set((await link.exchange(before, 1 << 20)).models) == {"llama"}
         await link.close()
+
+
+async def test_the_scheduler_learns_which_engines_the_pool_is_to_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await certificates.ensure(Kept(), KEY, live(gpu_pool()), {}, datetime.now(UTC), {})
+    secrets = {one["metadata"]["name"]: one for one in made.written}
+    expected: list[tuple[str, ...]] = []
+    set_catalog = AdminService.SetCatalog
+
+    async def noted(self: AdminService, request: Any, context: Any) -> Any:
+        expected.append(tuple(request.engines.instances))
+        return await set_catalog(self, request, context)
+
+    monkeypatch.setattr(AdminService, "SetCatalog", noted)
+    seen = observed(gpu_pool(), model_pool("red", "llama"))
+    split = gpu_pool(engines=None, prefill={"replicas": 1}, decode={"replicas": 2})
+    async with scheduler(tmp_path, secrets["pool-scheduler-tls"]) as (_, admin):
+        link = SchedulerLink(admin, made.own)
+        for one in (seen, seen, replace(seen, replicas={"unified": 0}), observed(split)):
+            await link.exchange(desired(one), 1 << 20)
+        await link.close()
+    assert expected == [
+        ("pool-engine-0", "pool-engine-1"),
+        (),
+        ("pool-prefill-0", "pool-decode-0", "pool-decode-1"),
+    ]

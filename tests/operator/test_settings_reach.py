@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 from operator_objects import KEY, Json, by_key, entry, gpu_pool, model_pool, observed
 
+from aegaeon_gateway.config import MOST_TOKENIZER_BYTES
 from aegaeon_gateway.config import load_config as read_gateway_config
 from aegaeon_operator.reconcile import LocalSettings, PodRole, reconcile
 from aegaeon_operator.reconcile.cluster.desired import Desired, desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Observed
 from aegaeon_operator.spec import Pool
+from aegaeon_operator.spec.kubernetes import TOKENIZER_BYTES
 from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ModelPool
 from aegaeon_scheduler.config import core_config
 from aegaeon_scheduler.config import load_config as read_scheduler_config
@@ -153,6 +155,7 @@ SETTINGS: dict[str, tuple[Any, set[str], Json]] = {
     "gateway.corsOrigins": (["https://chat.example.com"], {"gateway"}, {}),
     "gateway.accessLog": (True, {"gateway"}, {}),
     "gateway.strict": (True, {"gateway"}, {}),
+    "gateway.tokenizerMemory": ("1Gi", {"gateway"}, {}),
     "serviceAccounts.engines": ("cloud", {"manifests"}, {}),
     "serviceAccounts.gateway": ("cloud", {"manifests"}, {}),
     "tracing.endpoint": ("http://collector:4317", {"gateway", "scheduler"}, {}),
@@ -258,6 +261,10 @@ def places(pool: Json, folder: Path) -> dict[str, Any]:
 
 def test_every_setting_of_the_schema_is_listed_here() -> None:
     assert set(settings()) == set(SETTINGS) | LOCAL
+
+
+def test_a_gateway_is_sent_no_default_that_it_has_itself() -> None:
+    assert TOKENIZER_BYTES == MOST_TOKENIZER_BYTES
 
 
 @pytest.mark.parametrize("path", SETTINGS)

@@ -110,6 +110,17 @@ def test_no_request_is_refused_while_a_lost_engine_may_reattach():
     assert of(brain.on(ev.Tick(), 15.0), cmd.Reject)[0].code is RejectCode.OVERLOADED
 
 
+def test_an_engine_that_the_pool_is_to_have_no_more_is_not_waited_for():
+    brain = Brain(SchedulerConfig(hold_s=5.0, restart_s=60.0))
+    brain.all(up(), up(instance=E1), CACHED, ev.EnginesExpected((E0,)), ev.InstanceDown(E1))
+    brain.all(ev.InstanceDraining(E0), ev.InstanceDown(E0), submitted())  # a rolling restart of what is left
+    assert not of([*brain.on(ev.Tick(), 5.0), *brain.on(ev.Tick(), 10.0)], cmd.Reject)
+    brain.on(ev.EnginesExpected(()), 12.0)
+    brain.on(submitted("later"), 12.0)
+    assert [reject.seq.request for reject in of(brain.on(ev.Tick(), 15.0), cmd.Reject)] == ["r"]
+    assert [reject.seq.request for reject in of(brain.on(ev.Tick(), 17.0), cmd.Reject)] == ["later"]
+
+
 def test_a_change_of_the_hold_for_starts_counts_for_what_waits_and_for_what_comes():
     brain = Brain(SchedulerConfig(hold_s=5.0))
     brain.on(submitted("before"))

@@ -96,7 +96,10 @@ class SchedulerLink:
         tenants = ParseDict(wanted.tenants or {}, gateway_pb2.Tenants())
         await self._admin.SetTenants(admin_pb2.SetTenantsRequest(tenants=tenants), timeout=_TIMEOUT_S)
         models = [_spec(entry) for entry in wanted.catalog]
-        request = admin_pb2.SetCatalogRequest(models=models, drain_s=_WITHDRAW_S, start_s=wanted.start_s)
+        engines = admin_pb2.Engines(instances=wanted.engines)
+        request = admin_pb2.SetCatalogRequest(
+            models=models, drain_s=_WITHDRAW_S, start_s=wanted.start_s, engines=engines
+        )
         await self._admin.SetCatalog(request, timeout=_TIMEOUT_S)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from aegaeon_operator.reconcile.pods import Json
 from aegaeon_operator.spec.batches import BatchStore
 from aegaeon_operator.spec.engines import MAX_GRAPHS, AdapterRoom, Scheduling
+from aegaeon_operator.spec.kubernetes import TOKENIZER_BYTES
 from aegaeon_operator.spec.outside import outside_bytes
 from aegaeon_operator.spec.resources import GpuPoolSpec, ModelPool, Quota, ServedModel, Source
 
@@ -112,13 +113,16 @@ def adapter_entry(room: AdapterRoom) -> Json:
 
 def gateway_settings(spec: GpuPoolSpec) -> Json:
     """All but addresses and folders."""
+    tokenizer_bytes = spec.gateway.tokenizer_memory
     return {
         "max_body_bytes": _MAX_BODY_BYTES,
         "hold_s": spec.scheduling.hold,
         "allowed_sources": list(spec.allowed_sources),
         "access_log": spec.gateway.access_log,
         "prefix_scope": spec.memory.prefix_scope,
-        **({"strict": True} if spec.gateway.strict else {}),  # a gateway of the release before knows no such key
+        # A gateway of the release before knows no such keys.
+        **({"strict": True} if spec.gateway.strict else {}),
+        **({"tokenizer_bytes": tokenizer_bytes} if tokenizer_bytes != TOKENIZER_BYTES else {}),
         "http": {"cors_origins": list(spec.gateway.cors_origins)},
         **({"otlp_endpoint": spec.tracing.endpoint, "trace_ratio": spec.tracing.percent / 100} if spec.tracing else {}),
     }

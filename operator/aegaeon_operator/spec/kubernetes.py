@@ -11,9 +11,11 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic.config import JsonDict
 
-from aegaeon_operator.spec.base import PATH, DottedName, ObjectName, PositiveDuration, Strict
+from aegaeon_operator.spec.base import PATH, DottedName, ObjectName, PositiveDuration, PositiveQuantity, Strict
 from aegaeon_operator.spec.cel import field_rules, rules
 
+TOKENIZER_BYTES = 2 << 30
+"""Memory of a gateway's tokenizers unless the manifest says otherwise (MOST_TOKENIZER_BYTES in the gateway)."""
 QUALIFIED = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 AMOUNT = r"^[0-9]{1,15}(\.[0-9]{1,9})?(m|[EPTGMK]i|[kMGTPE])?$"
 _HOSTNAME = r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
@@ -207,6 +209,11 @@ class GatewayPods(Strict):
         default=False,
         description="Requests are refused where they name what has no effect, instead of answered with a header that "
         "says it.",
+    )
+    tokenizer_memory: PositiveQuantity = Field(
+        default=TOKENIZER_BYTES,
+        description="Most memory that the tokenizers in one gateway may take. Those used longest ago make room for "
+        "others, and are loaded again when they are asked for.",
     )
 
 

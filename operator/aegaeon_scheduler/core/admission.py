@@ -59,8 +59,7 @@ class Admission:
             return False
         if seq.output_tokens:
             return True
-        since = self._pool.now - self._pool.config.restart_s
-        return not self._bounds and any(lost.since > since for lost in self._pool.missing.values())
+        return not self._bounds and self._pool.awaits_return()
 
     def _starting(self, seq: Sequence) -> bool:
         """Whether nothing serves its model, and an engine is started for what waits."""

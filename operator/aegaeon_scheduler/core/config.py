@@ -227,7 +227,8 @@ class SchedulerConfig:
     # The same, from the arrival, while no engine serves the model because one is being started. 0: `hold_s`.
     start_s: float = 0.0
     # Seconds after the loss of an instance within which it may come back, restarted: what waits meanwhile waits another
-    # hold_s. A process that starts on an overloaded machine takes a minute.
+    # hold_s, unless the pool is to have no such instance any more. A process that starts on an overloaded machine takes
+    # a minute.
     restart_s: float = 120.0
     # Whether requests are refused whose first token would come too late: "none", or "feasible": at once when those who
     # are due before take longer than TTFT, and where that was too hopeful, after `bound_ttft` times TTFT in the queue.

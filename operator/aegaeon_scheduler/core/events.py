@@ -37,6 +37,13 @@ class StartHoldChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class EnginesExpected:
+    """All engines that the pool is to have from now on: one that has left and is none of them is not waited for."""
+
+    instances: tuple[InstanceId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceUp:
     """A sidecar attached (Hello). A known instance with a new incarnation was restarted: what it held is lost.
 
@@ -230,6 +237,7 @@ class Tick:
 Event = Union[
     CatalogChanged,
     StartHoldChanged,
+    EnginesExpected,
     InstanceUp,
     InstanceDown,
     InstanceDraining,

@@ -37,6 +37,7 @@ class Pool:
         self.parked: dict[SeqId, Sequence] = {}  # prefilled, on a source's host tier, no decode instance yet
         self.next_ids: dict[InstanceId, int] = {}  # of instances that are gone
         self.missing: dict[InstanceId, Missing] = {}  # instances that are gone, and may be back
+        self.expected: frozenset[InstanceId] | None = None  # all that the pool is to have; None: that is not known
         self.out: list[Command] = []
         self.now = 0.0
         self.began: float | None = None  # time of the first event
@@ -55,6 +56,13 @@ class Pool:
         """Something changed that may let the policy move models or sequences: a pass as soon as may be."""
         if self.pass_at is not None:
             self.pass_at = min(self.pass_at, max(self.now, self.pass_from))
+
+    def awaits_return(self) -> bool:
+        """Whether an instance that left within `restart_s` may be back: it was restarted, or its node is cut off."""
+        since, expected = self.now - self.config.restart_s, self.expected
+        return any(
+            lost.since > since and (expected is None or instance in expected) for instance, lost in self.missing.items()
+        )
 
     def unhold(self, instance: InstanceId, seq: SeqId) -> None:
         """The instance holds it no longer without a gateway's claim."""

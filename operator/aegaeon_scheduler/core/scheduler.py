@@ -67,6 +67,7 @@ class Scheduler:
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.CatalogChanged: self._recovery.catalog,
             ev.StartHoldChanged: self._start_hold,
+            ev.EnginesExpected: self._expected,
             ev.InstanceUp: self._recovery.up,
             ev.InstanceDown: lambda e: self._recovery.down(e.instance, "disconnected"),
             ev.InstanceDraining: self._of_instance(lambda inst, _: self._recovery.drain(inst)),
@@ -90,6 +91,9 @@ class Scheduler:
 
     def _start_hold(self, event: ev.StartHoldChanged) -> None:
         self._pool.config = replace(self._pool.config, start_s=event.start_s)
+
+    def _expected(self, event: ev.EnginesExpected) -> None:
+        self._pool.expected = frozenset(event.instances)
 
     def on(self, now: float, event: ev.Event) -> list[Command]:
         """Take one event; returns what is to be done because of it, in order."""

@@ -11,7 +11,8 @@ import math
 from collections.abc import Callable, Iterable
 
 from aegaeon_proto.v1 import admin_pb2, engine_pb2, model_pb2
-from aegaeon_scheduler.core.events import StartHoldChanged
+from aegaeon_scheduler.core.domain import InstanceId
+from aegaeon_scheduler.core.events import EnginesExpected, StartHoldChanged
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.identity import identified, objectives_of
@@ -44,6 +45,8 @@ class CatalogChanges:
         if request.HasField("start_s") and request.start_s != self.start_s:
             self.start_s = max(request.start_s, 0.0)
             self._driver.handle(StartHoldChanged(self.start_s))
+        if request.HasField("engines"):
+            self._driver.handle(EnginesExpected(tuple(map(InstanceId, request.engines.instances))))
         wanted, self._refused = _checked(request.models)
         drain_s = max(request.drain_s, 0.0)
         reply = admin_pb2.SetCatalogReply(refused=_notes(self._refused))

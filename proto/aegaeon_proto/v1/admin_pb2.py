@@ -26,37 +26,39 @@ from aegaeon_proto.v1 import gateway_pb2 as aegaeon__proto_dot_v1_dot_gateway__p
 from aegaeon_proto.v1 import model_pb2 as aegaeon__proto_dot_v1_dot_model__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61\x65gaeon_proto/v1/admin.proto\x12\naegaeon.v1\x1a\x1e\x61\x65gaeon_proto/v1/gateway.proto\x1a\x1c\x61\x65gaeon_proto/v1/model.proto\"|\n\x11SetCatalogRequest\x12%\n\x06models\x18\x01 \x03(\x0b\x32\x15.aegaeon.v1.ModelSpec\x12\x0f\n\x07\x64rain_s\x18\x02 \x01(\x01\x12\r\n\x05retry\x18\x03 \x01(\x08\x12\x14\n\x07start_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\n\n\x08_start_s\"j\n\x0fSetCatalogReply\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x01 \x03(\t\x12\x0f\n\x07\x63hanged\x18\x02 \x03(\t\x12\x0f\n\x07removed\x18\x03 \x03(\t\x12&\n\x07refused\x18\x04 \x03(\x0b\x32\x15.aegaeon.v1.ModelNote\"*\n\tModelNote\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"9\n\x11SetTenantsRequest\x12$\n\x07tenants\x18\x01 \x01(\x0b\x32\x13.aegaeon.v1.Tenants\"\"\n\x0fSetTenantsReply\x12\x0f\n\x07\x63hanged\x18\x01 \x01(\x08\"\x14\n\x12\x41\x64minStatusRequest\"\x14\n\x12\x41waitDemandRequest\"\x12\n\x10\x41waitDemandReply\"4\n\x10SetEndingRequest\x12\x11\n\tinstances\x18\x01 \x03(\t\x12\r\n\x05\x66or_s\x18\x02 \x01(\x01\"\x10\n\x0eSetEndingReply\"T\n\rGatewayStatus\x12\x0f\n\x07gateway\x18\x01 \x01(\t\x12\x0c\n\x04sink\x18\x02 \x01(\t\x12\x10\n\x08\x61ttached\x18\x03 \x01(\x08\x12\x12\n\nredis_away\x18\x04 \x01(\t\"\xbd\x02\n\x0b\x41\x64minStatus\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12$\n\x04pool\x18\x02 \x01(\x0b\x32\x16.aegaeon.v1.PoolStatus\x12*\n\x07\x63\x61talog\x18\x03 \x01(\x0b\x32\x19.aegaeon.v1.CatalogStatus\x12\x13\n\x0bwithdrawing\x18\x04 \x03(\t\x12+\n\x08gateways\x18\x05 \x03(\x0b\x32\x19.aegaeon.v1.GatewayStatus\x12\x15\n\rtenants_known\x18\x06 \x01(\x08\x12&\n\x07refused\x18\x07 \x03(\x0b\x32\x15.aegaeon.v1.ModelNote\x12\'\n\x08\x63hanging\x18\x08 \x03(\x0b\x32\x15.aegaeon.v1.ModelNote\x12\x0f\n\x07standby\x18\t \x01(\x08\x12\x0c\n\x04term\x18\n \x01(\x04\x32\xf2\x02\n\x05\x41\x64min\x12H\n\nSetCatalog\x12\x1d.aegaeon.v1.SetCatalogRequest\x1a\x1b.aegaeon.v1.SetCatalogReply\x12H\n\nSetTenants\x12\x1d.aegaeon.v1.SetTenantsRequest\x1a\x1b.aegaeon.v1.SetTenantsReply\x12\x41\n\x06Status\x12\x1e.aegaeon.v1.AdminStatusRequest\x1a\x17.aegaeon.v1.AdminStatus\x12K\n\x0b\x41waitDemand\x12\x1e.aegaeon.v1.AwaitDemandRequest\x1a\x1c.aegaeon.v1.AwaitDemandReply\x12\x45\n\tSetEnding\x12\x1c.aegaeon.v1.SetEndingRequest\x1a\x1a.aegaeon.v1.SetEndingReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61\x65gaeon_proto/v1/admin.proto\x12\naegaeon.v1\x1a\x1e\x61\x65gaeon_proto/v1/gateway.proto\x1a\x1c\x61\x65gaeon_proto/v1/model.proto\"\xa2\x01\n\x11SetCatalogRequest\x12%\n\x06models\x18\x01 \x03(\x0b\x32\x15.aegaeon.v1.ModelSpec\x12\x0f\n\x07\x64rain_s\x18\x02 \x01(\x01\x12\r\n\x05retry\x18\x03 \x01(\x08\x12\x14\n\x07start_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12$\n\x07\x65ngines\x18\x05 \x01(\x0b\x32\x13.aegaeon.v1.EnginesB\n\n\x08_start_s\"\x1c\n\x07\x45ngines\x12\x11\n\tinstances\x18\x01 \x03(\t\"j\n\x0fSetCatalogReply\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x01 \x03(\t\x12\x0f\n\x07\x63hanged\x18\x02 \x03(\t\x12\x0f\n\x07removed\x18\x03 \x03(\t\x12&\n\x07refused\x18\x04 \x03(\x0b\x32\x15.aegaeon.v1.ModelNote\"*\n\tModelNote\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"9\n\x11SetTenantsRequest\x12$\n\x07tenants\x18\x01 \x01(\x0b\x32\x13.aegaeon.v1.Tenants\"\"\n\x0fSetTenantsReply\x12\x0f\n\x07\x63hanged\x18\x01 \x01(\x08\"\x14\n\x12\x41\x64minStatusRequest\"\x14\n\x12\x41waitDemandRequest\"\x12\n\x10\x41waitDemandReply\"4\n\x10SetEndingRequest\x12\x11\n\tinstances\x18\x01 \x03(\t\x12\r\n\x05\x66or_s\x18\x02 \x01(\x01\"\x10\n\x0eSetEndingReply\"T\n\rGatewayStatus\x12\x0f\n\x07gateway\x18\x01 \x01(\t\x12\x0c\n\x04sink\x18\x02 \x01(\t\x12\x10\n\x08\x61ttached\x18\x03 \x01(\x08\x12\x12\n\nredis_away\x18\x04 \x01(\t\"\xbd\x02\n\x0b\x41\x64minStatus\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12$\n\x04pool\x18\x02 \x01(\x0b\x32\x16.aegaeon.v1.PoolStatus\x12*\n\x07\x63\x61talog\x18\x03 \x01(\x0b\x32\x19.aegaeon.v1.CatalogStatus\x12\x13\n\x0bwithdrawing\x18\x04 \x03(\t\x12+\n\x08gateways\x18\x05 \x03(\x0b\x32\x19.aegaeon.v1.GatewayStatus\x12\x15\n\rtenants_known\x18\x06 \x01(\x08\x12&\n\x07refused\x18\x07 \x03(\x0b\x32\x15.aegaeon.v1.ModelNote\x12\'\n\x08\x63hanging\x18\x08 \x03(\x0b\x32\x15.aegaeon.v1.ModelNote\x12\x0f\n\x07standby\x18\t \x01(\x08\x12\x0c\n\x04term\x18\n \x01(\x04\x32\xf2\x02\n\x05\x41\x64min\x12H\n\nSetCatalog\x12\x1d.aegaeon.v1.SetCatalogRequest\x1a\x1b.aegaeon.v1.SetCatalogReply\x12H\n\nSetTenants\x12\x1d.aegaeon.v1.SetTenantsRequest\x1a\x1b.aegaeon.v1.SetTenantsReply\x12\x41\n\x06Status\x12\x1e.aegaeon.v1.AdminStatusRequest\x1a\x17.aegaeon.v1.AdminStatus\x12K\n\x0b\x41waitDemand\x12\x1e.aegaeon.v1.AwaitDemandRequest\x1a\x1c.aegaeon.v1.AwaitDemandReply\x12\x45\n\tSetEnding\x12\x1c.aegaeon.v1.SetEndingRequest\x1a\x1a.aegaeon.v1.SetEndingReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'aegaeon_proto.v1.admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SETCATALOGREQUEST']._serialized_start=106
-  _globals['_SETCATALOGREQUEST']._serialized_end=230
-  _globals['_SETCATALOGREPLY']._serialized_start=232
-  _globals['_SETCATALOGREPLY']._serialized_end=338
-  _globals['_MODELNOTE']._serialized_start=340
-  _globals['_MODELNOTE']._serialized_end=382
-  _globals['_SETTENANTSREQUEST']._serialized_start=384
-  _globals['_SETTENANTSREQUEST']._serialized_end=441
-  _globals['_SETTENANTSREPLY']._serialized_start=443
-  _globals['_SETTENANTSREPLY']._serialized_end=477
-  _globals['_ADMINSTATUSREQUEST']._serialized_start=479
-  _globals['_ADMINSTATUSREQUEST']._serialized_end=499
-  _globals['_AWAITDEMANDREQUEST']._serialized_start=501
-  _globals['_AWAITDEMANDREQUEST']._serialized_end=521
-  _globals['_AWAITDEMANDREPLY']._serialized_start=523
-  _globals['_AWAITDEMANDREPLY']._serialized_end=541
-  _globals['_SETENDINGREQUEST']._serialized_start=543
-  _globals['_SETENDINGREQUEST']._serialized_end=595
-  _globals['_SETENDINGREPLY']._serialized_start=597
-  _globals['_SETENDINGREPLY']._serialized_end=613
-  _globals['_GATEWAYSTATUS']._serialized_start=615
-  _globals['_GATEWAYSTATUS']._serialized_end=699
-  _globals['_ADMINSTATUS']._serialized_start=702
-  _globals['_ADMINSTATUS']._serialized_end=1019
-  _globals['_ADMIN']._serialized_start=1022
-  _globals['_ADMIN']._serialized_end=1392
+  _globals['_SETCATALOGREQUEST']._serialized_start=107
+  _globals['_SETCATALOGREQUEST']._serialized_end=269
+  _globals['_ENGINES']._serialized_start=271
+  _globals['_ENGINES']._serialized_end=299
+  _globals['_SETCATALOGREPLY']._serialized_start=301
+  _globals['_SETCATALOGREPLY']._serialized_end=407
+  _globals['_MODELNOTE']._serialized_start=409
+  _globals['_MODELNOTE']._serialized_end=451
+  _globals['_SETTENANTSREQUEST']._serialized_start=453
+  _globals['_SETTENANTSREQUEST']._serialized_end=510
+  _globals['_SETTENANTSREPLY']._serialized_start=512
+  _globals['_SETTENANTSREPLY']._serialized_end=546
+  _globals['_ADMINSTATUSREQUEST']._serialized_start=548
+  _globals['_ADMINSTATUSREQUEST']._serialized_end=568
+  _globals['_AWAITDEMANDREQUEST']._serialized_start=570
+  _globals['_AWAITDEMANDREQUEST']._serialized_end=590
+  _globals['_AWAITDEMANDREPLY']._serialized_start=592
+  _globals['_AWAITDEMANDREPLY']._serialized_end=610
+  _globals['_SETENDINGREQUEST']._serialized_start=612
+  _globals['_SETENDINGREQUEST']._serialized_end=664
+  _globals['_SETENDINGREPLY']._serialized_start=666
+  _globals['_SETENDINGREPLY']._serialized_end=682
+  _globals['_GATEWAYSTATUS']._serialized_start=684
+  _globals['_GATEWAYSTATUS']._serialized_end=768
+  _globals['_ADMINSTATUS']._serialized_start=771
+  _globals['_ADMINSTATUS']._serialized_end=1088
+  _globals['_ADMIN']._serialized_start=1091
+  _globals['_ADMIN']._serialized_end=1461
 # @@protoc_insertion_point(module_scope)

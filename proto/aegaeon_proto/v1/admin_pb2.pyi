@@ -35,6 +35,7 @@ class SetCatalogRequest(_message.Message):
     DRAIN_S_FIELD_NUMBER: _builtins.int
     RETRY_FIELD_NUMBER: _builtins.int
     START_S_FIELD_NUMBER: _builtins.int
+    ENGINES_FIELD_NUMBER: _builtins.int
     drain_s: _builtins.float
     """What was asked before of a model that is withdrawn, or changes, has so many seconds to end; then it ends with an error."""
     retry: _builtins.bool
@@ -45,6 +46,12 @@ class SetCatalogRequest(_message.Message):
     """
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.ModelSpec]: ...
+    @_builtins.property
+    def engines(self) -> Global___Engines:
+        """All engines that the pool is to have, by name. Requests wait for one of them that has left, and for no other. Unset:
+        for any.
+        """
+
     def __init__(
         self,
         *,
@@ -52,16 +59,37 @@ class SetCatalogRequest(_message.Message):
         drain_s: _builtins.float = ...,
         retry: _builtins.bool = ...,
         start_s: _builtins.float | None = ...,
+        engines: Global___Engines | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_start_s", b"_start_s", "start_s", b"start_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_start_s", b"_start_s", "engines", b"engines", "start_s", b"start_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_start_s", b"_start_s", "drain_s", b"drain_s", "models", b"models", "retry", b"retry", "start_s", b"start_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_start_s", b"_start_s", "drain_s", b"drain_s", "engines", b"engines", "models", b"models", "retry", b"retry", "start_s", b"start_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__start_s: _TypeAlias = _typing.Literal["start_s"]  # noqa: Y015
     _WhichOneofArgType__start_s: _TypeAlias = _typing.Literal["_start_s", b"_start_s"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__start_s) -> _WhichOneofReturnType__start_s | None: ...
 
 Global___SetCatalogRequest: _TypeAlias = SetCatalogRequest  # noqa: Y015
+
+@_typing.final
+class Engines(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def instances(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        instances: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instances", b"instances"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Engines: _TypeAlias = Engines  # noqa: Y015
 
 @_typing.final
 class SetCatalogReply(_message.Message):

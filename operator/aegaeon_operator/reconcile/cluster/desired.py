@@ -49,7 +49,7 @@ from aegaeon_operator.reconcile.cluster.secret_files import (
     secret,
 )
 from aegaeon_operator.reconcile.cluster.shards import Room
-from aegaeon_operator.reconcile.cluster.workloads import workloads
+from aegaeon_operator.reconcile.cluster.workloads import engine_names, workloads
 from aegaeon_operator.reconcile.processes import (
     batches_entry,
     gateway_settings,
@@ -71,8 +71,8 @@ _HUB_DISK: Json = {"disk": {"folder": f"{CACHE}/hub"}}
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """`leftovers` are ours and wanted no more. `catalog`, `tenants` and `start_s` are for the scheduler, `mark` is of
-    these."""
+    """`leftovers` are ours and wanted no more. `catalog`, `tenants`, `start_s` and `engines` (their names) are for the
+    scheduler, `mark` is of these."""
 
     attached: Attached
     manifests: tuple[Json, ...] = ()
@@ -80,6 +80,7 @@ class Desired:
     catalog: tuple[Json, ...] = ()
     tenants: Json | None = None
     start_s: float = 0.0
+    engines: tuple[str, ...] = ()
     mark: str = ""
 
 
@@ -145,7 +146,9 @@ def desired(observed: Observed) -> Desired:
     staying = {child(observed.key, COMPONENTS[role]) for role in observed.superseded}
     leftovers = tuple(sorted(one for one in set(observed.children) - wanted - kept if one.name not in staying))
     catalog, tenants, start_s = tuple(served["models"]), served["tenants"], spec.hold_start_s
-    return Desired(attached, manifests, leftovers, catalog, tenants, start_s, fingerprint([served, start_s]))
+    engines = engine_names(observed, spec)
+    mark = fingerprint([served, start_s, engines])
+    return Desired(attached, manifests, leftovers, catalog, tenants, start_s, engines, mark)
 
 
 def _restarting(configs: dict[str, Json]) -> dict[str, Json]:

@@ -54,6 +54,12 @@ def roles(observed: Observed, spec: GpuPoolSpec) -> dict[str, int]:
     return {role: observed.replicas.get(role, one.replicas) for role, one in spec.roles.items()}
 
 
+def engine_names(observed: Observed, spec: GpuPoolSpec) -> tuple[str, ...]:
+    """All engines that the pool is to have: their pods, as their StatefulSets name them."""
+    counts = ((child(observed.key, COMPONENTS[role]), count) for role, count in roles(observed, spec).items())
+    return tuple(f"{stateful_set}-{number}" for stateful_set, count in counts for number in range(count))
+
+
 def service(key: Key, pool: Live[GpuPool], component: str, headless: bool = False, **ports: int) -> Json:
     """Of one component. A headless one gives its pods names, ready or not."""
     found = manifest("v1", "Service", key.namespace, child(key, component), key, pool, component)

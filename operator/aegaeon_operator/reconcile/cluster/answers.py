@@ -1,0 +1,96 @@
+"""Whether a pool answers what it is asked, from what its scheduler says of open requests and of engines' turns.
+
+No request is made up for this: it would load a model in the place of another, or start engines that nothing needs.
+While requests are open they show it; while there are none, the engines and gateways that are attached do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from aegaeon_operator.reconcile.cluster.facts import EngineFacts, ModelFacts, SchedulerFacts, Wait
+
+# Requests without a step for so long are not served: a failover takes 7 s. Loads, and steps that compile, take more.
+SILENT_S, SLOW_S = 9.0, 120.0
+# The moment itself is too early for the next look.
+_MARGIN_S = 0.05
+
+
+@dataclass(slots=True)
+class Answers:
+    """Of one pool; a change of leader does not interrupt a silence. Times are of one clock, in seconds.
+
+    `_since`: of models with open requests, since when nothing was computed for them; `_unable` of these could not be
+    served at the last look. `_silent`: models that are not answered, each with the seconds that engines had worked for
+    it by then; `_stopped`: those of all models when no engine moved.
+    """
+
+    _since: dict[str, float] = field(default_factory=dict)
+    _unable: frozenset[str] = frozenset()
+    _silent: dict[str, float] = field(default_factory=dict)
+    _stopped: float | None = None
+    _now: float = 0.0
+
+    @property
+    def again_in(self) -> float:
+        """When a silence that has begun has lasted too long, in seconds from the last look."""
+        ends = (began + SILENT_S - self._now for began in self._since.values())
+        return min((left + _MARGIN_S for left in ends if left > 0.0), default=float("inf"))
+
+    def of(self, facts: SchedulerFacts, now: float) -> SchedulerFacts:
+        """The same facts with what is not answered."""
+        self._now = now
+        engines = [engine for engine in facts.engines if engine.attached]
+        stuck = tuple(sorted(engine.name for engine in engines if engine.turn_s >= _limit_s(engine)))
+        moves = any(map(_moves, engines))
+        self._look(facts, engines, now)
+        late = {name for name, began in self._since.items() if now - began >= SILENT_S and (stuck or not moves)}
+        self._remember(facts.models, late)
+        total = sum(model.busy_s for model in facts.models.values())
+        if late and not moves:
+            self._stopped = total
+        elif total != self._stopped or not self._silent:
+            self._stopped = None
+        silent = {name: replace(facts.models[name], unanswered=True) for name in self._silent}
+        models = {**facts.models, **silent} if silent else facts.models
+        return replace(facts, models=models, stuck=stuck, stopped=self._stopped is not None)
+
+    def _look(self, facts: SchedulerFacts, engines: Collection[EngineFacts], now: float) -> None:
+        """What cannot be served now, or is about to be, is not silent."""
+        waiting = {name: wait for name, wait in facts.waiting.items() if name in facts.models}
+        unable = frozenset(name for name in waiting if not _able(name, facts.models[name], engines))
+        before, self._since = self._since, {}
+        for name, wait in waiting.items():
+            excused = name in unable or name in self._unable
+            self._since[name] = now if excused else _began(wait, before.get(name), now)
+        self._unable = unable
+
+    def _remember(self, models: Mapping[str, ModelFacts], late: Collection[str]) -> None:
+        """Requests that were given up have not been answered: it stays so until something is computed again."""
+        kept = {
+            name: busy_s
+            for name, busy_s in self._silent.items()
+            if name in models and models[name].busy_s == busy_s and name not in self._unable
+        }
+        self._silent = kept | {name: models[name].busy_s for name in late}
+
+
+def _began(wait: Wait, before: float | None, now: float) -> float:
+    began = now - wait.oldest_s if before is None else before
+    return began if wait.worked_s is None else max(began, now - wait.worked_s)
+
+
+def _able(name: str, model: ModelFacts, engines: Collection[EngineFacts]) -> bool:
+    if not engines or model.phase != "cached" or model.apart:
+        return False
+    return not any(name in engine.prepares and _moves(engine) for engine in engines)
+
+
+def _limit_s(engine: EngineFacts) -> float:
+    return SLOW_S if engine.turn_of in engine.prepares else SILENT_S
+
+
+def _moves(engine: EngineFacts) -> bool:
+    """It is at a step that takes no longer than one may, or loads weights ahead of one."""
+    return engine.turn_s < _limit_s(engine) and bool(engine.turn_of or engine.prepares)

@@ -133,6 +133,7 @@ def facts(status: admin_pb2.AdminStatus, slab_bytes: int) -> SchedulerFacts:
         term=status.term,
         gateways=sum(gateway.attached for gateway in status.gateways),
         waiting=_waiting(status.pool.sequences, traffic) if _tells_turns(status.pool) else {},
+        worked_s=min((model.worked_s for model in status.pool.models if model.HasField("worked_s")), default=None),
         answered_at=int(max((model.answered_at for model in status.pool.models), default=0.0)),
     )
 

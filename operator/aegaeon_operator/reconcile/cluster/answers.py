@@ -6,6 +6,7 @@ While requests are open they show it; while there are none, the engines and gate
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -23,27 +24,31 @@ class Answers:
 
     `_since`: of models with open requests, since when nothing was computed for them; `_unable` of these could not be
     served at the last look. `_silent`: models that are not answered, each with the seconds that engines had worked for
-    it by then; `_stopped`: those of all models when no engine moved.
+    it by then; `_stopped`: those of all models when no engine moved. `_worked`: when a step ended last.
     """
 
     _since: dict[str, float] = field(default_factory=dict)
     _unable: frozenset[str] = frozenset()
     _silent: dict[str, float] = field(default_factory=dict)
     _stopped: float | None = None
+    _worked: float = -math.inf
     _now: float = 0.0
 
     @property
     def again_in(self) -> float:
         """When a silence that has begun has lasted too long, in seconds from the last look."""
-        ends = (began + SILENT_S - self._now for began in self._since.values())
-        return min((left + _MARGIN_S for left in ends if left > 0.0), default=float("inf"))
+        began = [*self._since.values(), self._worked] if self._since else []
+        left = (at + SILENT_S - self._now for at in began)
+        return min((wait_s + _MARGIN_S for wait_s in left if wait_s > 0.0), default=math.inf)
 
     def of(self, facts: SchedulerFacts, now: float) -> SchedulerFacts:
         """The same facts with what is not answered."""
         self._now = now
         engines = [engine for engine in facts.engines if engine.attached]
         stuck = tuple(sorted(engine.name for engine in engines if engine.turn_s >= _limit_s(engine)))
-        moves = any(map(_moves, engines))
+        if facts.worked_s is not None:
+            self._worked = now - facts.worked_s
+        moves = now - self._worked < SILENT_S or any(map(_moves, engines))
         self._look(facts, engines, now)
         late = {name for name, began in self._since.items() if now - began >= SILENT_S and (stuck or not moves)}
         self._remember(facts.models, late)

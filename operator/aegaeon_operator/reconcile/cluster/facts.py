@@ -249,7 +249,7 @@ class SchedulerFacts:
     for a model that is being fetched.
 
     `open_requests` are open now, `ended` have ended since its start. `waiting`: of models with open requests.
-    `answered_at`: Unix time of the newest token since its start, 0: there was none.
+    `worked_s`: since a step of any request, None: there was none. `answered_at`: Unix time of the newest token, or 0.
     `stuck`: engines that are at one step for too long; `stopped`: no engine moves, and requests wait (answers.py).
     """
 
@@ -267,6 +267,7 @@ class SchedulerFacts:
     term: int = 0
     gateways: int = 1  # that are attached
     waiting: Mapping[str, Wait] = field(default_factory=dict)
+    worked_s: float | None = None
     answered_at: int = 0
     stuck: tuple[str, ...] = ()
     stopped: bool = False

@@ -17,6 +17,7 @@ from benchmarks.report import Row, report
 from aegaeon_operator.kube.gather import Lives
 from aegaeon_operator.kube.scheduler import facts
 from aegaeon_operator.kube.store import Store
+from aegaeon_operator.reconcile.cluster.answers import Answers
 from aegaeon_operator.reconcile.cluster.conditions import is_due
 from aegaeon_operator.reconcile.cluster.desired import Decisions
 from aegaeon_operator.reconcile.cluster.facts import Key, Platform, Report
@@ -55,6 +56,7 @@ class Looks:
     decisions: Decisions = field(default_factory=Decisions)
     reports: Reports = field(default_factory=Reports)
     windows: Windows = field(default_factory=Windows)
+    answers: Answers = field(default_factory=Answers)
     tokens: int = 0
     version: int = 0
     now: float = 0.0
@@ -78,7 +80,8 @@ class Looks:
         answer, began = self.status(), time.process_time()
         self.now += 5.0
         seen = self.lives.observe(KEY, self.store.texts_of(KEY), datetime.now(UTC), PLATFORM)
-        seen = replace(seen, secrets=dict(SECRETS), scheduler=self.windows.of(facts(answer, 1 << 20), self.now))
+        spoken = self.windows.of(self.answers.of(facts(answer, 1 << 20), self.now), self.now)
+        seen = replace(seen, secrets=dict(SECRETS), scheduler=spoken)
         reported = self.reports.of(seen, self.decisions.of(seen), {})
         due = [one for one in reported if is_due(one, self.now, self.now)]
         figures(seen, due, {})

@@ -19,6 +19,7 @@ from aegaeon_proto.v1 import admin_pb2, gateway_pb2, model_pb2
 
 IDLE = EngineFacts("a", "unified", True, 0, 0.0)
 OTHER = replace(IDLE, name="b")
+LOADS, LOADS_OTHER = (replace(IDLE, prepares=(name,)) for name in ("llama", "qwen"))
 CACHED = ModelFacts("cached", busy_s=1.0)
 
 
@@ -57,7 +58,9 @@ def verdict(looks: Looks) -> tuple[bool, bool]:
         [(0, asked(60, engine(3)))],
         [(0, asked(60, OTHER, engine(3, "qwen")))],
         [(0, asked(60, engine(SLOW_S - 1, prepares=("llama",))))],
-        [(0, asked(60, replace(IDLE, prepares=("llama",)))), (5, asked(65))],
+        [(0, asked(60, LOADS)), (5, asked(65))],
+        [(0, asked(300, LOADS)), (SLOW_S - 1, asked(419, LOADS))],
+        [(0, asked(300, engine(1, "qwen"))), (5, asked(305, LOADS)), (20, asked(320, LOADS)), (25, asked(325))],
         [(0, asked(600, model=ModelFacts("fetching"))), (5, asked(605)), (13, asked(613))],
         [(0, asked(600, model=replace(CACHED, apart=True)))],
         [(0, asked(60, replace(IDLE, attached=False))), (5, asked(65))],
@@ -70,6 +73,8 @@ def verdict(looks: Looks) -> tuple[bool, bool]:
         "a queue behind another model",
         "first steps, which compile",
         "a load that has ended",
+        "a long load",
+        "a queue, then a load",
         "a fetch that has ended",
         "no decoder, which Routable says",
         "an engine that has come back",
@@ -89,6 +94,8 @@ def test_what_is_served_is_not_reported(looks: Looks) -> None:
         ([(0, asked(SILENT_S, engine(SILENT_S, "qwen")))], True),
         ([(0, asked(SILENT_S, engine(SILENT_S, prepares=("qwen",))))], True),
         ([(0, asked(SLOW_S, engine(SLOW_S, prepares=("llama",))))], True),
+        ([(0, asked(1, LOADS)), (SLOW_S, asked(SLOW_S, LOADS))], True),
+        ([(0, asked(1, LOADS_OTHER)), (SLOW_S, asked(SLOW_S, LOADS_OTHER))], True),
         ([(0, asked(SILENT_S, engine(SILENT_S), replace(OTHER, turn_of="qwen", turn_s=0.1)))], False),
         ([(0, asked(3)), (4, asked(0.5)), (9, asked(0.5))], True),
         ([(0, asked(60, worked_s=2.0)), (7, replace(asked(67), incarnation="y"))], True),
@@ -101,6 +108,8 @@ def test_what_is_served_is_not_reported(looks: Looks) -> None:
         "an engine stuck in a step of another",
         "the same while it loads a third",
         "first steps without end",
+        "a load without end",
+        "a load of another without end",
         "one of two engines stuck",
         "clients that give up and try again",
         "a new leader that goes on with nothing",

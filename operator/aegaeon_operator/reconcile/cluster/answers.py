@@ -22,13 +22,15 @@ _MARGIN_S = 0.05
 class Answers:
     """Of one pool; a change of leader does not interrupt a silence. Times are of one clock, in seconds.
 
-    `_since`: of models with open requests, since when nothing was computed for them; `_unable` of these could not be
-    served at the last look. `_silent`: models that are not answered, each with the seconds that engines had worked for
-    it by then; `_stopped`: those of all models when no engine moved. `_worked`: when a step ended last.
+    `_since`: of models with open requests, since when nothing was computed for them; of these, `_unable` could not be
+    served at the last look, and `_slow` waited for a load or for first steps. `_silent`: models that are not answered,
+    each with the seconds that engines had worked for it by then; `_stopped`: those of all models when no engine moved.
+    `_worked`: when a step ended last.
     """
 
     _since: dict[str, float] = field(default_factory=dict)
     _unable: frozenset[str] = frozenset()
+    _slow: frozenset[str] = frozenset()
     _silent: dict[str, float] = field(default_factory=dict)
     _stopped: float | None = None
     _worked: float = -math.inf
@@ -49,8 +51,8 @@ class Answers:
         if facts.worked_s is not None:
             self._worked = now - facts.worked_s
         moves = now - self._worked < SILENT_S or any(map(_moves, engines))
-        self._look(facts, engines, now)
-        late = {name for name, began in self._since.items() if now - began >= SILENT_S and (stuck or not moves)}
+        self._look(facts, engines, bool(stuck))
+        late = {name for name, began in self._since.items() if self._is_late(name, began) and (stuck or not moves)}
         self._remember(facts.models, late)
         total = sum(model.busy_s for model in facts.models.values())
         if late and not moves:
@@ -61,15 +63,19 @@ class Answers:
         models = {**facts.models, **silent} if silent else facts.models
         return replace(facts, models=models, stuck=stuck, stopped=self._stopped is not None)
 
-    def _look(self, facts: SchedulerFacts, engines: Collection[EngineFacts], now: float) -> None:
-        """What cannot be served now, or is about to be, is not silent."""
+    def _look(self, facts: SchedulerFacts, engines: Collection[EngineFacts], stuck: bool) -> None:
+        """A silence begins anew when its model can be served, and when a load that it waits for begins or ends."""
         waiting = {name: wait for name, wait in facts.waiting.items() if name in facts.models}
-        unable = frozenset(name for name in waiting if not _able(name, facts.models[name], engines))
+        unable = frozenset(name for name in waiting if not engines or not _is_able(facts.models[name]))
+        slow = frozenset(name for name in waiting if _is_prepared(name, engines, stuck))
         before, self._since = self._since, {}
         for name, wait in waiting.items():
-            excused = name in unable or name in self._unable
-            self._since[name] = now if excused else _began(wait, before.get(name), now)
-        self._unable = unable
+            turned = name in unable or name in self._unable or (name in slow) != (name in self._slow)
+            self._since[name] = self._now if turned else _began(wait, before.get(name), self._now)
+        self._unable, self._slow = unable, slow
+
+    def _is_late(self, name: str, began: float) -> bool:
+        return self._now - began >= (SLOW_S if name in self._slow else SILENT_S)
 
     def _remember(self, models: Mapping[str, ModelFacts], late: Collection[str]) -> None:
         """Requests that were given up have not been answered: it stays so until something is computed again."""
@@ -86,10 +92,15 @@ def _began(wait: Wait, before: float | None, now: float) -> float:
     return began if wait.worked_s is None else max(began, now - wait.worked_s)
 
 
-def _able(name: str, model: ModelFacts, engines: Collection[EngineFacts]) -> bool:
-    if not engines or model.phase != "cached" or model.apart:
-        return False
-    return not any(name in engine.prepares and _moves(engine) for engine in engines)
+def _is_able(model: ModelFacts) -> bool:
+    return model.phase == "cached" and not model.apart
+
+
+def _is_prepared(name: str, engines: Collection[EngineFacts], stuck: bool) -> bool:
+    """Whether an engine loads it or runs first steps of it; an idle one may load another that comes before it."""
+    if any(name in engine.prepares and engine.turn_s < SLOW_S for engine in engines):
+        return True
+    return not stuck and any(engine.prepares and not engine.turn_of for engine in engines)
 
 
 def _limit_s(engine: EngineFacts) -> float:
@@ -97,5 +108,5 @@ def _limit_s(engine: EngineFacts) -> float:
 
 
 def _moves(engine: EngineFacts) -> bool:
-    """It is at a step that takes no longer than one may, or loads weights ahead of one."""
-    return engine.turn_s < _limit_s(engine) and bool(engine.turn_of or engine.prepares)
+    """It is at a step that takes no longer than one may."""
+    return bool(engine.turn_of) and engine.turn_s < _limit_s(engine)

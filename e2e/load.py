@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import count, cycle
+from itertools import count, cycle, pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -82,6 +82,16 @@ class Load:
         with self._answered:
             arrived = self._answered.wait_for(lambda: self._well() >= target, within_s)
         assert arrived, f"{self._well()} of {target} answers after {within_s:g} s; failures: {self.failures[:3]}"
+
+    def longest_wait(self, since: float) -> float:
+        """The longest time, in seconds, for which a person waited for a first or next token that came after `since`
+        (monotonic)."""
+        longest = 0.0
+        for exchange in self.exchanges:
+            arrivals = [exchange.sent, *(exchange.sent + at for at in exchange.times)]
+            waits = (end - begin for begin, end in pairwise(arrivals) if end > since)
+            longest = max(longest, *waits, 0.0)
+        return longest
 
     def verdict(self) -> Check:
         """Every answer that ended well against transformers."""

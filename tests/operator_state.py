@@ -22,6 +22,7 @@ from aegaeon_operator.reconcile.cluster.facts import (
 from aegaeon_operator.reconcile.cluster.report import reports
 
 CACHED = ModelFacts("cached")
+ANSWERED_AT = int(NOW.timestamp()) - 35
 SERVED = ModelFacts("cached", resident=True, output_tokens=1000, tokens_on_time=998, token_s=0.01)
 PODS = {
     "pool-scheduler-7d9-x": "scheduler",
@@ -52,6 +53,7 @@ class State:
     routes: tuple[Json, ...] = ()
     rolling: bool = False
     outside: tuple[int, ...] = (1 << 30, 600 << 20)  # bytes that each engine has reserved, and took, beside its slabs
+    says: Mapping[str, Any] = field(default_factory=dict)  # more facts of the scheduler
 
     def reports(self) -> list[Report]:
         """The statuses as the operator gives them."""
@@ -77,6 +79,8 @@ class State:
             for name, component in self.components.items()
             if component in roles and name not in self.detached and self.pods.get(name, {}) is not None
         )
+        answered = any(model.output_tokens for model in self.models.values())
+        says = {"answered_at": ANSWERED_AT if answered else 0, **self.says}
         return SchedulerFacts(
             "one",
             self.models,
@@ -85,6 +89,7 @@ class State:
             changing=self.changing,
             redis_away=self.redis_away,
             suspects=self.suspects,
+            **says,
         )
 
     def bodies(self) -> list[Json]:

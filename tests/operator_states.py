@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from operator_answer_states import of_answers
 from operator_device_states import of_devices
 from operator_node_states import of_nodes
 from operator_objects import KEY, Json, a_child, gpu_pool, model_pool
@@ -329,6 +330,7 @@ STATES: dict[str, tuple[State, ...]] = {
     ),
     "Engines": (*of_starting_engines(), *of_suspended_engines(), *of_unmade_engines(), *of_missing_engines()),
     "Devices": tuple(of_devices(BOTH)),
+    "Requests without an answer": tuple(of_answers(BOTH, (POOL, model_pool("red", "llama", "qwen")))),
     "Scheduler, gateways, picker": (*of_control(), *of_nodes(RED)),
     "What becomes of a change": tuple(of_changes()),
     "Models": tuple(of_models()),

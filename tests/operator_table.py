@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
@@ -59,4 +59,5 @@ def _lines(bodies: Sequence[Json], now: datetime) -> Iterator[str]:
 
 
 def _age(created: str, now: datetime) -> str:
-    return f"{(now - datetime.fromisoformat(created)).days}d"
+    age = now - datetime.fromisoformat(created)
+    return f"{age.seconds}s" if age < timedelta(minutes=2) else f"{age.days}d"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dead_proxy
@@ -122,6 +123,26 @@ def test_doctor_looks_at_nodes_first_and_waits_for_no_pod_of_one_that_is_lost(
     ]
     assert [what for what, _, _ in findings].index("node") < [what for what, _, _ in findings].index("operator")
     assert result.exit_code == 1
+
+
+@pytest.mark.parametrize(("age_s", "verdict"), [(1, "ok"), (70, "note")])
+def test_doctor_says_how_old_statuses_are_that_nothing_renews(
+    age_s: int, verdict: str, cluster: ApiServer, tmp_path: Path
+) -> None:
+    has_version(cluster)
+    ready = {"type": "Ready", "status": "True", "reason": "Serving", "message": ""}
+    pool = {"kind": "GpuPool", "metadata": {"name": "p", "namespace": "n"}, "status": {"conditions": [ready]}}
+    cluster.has(CUSTOM.format(namespace="n", plural="gpupools"), pool)
+    cluster.has(CUSTOM.format(namespace="n", plural="modelpools"))
+    renewed = (datetime.now(UTC) - timedelta(seconds=age_s)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    lease = {"spec": {"holderIdentity": "the-operator", "renewTime": renewed}}
+    path = "/apis/coordination.k8s.io/v1/namespaces/aegaeon-system/leases/aegaeon-operator"
+    cluster.answers[path] = (200, json.dumps(lease))
+
+    result = run(cluster.kubeconfig(tmp_path), "doctor", "-o", "json")
+
+    (of_pool,) = (each for each in json.loads(result.stdout) if each["what"] == "GpuPool")
+    assert (of_pool["verdict"], f"as it was {age_s} s ago" in of_pool["found"]) == (verdict, verdict == "note")
 
 
 def test_doctor_fails_where_no_api_server_answers(cluster: ApiServer, tmp_path: Path) -> None:

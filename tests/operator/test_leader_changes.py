@@ -16,8 +16,9 @@ from aegaeon_kube.errors import KubeError
 from aegaeon_operator.kube import controller as looked_at
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.store import Store
+from aegaeon_operator.reconcile.cluster.answers import SILENT_S
 from aegaeon_operator.reconcile.cluster.desired import Desired
-from aegaeon_operator.reconcile.cluster.facts import EngineFacts, ModelFacts, SchedulerFacts
+from aegaeon_operator.reconcile.cluster.facts import EngineFacts, ModelFacts, SchedulerFacts, Wait
 from aegaeon_operator.reconcile.cluster.names import labels
 from aegaeon_operator.reconcile.cluster.standing import KEPT_S, Standing
 
@@ -69,6 +70,7 @@ class World:
     ending: list[tuple[str, list[str]]] = field(default_factory=list)
     now: float = 0.0
     version: int = 10_000
+    again_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.controller = Controller(self.cluster, self.store, PLATFORM, lambda: self.now)
@@ -85,7 +87,7 @@ class World:
     async def look(self, after_s: float = 1.0) -> dict[str, str]:
         """Ready of the GpuPool and the ModelPool."""
         self.now += after_s
-        await self.controller.reconcile(KEY)
+        self.again_s = await self.controller.reconcile(KEY)
         found = {}
         for kind, name in (("GpuPool", "pool"), ("ModelPool", "red")):
             conditions = self.cluster.objects[kind, name]["status"]["conditions"]
@@ -205,3 +207,22 @@ async def test_the_leader_learns_of_engines_that_are_deleted(world: World) -> No
     world.put(deleted)
     await world.look()
     assert world.ending == [("scheduler", ["pool-engine-1"])]
+
+
+async def test_a_pool_whose_requests_get_nothing_says_so_before_ten_seconds_are_over(world: World) -> None:
+    """Looks come when the controller wants them."""
+    silent_s, seen = 0.0, {"GpuPool": "True"}
+    while seen["GpuPool"] == "True":
+        assert silent_s < 10.0
+        silent_s += min(world.again_s, 30.0)
+        world.answers = {"scheduler": replace(OLD, waiting={"llama": Wait(silent_s)})}
+        seen = await world.look(world.again_s)
+    assert seen["ModelPool"] == "False"
+    assert SILENT_S <= silent_s < 10.0
+
+
+async def test_a_leader_without_gateways_serves_nothing_once_they_had_time_to_come_back(world: World) -> None:
+    world.answers = {"scheduler": replace(NEW, gateways=0)}
+    seen = [await world.look() for _ in range(9)]
+    assert seen[0] == {"GpuPool": "True", "ModelPool": "True"}
+    assert seen[-1] == {"GpuPool": "False", "ModelPool": "False"}

@@ -97,12 +97,16 @@ def change_pool(world: Looks, chance: random.Random) -> None:
 
 def scheduler_speaks(world: Looks, chance: random.Random) -> None:
     def a_model() -> ModelFacts:
-        return ModelFacts(chance.choice(["cached", "failed", ""]), output_tokens=chance.randrange(200), token_s=0.01)
+        tokens = chance.randrange(200)
+        phase, on_time = chance.choice(["cached", "failed", ""]), int(tokens * chance.random())
+        measured = {"output_tokens": tokens, "tokens_on_time": on_time, "token_s": chance.random() / 10}
+        return ModelFacts(phase, unanswered=chance.random() < 0.2, **measured)
 
     names = [f"model-{name}" for name in NAMES]
     notes = {chance.choice(names): "why"} if chance.random() < 0.3 else {}
     engines = (EngineFacts("pool-engine-0", "unified", chance.random() < 0.7, 0, 0.0),)
     spoken = SchedulerFacts("one", {name: a_model() for name in names}, engines, refused=notes, changing=notes)
+    spoken = replace(spoken, gateways=chance.randrange(2), stopped=chance.random() < 0.2)
     world.facts["scheduler"] = chance.choice([None, spoken, spoken])
 
 
@@ -147,6 +151,20 @@ def test_what_is_kept_of_the_look_before_is_as_if_found_anew(seed: int) -> None:
         for change in chance.sample(CHANGES, chance.randrange(3)):
             change(world, chance)
         world.look()
+
+
+def test_tokens_alone_make_no_report_of_a_model_pool_anew() -> None:
+    """Thousands may answer between two looks."""
+
+    def reported(tokens: int, on_time: int) -> Report:
+        model = ModelFacts("cached", output_tokens=tokens, tokens_on_time=on_time, busy_s=tokens / 100, token_s=0.01)
+        world.facts["scheduler"] = SchedulerFacts("one", {"model-red": model}, answered_at=tokens)
+        return next(each for each in world.look() if each.about.kind == "ModelPool")
+
+    world = Looks(gpu_pool(), tenant("red"))
+    before = reported(1000, 990)
+    assert reported(2000, 1980) is before
+    assert reported(2000, 1000) is not before
 
 
 def test_a_look_at_rest_costs_a_small_part_of_the_first() -> None:

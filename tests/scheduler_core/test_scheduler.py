@@ -304,6 +304,29 @@ def test_seconds_of_the_compute_lane_are_busy_switching_or_stalled_by_engine_and
         assert (one.busy_s, one.switch_s, one.stall_s) == (1.0, 0.5, 0.125)
 
 
+def test_a_snapshot_tells_since_when_a_turn_lasts_and_when_a_model_was_last_worked_for():
+    brain = Brain()
+    out = brain.all(up(), CACHED)
+    (idle,) = brain.core.snapshot(5.0).instances
+    assert (idle.turn_s, idle.first_steps) == (0.0, False)
+    out = brain.on(submitted(), 10.0)
+    turn = next(c.id for c in out if isinstance(c, cmd.Send) and isinstance(c.body, cmd.Turn))
+    seen = brain.core.snapshot(19.0)
+    assert (seen.instances[0].turn_s, seen.instances[0].first_steps) == (9.0, True)
+    assert (seen.models[0].worked_at, seen.models[0].answered_at) == (-math.inf, -math.inf)
+
+    def step(at: float, tokens: int) -> None:
+        progress = ev.Progress(SeqId("r", 0), 1, tokens, 20 + tokens)
+        brain.on(ev.TurnProgress(E0, turn, (progress,), 1, 0.5, 0, 0.0, 0.0, 1, 20, Memory(30, 40), end=False), at)
+
+    step(20.0, 0)
+    step(25.0, 1)
+    step(27.0, 1)
+    seen = brain.core.snapshot(30.0)
+    assert (seen.instances[0].turn_s, seen.instances[0].first_steps) == (3.0, False)
+    assert (seen.models[0].worked_at, seen.models[0].answered_at) == (27.0, 25.0)
+
+
 def test_places_are_by_arrival_among_those_that_wait_for_the_same():
     brain = Brain()
     waiting = [replace(submitted(name), arrival=arrival) for name, arrival in (("b", 2.0), ("a", 1.0), ("c", 3.0))]

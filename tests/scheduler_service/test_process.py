@@ -123,12 +123,17 @@ async def test_a_request_runs_through_the_real_core(configured: Any, dial: Any, 
         assert [(p.seq.request, p.tokens) for p in turn.turn.prefill] == [("r1", 3)]
         (status,) = [picture async for picture in stack.status()]
         assert [(i.instance, i.alive, i.running) for i in status.instances] == [("decode-0", True, "tiny-a")]
+        assert (status.instances[0].turn_s > 0.0, status.instances[0].first_steps) == (True, True)
+        assert not status.models[0].HasField("worked_s")
         assert [(s.seq.request, s.instance) for s in status.sequences] == [("r1", "decode-0")]
         await sidecar.report(step_done=last_step(turn.id))
         async for picture in stack.status(interval_s=0.05):
             if not picture.sequences:
                 break
         assert {m.model: (m.requests, m.output_tokens) for m in picture.models}["tiny-a"] == (1, 1)
+        (model,) = (m for m in picture.models if m.model == "tiny-a")
+        assert model.HasField("worked_s")
+        assert abs(time.time() - model.answered_at - model.worked_s) < PATIENCE_S
         for page in ("healthz", "readyz"):
             assert (await page_of(port, page))[0] == 200
         _, text = await page_of(port, "metrics")

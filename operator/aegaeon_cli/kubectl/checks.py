@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from kubernetes import client
@@ -21,7 +22,7 @@ from aegaeon_scheduler.service.lag import LIMIT_S
 _OLDEST = (1, 30)
 _LEASE = "aegaeon-operator"
 _SELECTOR = "app.kubernetes.io/name=aegaeon-operator"
-_RENEWED_WITHIN_S = 30.0  # a leader renews every 2 s
+_RENEWED_WITHIN_S = 15.0  # a leader renews every 2 s, and another takes over after 10 s
 _EXPIRES_SOON = timedelta(days=21)
 _LOOKED_WITHIN_S = 900.0
 
@@ -86,19 +87,24 @@ def _deployment(body: Json) -> Finding:
 
 
 def _leader(where: Where, system: str) -> Finding:
-    read = client.CoordinationV1Api(where.api).read_namespaced_lease
     try:
-        spec = where.json(f"Lease {system}/{_LEASE}", read, _LEASE, system)["spec"]
+        holder, age_s = _lease(where, system)
     except NotThereError:
         return Finding("leader", "no operator has led", Verdict.MISSING, "kubectl logs of its pods say why")
     except CliError as error:
         return Finding("leader", f"not looked at: {error}", Verdict.NOTE)
-    age = datetime.now(UTC) - datetime.fromisoformat(spec["renewTime"])
-    holder, age_s = spec.get("holderIdentity") or "", age.total_seconds()
     if not holder or age_s > _RENEWED_WITHIN_S:
         remedy = "nothing is reconciled and statuses are old; kubectl logs of the operator's pods say why none leads"
         return Finding("leader", f"none: {holder or 'no pod'} renewed {age_s:.0f} s ago", Verdict.MISSING, remedy)
     return Finding("leader", holder, Verdict.GOOD)
+
+
+def _lease(where: Where, system: str) -> tuple[str, float]:
+    """Who leads, and seconds since it said so last. Raises CliError."""
+    read = client.CoordinationV1Api(where.api).read_namespaced_lease
+    spec = where.json(f"Lease {system}/{_LEASE}", read, _LEASE, system)["spec"]
+    age = datetime.now(UTC) - datetime.fromisoformat(spec["renewTime"])
+    return spec.get("holderIdentity") or "", age.total_seconds()
 
 
 def _metrics(where: Where, system: str) -> Iterator[Finding]:
@@ -136,14 +142,26 @@ def metric_findings(scraped: Scraped, now: datetime, namespace: str | None) -> I
         yield Finding("certificates", f"{len(expiries)}, the first expires {first}", Verdict.GOOD)
 
 
-def objects(where: Where) -> Iterator[Finding]:
-    """Conditions of GpuPools and ModelPools."""
+def objects(where: Where, system: str) -> Iterator[Finding]:
+    """Conditions of GpuPools and ModelPools. A status that nothing changes is not written again: it is as old as the
+    last renewal of the operator's Lease."""
+    try:
+        age_s = _lease(where, system)[1]
+    except CliError:  # the line of the leader says it
+        age_s = 0.0
     found = [*where.pools("gpupools"), *where.pools("modelpools")]
     if not found:
         yield Finding("pools", "there are none", Verdict.NOTE, "kubectl apply -f examples/kubernetes/")
     for one in found:
-        yield condition_finding(one)
+        yield _aged(condition_finding(one), age_s)
         yield from suspect_finding(one)
+
+
+def _aged(finding: Finding, age_s: float) -> Finding:
+    if age_s <= _RENEWED_WITHIN_S:
+        return finding
+    verdict = Verdict.NOTE if finding.verdict is Verdict.GOOD else finding.verdict
+    return replace(finding, found=f"{finding.found} (as it was {age_s:.0f} s ago: no operator leads)", verdict=verdict)
 
 
 def suspect_finding(body: Json) -> Iterator[Finding]:

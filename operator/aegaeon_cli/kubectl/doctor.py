@@ -65,7 +65,7 @@ def examine(where: Where, system: str) -> Iterator[Finding]:
     known = replace(where, lost=frozenset(lost))
     checks: dict[str, Check] = {
         "operator": lambda: operator(known, system),
-        "pools": lambda: objects(known),
+        "pools": lambda: objects(known, system),
         "schedulers": lambda: schedulers(known),
         "pods": lambda: pods_of(known),
     }

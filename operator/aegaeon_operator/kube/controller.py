@@ -24,6 +24,7 @@ from aegaeon_operator.kube.secrets import Secrets
 from aegaeon_operator.kube.statuses import Statuses
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.kube.writing import Writer
+from aegaeon_operator.reconcile.cluster.answers import Answers
 from aegaeon_operator.reconcile.cluster.desired import Decisions, Desired
 from aegaeon_operator.reconcile.cluster.facts import (
     ChildKey,
@@ -84,6 +85,7 @@ class _Memory:
     failover: Failover = field(default_factory=Failover)
     standing: Standing = field(default_factory=Standing)
     windows: Windows = field(default_factory=Windows)
+    answers: Answers = field(default_factory=Answers)
     demand: asyncio.Task[None] | None = None
     awaited: SchedulerLink | None = None
     """whose demand that is"""
@@ -235,7 +237,8 @@ class Controller:
             return None
         _, name, facts = max(leaders, key=lambda leader: leader[0])
         memory.unreachable, memory.leader = "", memory.links[name]
-        return memory.windows.of(facts, self._clock())
+        now = self._clock()
+        return memory.windows.of(memory.answers.of(facts, now), now)
 
     async def _ask_all(
         self, key: Key, targets: Mapping[str, str], spec: GpuPoolSpec, wanted: Desired, memory: _Memory
@@ -315,7 +318,7 @@ class Controller:
         if memory.facts is None:
             return unwatched_s
         ready = [one["status"] for report in found for one in report.status["conditions"] if one["type"] == "Ready"]
-        return _SERVING_S if all(status == "True" for status in ready) else _SOON_S
+        return min(_SERVING_S, memory.answers.again_in) if all(status == "True" for status in ready) else _SOON_S
 
     async def _forget(self, key: Key) -> None:
         memory = self._memories.pop(key, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import grpc
@@ -17,6 +17,7 @@ from aegaeon_operator.reconcile.cluster.facts import (
     ModelFacts,
     SchedulerFacts,
     SuspectFacts,
+    Wait,
 )
 from aegaeon_proto.channels import Options, open_channel
 from aegaeon_proto.roles import Role
@@ -133,7 +134,28 @@ def facts(status: admin_pb2.AdminStatus, slab_bytes: int) -> SchedulerFacts:
         ),
         standby=status.standby,
         term=status.term,
+        gateways=sum(gateway.attached for gateway in status.gateways),
+        waiting=_waiting(status.pool.sequences, traffic) if _tells_turns(status.pool) else {},
+        worked_s=min((model.worked_s for model in status.pool.models if model.HasField("worked_s")), default=None),
+        answered_at=int(max((model.answered_at for model in status.pool.models), default=0.0)),
     )
+
+
+def _tells_turns(pool: gateway_pb2.PoolStatus) -> bool:
+    """A scheduler of an older release says nothing of them, so its silences are none."""
+    return any(engine.HasField("turn_s") for engine in pool.instances)
+
+
+def _waiting(
+    sequences: Iterable[gateway_pb2.SequenceStatus], traffic: Mapping[str, gateway_pb2.ModelTraffic]
+) -> dict[str, Wait]:
+    """By model; a sequence whose gateway is gone waits for that."""
+    oldest: dict[str, float] = {}
+    for sequence in sequences:
+        if sequence.state != "lost":
+            oldest[sequence.model] = max(sequence.age_s, oldest.get(sequence.model, 0.0))
+    counted = ((name, age_s, traffic.get(name, gateway_pb2.ModelTraffic())) for name, age_s in oldest.items())
+    return {name: Wait(age_s, at.worked_s if at.HasField("worked_s") else None) for name, age_s, at in counted}
 
 
 def _model(status: gateway_pb2.ModelStatus, traffic: gateway_pb2.ModelTraffic, resident: bool) -> ModelFacts:
@@ -168,4 +190,12 @@ def _engine(status: gateway_pb2.InstanceStatus, shapes: dict[str, int], slab_byt
         kv_used=used / (used + free) if used + free else 0.0,
         outside_reserved_bytes=status.memory.outside.reserved_bytes,
         outside_peak_bytes=status.memory.outside.peak_bytes,
+        turn_of=status.running,
+        turn_s=status.turn_s,
+        prepares=_prepares(status),
     )
+
+
+def _prepares(status: gateway_pb2.InstanceStatus) -> tuple[str, ...]:
+    loading = tuple(status.loading.split(", ")) if status.loading else ()
+    return (*loading, status.running) if status.first_steps else loading

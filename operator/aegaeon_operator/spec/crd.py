@@ -48,6 +48,7 @@ def definitions() -> dict[str, Json]:
         column("Prefill", ".status.engines.prefill", "string"),
         column("Decode", ".status.engines.decode", "string"),
         column("Models", ".status.summary", "string"),
+        column("Answered", ".status.lastAnswered", "date"),
         column("Accelerators", ".spec.accelerator.count", "integer", priority=1),
         column("Policy", ".spec.scheduling.policy", "string", priority=1),
     ]

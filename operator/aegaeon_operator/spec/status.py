@@ -110,6 +110,11 @@ class GpuPoolStatus(Strict):
         default=None,
         description="Memory beside the slabs; left out while no engine is attached.",
     )
+    last_answered: Annotated[str, Field(max_length=64)] | None = Field(
+        default=None,
+        description="When a token was computed last (RFC 3339); written once a minute at most.",
+        json_schema_extra={"format": "date-time"},
+    )
 
 
 class ModelPoolStatus(Strict):

@@ -196,6 +196,7 @@ class Life:
         inst = seq.home
         seq.opened = False
         seq.model.ended += 1
+        seq.model.answered_at = self._pool.now
         self._end(seq, "ended", computed_for=seq.gateway)
         if inst is not None:
             self.wake(inst)

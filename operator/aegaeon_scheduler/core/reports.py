@@ -154,12 +154,14 @@ class Reports:
     def _seconds(self, inst: Instance, issued: Issued, model: Model, event: TurnProgress) -> None:
         """Where the compute lane's time went. What the first report of another model waited is the switch to it."""
         busy_s = event.decode_s + event.prefill_s + event.first_s
+        inst.moved_at = self._pool.now
         inst.busy_s += busy_s
         inst.first_s += event.first_s
         if issued.warm_up:
             inst.ahead_s += event.first_s
             return  # a model's own seconds are those of its requests: its share of the engines follows from them
         model.busy_s += busy_s
+        model.worked_at = self._pool.now
         if inst.running is model:
             inst.stall_s += event.wait_s
             model.stall_s += event.wait_s
@@ -225,6 +227,7 @@ class Reports:
                 late = min(output_tokens, ceil(first_in_time)) - seq.output_tokens
         else:
             late = 0 if now <= seq.deadline() else new
+        seq.model.answered_at = now
         seq.model.output_tokens += new
         seq.model.on_time += new - late
         seq.output(output_tokens)

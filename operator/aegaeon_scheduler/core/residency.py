@@ -137,7 +137,7 @@ class Residency:
         for seq in proposal.prefill:
             self._enlist(turn, seq, proposal.part_of(seq))
         turn.alone = not self._pool.suspects.keys().isdisjoint(turn.members)
-        _on_lane(inst, turn, inst.weights[proposal.model.name])
+        self._on_lane(inst, turn, inst.weights[proposal.model.name])
         return turn
 
     def warm_up(self, inst: Instance) -> None:
@@ -163,7 +163,7 @@ class Residency:
         turn = self._pool.issue(inst, body, f"nothing runs here: first steps of {name} ahead", model=weights.model)
         inst.book.grant_kv(turn, fp, 1)
         turn.warm_up = True
-        _on_lane(inst, turn, weights)
+        self._on_lane(inst, turn, weights)
 
     def _awaits(self, inst: Instance) -> bool:
         """Whether a sequence that is placed nowhere may come here."""
@@ -174,9 +174,10 @@ class Residency:
         chunk = self._pool.config.prefill_chunk_tokens
         return [PrefillPart(seq.id, min(chunk, left - at)) for at in range(0, left, chunk)]
 
-
-def _on_lane(inst: Instance, turn: Issued, weights: Weights) -> None:
-    turn.weights = weights
-    weights.turns += 1
-    weights.last_turn = turn.id
-    inst.turns.append(turn)
+    def _on_lane(self, inst: Instance, turn: Issued, weights: Weights) -> None:
+        turn.weights = weights
+        weights.turns += 1
+        weights.last_turn = turn.id
+        if not inst.turns:
+            inst.moved_at = self._pool.now
+        inst.turns.append(turn)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from aegaeon_scheduler.core.domain import InstanceId, Memory, ModelName, Place, Role, SeqId, Stage
@@ -13,7 +14,10 @@ from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 @dataclass(frozen=True, slots=True)
 class InstanceView:
-    """One instance; seconds are totals since it was first seen."""
+    """One instance; seconds are totals since it was first seen, but for `turn_s`: since its turn began or was reported.
+
+    `first_steps`: that turn may have steps of a model that have not run there yet, which compile.
+    """
 
     instance: InstanceId
     role: Role
@@ -33,12 +37,15 @@ class InstanceView:
     ahead_s: float
     reason: str
     draining: bool = False
+    turn_s: float = 0.0
+    first_steps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
     """One model: sequences now, totals since the start. `loads` counts over all instances; `poisoned` counts sequences
-    that no engine could go on with, `suspects` those that run alone (see core.suspects)."""
+    that no engine could go on with, `suspects` those that run alone (see core.suspects). `worked_at`, `answered_at`: on
+    the scheduler's clock, as Model has them."""
 
     model: ModelName
     queued: int
@@ -52,6 +59,8 @@ class ModelView:
     switch_s: float
     poisoned: int = 0
     suspects: int = 0
+    worked_at: float = -inf
+    answered_at: float = -inf
 
 
 class SequenceView(NamedTuple):
@@ -94,7 +103,7 @@ def snapshot(pool: Pool, now: float) -> Snapshot:
     return Snapshot(
         now,
         pool.config.policy.name,
-        tuple(_instance(i) for i in pool.instances.values()),
+        tuple(_instance(i, now) for i in pool.instances.values()),
         tuple(_model(pool, m) for m in pool.models.values()),
         tuple(_sequence(s, now) for s in pool.sequences.values()),
         tuple(FitView(m, d, *estimate.quality()) for (m, d), estimate in pool.estimates.items()),
@@ -130,22 +139,29 @@ def places(pool: Pool, before: float) -> dict[SeqId, int]:
     return found
 
 
-def _instance(inst: Instance) -> InstanceView:
+def _instance(inst: Instance, now: float) -> InstanceView:
     resident = tuple(name for name, w in inst.weights.items() if w.ready and w.unload is None)
     loading = ", ".join(name for name, w in inst.weights.items() if not w.ready)
     running = str(inst.turns[0].model.name) if inst.turns and inst.turns[0].model is not None else ""
     return InstanceView(
         inst.id, inst.role, inst.device, resident, running, loading, inst.slabs, inst.book.memory,
         len(inst.sequences), inst.switches, inst.loads, inst.busy_s, inst.stall_s, inst.switch_s,
-        inst.first_s, inst.ahead_s, inst.reason, inst.draining,
+        inst.first_s, inst.ahead_s, inst.reason, inst.draining, now - inst.moved_at if inst.turns else 0.0,
+        _has_first_steps(inst),
     )  # fmt: skip
+
+
+def _has_first_steps(inst: Instance) -> bool:
+    model = inst.turns[0].model if inst.turns else None
+    return model is not None and (model.name not in inst.tried or model.name in inst.cold)
 
 
 def _model(pool: Pool, model: Model) -> ModelView:
     suspects = sum(seq.model is model for seq in pool.suspects.values())
     return ModelView(
         model.name, model.queued, model.running, model.ended, model.output_tokens, model.on_time,
-        model.loads, model.busy_s, model.stall_s, model.switch_s, model.poisoned, suspects,
+        model.loads, model.busy_s, model.stall_s, model.switch_s, model.poisoned, suspects, model.worked_at,
+        model.answered_at,
     )  # fmt: skip
 
 

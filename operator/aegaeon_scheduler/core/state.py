@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import InitVar, dataclass, field
 from functools import cache
+from math import inf
 
 from aegaeon_scheduler.core.book import Book, Grant
 from aegaeon_scheduler.core.commands import Body
@@ -59,6 +60,8 @@ class Model:
     poisoned: int = 0  # sequences that ended because no engine could go on with them
     output_tokens: int = 0
     on_time: int = 0
+    worked_at: float = -inf  # when an engine last had a step of its sequences behind it
+    answered_at: float = -inf  # when a token of it came last, or a request of it ended with its answer
     busy_s: float = 0.0
     stall_s: float = 0.0
     switch_s: float = 0.0
@@ -306,6 +309,7 @@ class Instance:
     cold: set[ModelName] = field(default_factory=set)  # models of which a turn may warm up
     failures: dict[ModelName, int] = field(default_factory=dict)
     running: Model | None = None
+    moved_at: float = 0.0  # when its first turn came onto an empty lane, or was last reported
     reason: str = ""
     stuck: bool = False
     draining: bool = False  # it is about to end

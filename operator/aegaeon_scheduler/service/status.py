@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Callable, Container, Mapping, Sequence
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2
@@ -36,6 +38,7 @@ class StatusView:
         self._suspects = suspects
         self._load = load
         self._started = clock()
+        self._epoch = time.time() - self._started  # once: what is said of one moment does not vary
 
     def snapshot(self) -> Snapshot:
         """The core's picture."""
@@ -60,7 +63,7 @@ class StatusView:
             intake=load.waiting,
             refused=load.refused,
         )
-        return await asyncio.to_thread(_complete, status, core, models, there)
+        return await asyncio.to_thread(_complete, status, core, models, there, self._epoch)
 
 
 def _complete(
@@ -68,9 +71,13 @@ def _complete(
     core: Snapshot,
     models: Mapping[ModelName, gateway_pb2.ModelStatus],
     there: Container[InstanceId],
+    epoch: float,
 ) -> gateway_pb2.PoolStatus:
+    """`epoch`: Unix time when the scheduler's clock was 0."""
     status.instances.extend(_instance(view, view.instance in there) for view in core.instances)
-    status.models.extend(_model(view, models[view.model]) for view in core.models if view.model in models)
+    for view in core.models:
+        if view.model in models:
+            status.models.append(_model(view, models[view.model], core.now, epoch))
     status.sequences.extend(_sequence(view) for view in core.sequences)
     return status
 
@@ -94,10 +101,12 @@ def _instance(view: InstanceView, alive: bool) -> gateway_pb2.InstanceStatus:
         switch_s=view.switch_s,
         reason=view.reason,
         draining=view.draining,
+        turn_s=view.turn_s,
+        first_steps=view.first_steps,
     )
 
 
-def _model(view: ModelView, state: gateway_pb2.ModelStatus) -> gateway_pb2.ModelTraffic:
+def _model(view: ModelView, state: gateway_pb2.ModelStatus, now: float, epoch: float) -> gateway_pb2.ModelTraffic:
     return gateway_pb2.ModelTraffic(
         model=view.model,
         phase=state.phase,
@@ -116,6 +125,8 @@ def _model(view: ModelView, state: gateway_pb2.ModelStatus) -> gateway_pb2.Model
         bytes_per_s=state.bytes_per_s,
         remaining_s=state.remaining_s,
         absent=state.absent,
+        worked_s=now - view.worked_at if math.isfinite(view.worked_at) else None,
+        answered_at=epoch + view.answered_at if math.isfinite(view.answered_at) else 0.0,
     )
 
 

@@ -1045,6 +1045,8 @@ class InstanceStatus(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     SWITCH_S_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    TURN_S_FIELD_NUMBER: _builtins.int
+    FIRST_STEPS_FIELD_NUMBER: _builtins.int
     instance: _builtins.str
     role: _engine_pb2.Role.ValueType
     device: _builtins.str
@@ -1066,6 +1068,10 @@ class InstanceStatus(_message.Message):
     """the compute lane waited to change the model"""
     draining: _builtins.bool
     """it is about to end and gets nothing new"""
+    turn_s: _builtins.float
+    """since its turn began or was last reported; 0: it has none, absent: of a version without"""
+    first_steps: _builtins.bool
+    """that turn may have steps of a model that have not run there yet: they compile"""
     @_builtins.property
     def resident(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1090,12 +1096,16 @@ class InstanceStatus(_message.Message):
         reason: _builtins.str = ...,
         switch_s: _builtins.float = ...,
         draining: _builtins.bool = ...,
+        turn_s: _builtins.float | None = ...,
+        first_steps: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_turn_s", b"_turn_s", "memory", b"memory", "turn_s", b"turn_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "busy_s", b"busy_s", "device", b"device", "draining", b"draining", "instance", b"instance", "loading", b"loading", "loads", b"loads", "memory", b"memory", "reason", b"reason", "resident", b"resident", "role", b"role", "running", b"running", "sequences", b"sequences", "slabs", b"slabs", "stall_s", b"stall_s", "switch_s", b"switch_s", "switches", b"switches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_turn_s", b"_turn_s", "alive", b"alive", "busy_s", b"busy_s", "device", b"device", "draining", b"draining", "first_steps", b"first_steps", "instance", b"instance", "loading", b"loading", "loads", b"loads", "memory", b"memory", "reason", b"reason", "resident", b"resident", "role", b"role", "running", b"running", "sequences", b"sequences", "slabs", b"slabs", "stall_s", b"stall_s", "switch_s", b"switch_s", "switches", b"switches", "turn_s", b"turn_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__turn_s: _TypeAlias = _typing.Literal["turn_s"]  # noqa: Y015
+    _WhichOneofArgType__turn_s: _TypeAlias = _typing.Literal["_turn_s", b"_turn_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__turn_s) -> _WhichOneofReturnType__turn_s | None: ...
 
 Global___InstanceStatus: _TypeAlias = InstanceStatus  # noqa: Y015
 
@@ -1120,6 +1130,8 @@ class ModelTraffic(_message.Message):
     BUSY_S_FIELD_NUMBER: _builtins.int
     SWITCH_S_FIELD_NUMBER: _builtins.int
     ABSENT_FIELD_NUMBER: _builtins.int
+    WORKED_S_FIELD_NUMBER: _builtins.int
+    ANSWERED_AT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     phase: _model_pb2.ModelPhase.ValueType
     reason: _builtins.str
@@ -1143,6 +1155,10 @@ class ModelTraffic(_message.Message):
     """compute lanes waited to change to it"""
     absent: _builtins.bool
     """as in ModelStatus"""
+    worked_s: _builtins.float
+    """since a step of its requests was reported; absent: none was since the start"""
+    answered_at: _builtins.float
+    """Unix time of its newest token, or of the newest answer of a model without; 0: none"""
     def __init__(
         self,
         *,
@@ -1163,12 +1179,16 @@ class ModelTraffic(_message.Message):
         busy_s: _builtins.float = ...,
         switch_s: _builtins.float = ...,
         absent: _builtins.bool = ...,
+        worked_s: _builtins.float | None = ...,
+        answered_at: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_worked_s", b"_worked_s", "worked_s", b"worked_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "busy_s", b"busy_s", "bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "model", b"model", "output_tokens", b"output_tokens", "phase", b"phase", "queued", b"queued", "reason", b"reason", "remaining_s", b"remaining_s", "requests", b"requests", "running", b"running", "stall_s", b"stall_s", "switch_s", b"switch_s", "switches", b"switches", "tokens_on_time", b"tokens_on_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_worked_s", b"_worked_s", "absent", b"absent", "answered_at", b"answered_at", "busy_s", b"busy_s", "bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "model", b"model", "output_tokens", b"output_tokens", "phase", b"phase", "queued", b"queued", "reason", b"reason", "remaining_s", b"remaining_s", "requests", b"requests", "running", b"running", "stall_s", b"stall_s", "switch_s", b"switch_s", "switches", b"switches", "tokens_on_time", b"tokens_on_time", "worked_s", b"worked_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__worked_s: _TypeAlias = _typing.Literal["worked_s"]  # noqa: Y015
+    _WhichOneofArgType__worked_s: _TypeAlias = _typing.Literal["_worked_s", b"_worked_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__worked_s) -> _WhichOneofReturnType__worked_s | None: ...
 
 Global___ModelTraffic: _TypeAlias = ModelTraffic  # noqa: Y015
 

@@ -15,7 +15,7 @@ _ROUTABLE = "Routable"
 def unreachable(wide: PoolWide) -> Condition | None:
     """What the GpuPool lacks for requests to reach an engine; None: nothing."""
     if wide.gateway.status != "True":
-        text = f"no gateway pod of {wide.where} is ready ({wide.gateway.reason}: see its GatewayReady)"
+        text = f"the gateways of {wide.where} cannot serve ({wide.gateway.reason}: see its GatewayReady)"
         return no(_ROUTABLE, "GatewayNotReady", text)
     return without_engines(wide, _ROUTABLE)
 

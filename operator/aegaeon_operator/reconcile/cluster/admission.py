@@ -18,7 +18,10 @@ _KIND = "Admitted"
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one stream of each of `measured` models, of all `served` ones, wants at once: engines."""
+    """What one stream of each of `measured` models, of all `served` ones, wants at once: engines, to two digits.
+
+    They are no better known, and statuses of thousands of ModelPools follow each change.
+    """
 
     served: int = 0
     measured: int = 0
@@ -28,7 +31,7 @@ class Demand:
 def demand(models: Sequence[ServedModel], facts: Mapping[str, ModelFacts]) -> Demand:
     """Of all models of a pool."""
     shares = [found.token_s / model.slo.tbt for model in models if (found := facts.get(model.name)) and found.token_s]
-    return Demand(len(models), len(shares), sum(shares))
+    return Demand(len(models), len(shares), float(f"{sum(shares):.2g}"))
 
 
 def admitted(
@@ -55,7 +58,7 @@ def admitted(
             _KIND, "NotMeasured", f"{wanted.served} models share {engines} engines; none has served enough to tell"
         )
     text = (
-        f"one stream of each of {wanted.measured} measured models at once wants {wanted.engines:.2f} engines at their "
+        f"one stream of each of {wanted.measured} measured models at once wants {wanted.engines:g} engines at their "
         f"objectives; the pool has {engines}; {wanted.served - wanted.measured} models are not measured yet"
     )
     return yes(_KIND, "Feasible", text) if wanted.engines <= engines else no(_KIND, "Overcommitted", text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -33,6 +33,7 @@ _DETAILED = (FETCHING, SUSPECT)
 # Numbers that move all the time are written this often at most.
 SLOW_S = 60.0
 _SLOW = ("queued", "running", "attainment")
+_SLOW_OF_POOL = frozenset({"outsideSlabs", "lastAnswered"})
 _NUMBER = re.compile(r"[0-9][0-9.,]*(e[+-]?[0-9]+)?")
 _LINE = 240  # characters of a message that `kubectl get` prints
 
@@ -89,7 +90,7 @@ def written(about: Live[Any], conditions: list[Condition], now: datetime) -> lis
                 "type": one.type,
                 "status": one.status,
                 "observedGeneration": about.generation,
-                "lastTransitionTime": old["lastTransitionTime"] if same else now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+                "lastTransitionTime": old["lastTransitionTime"] if same else _stamp(now),
                 "reason": one.reason,
                 "message": one.message[:32768],
             }
@@ -132,20 +133,35 @@ def is_due(report: Report, last_written: float | None, now: float) -> bool:
     old = {name: value for name, value in report.about.status.items() if name in new}
     if old == new:
         return False
-    return _lasting(old) != _lasting(new) or last_written is None or now - last_written >= SLOW_S
+    return last_written is None or now - last_written >= SLOW_S or not _lasts(old, new)
 
 
-def _lasting(status: Json) -> Json:
-    """Without numbers that move all the time, in messages, too."""
-    models = status.get("models")
-    if isinstance(models, list):  # of a ModelPool; a GpuPool has their number
-        models = [{name: value for name, value in one.items() if name not in _SLOW} for one in models]
-    conditions = [
-        {name: _worded(value) if name == "message" else value for name, value in one.items()}
-        for one in status.get("conditions", ())
-    ]
-    said = {**status, "conditions": conditions, "models": models, "message": _worded(status.get("message", ""))}
-    return {name: value for name, value in said.items() if name != "outsideSlabs"}
+def _lasts(old: Json, new: Json) -> bool:
+    """Whether they differ in nothing but numbers that move all the time, in messages, too."""
+    names = (old.keys() | new.keys()) - _SLOW_OF_POOL
+    return all(_alike(name, old.get(name), new.get(name)) for name in names)
+
+
+def _alike(name: str, old: Any, new: Any) -> bool:
+    if old == new:
+        return True
+    if name == "message":
+        return _worded(old or "") == _worded(new or "")
+    if not isinstance(old, list) or not isinstance(new, list) or len(old) != len(new):
+        return False
+    slow = () if name == "conditions" else _SLOW
+    return all(a == b or _without(slow, a) == _without(slow, b) for a, b in zip(old, new, strict=True))
+
+
+def _without(slow: Collection[str], entry: Json) -> Json:
+    """A condition or a model; of its message, the words."""
+    left = {name: value for name, value in entry.items() if name not in slow}
+    return left | {"message": _worded(left["message"])} if "message" in left else left
+
+
+@lru_cache(1)  # of a look, for thousands of conditions
+def _stamp(now: datetime) -> str:
+    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @lru_cache(1024)  # thousands of ModelPools say the same

@@ -182,28 +182,36 @@ class Platform:
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """A model as the scheduler sees it. Tokens and `busy_s` are counted since its start; decisions are made of those of
-    the last ten minutes (windows.py), which give `token_s`, too: seconds of an engine for a token, 0: not measured."""
+    the last ten minutes (windows.py), which give `token_s`, too: seconds of an engine for a token, 0: not measured.
+
+    Two that differ in these alone are equal: what a status says of them changes less often (served.py).
+    """
 
     phase: str = ""  # "", fetching, cached, failed
     reason: str = ""
     resident: bool = False
     queued: int = 0
     running: int = 0
-    output_tokens: int = 0
-    tokens_on_time: int = 0
-    busy_s: float = 0.0
-    token_s: float = 0.0
+    output_tokens: int = field(default=0, compare=False)
+    tokens_on_time: int = field(default=0, compare=False)
+    busy_s: float = field(default=0.0, compare=False)
+    token_s: float = field(default=0.0, compare=False)
     weight_bytes: int = 0
     bytes_done: int = 0  # of those that are on their way to a host cache
     bytes_total: int = 0
     bytes_per_s: float = 0.0
     remaining_s: float = 0.0
     apart: bool = False  # engines that only prefill have it, and none that can take KV over from them serves it
+    unanswered: bool = False  # requests of it are, or were given up, and nothing was computed for them (answers.py)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """An engine as the scheduler sees it. `attached`: it takes work; one that is about to end no longer does."""
+    """An engine as the scheduler sees it. `attached`: it takes work; one that is about to end no longer does.
+
+    `turn_of`: the model whose turn it is, `turn_s`: since that began or was last reported. `prepares`: models that it
+    loads, or of which it runs first steps.
+    """
 
     name: str
     role: str
@@ -212,6 +220,9 @@ class EngineFacts:
     kv_used: float
     outside_reserved_bytes: int = 0  # beside its slabs
     outside_peak_bytes: int = 0
+    turn_of: str = ""
+    turn_s: float = 0.0
+    prepares: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,11 +236,21 @@ class SuspectFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """Open requests of a model: the age of the oldest, and seconds since a step of any; None: there was none."""
+
+    oldest_s: float
+    worked_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerFacts:
     """What the pool's scheduler says; `oldest_wait_s` is of the request that has waited longest for an engine, not
     for a model that is being fetched.
 
-    `open_requests` are open now, `ended` have ended since its start.
+    `open_requests` are open now, `ended` have ended since its start. `waiting`: of models with open requests.
+    `worked_s`: since a step of any request, None: there was none. `answered_at`: Unix time of the newest token, or 0.
+    `stuck`: engines that are at one step for too long; `stopped`: no engine moves, and requests wait (answers.py).
     """
 
     incarnation: str
@@ -244,6 +265,12 @@ class SchedulerFacts:
     suspects: tuple[SuspectFacts, ...] = ()
     standby: bool = False  # another process leads, or should
     term: int = 0
+    gateways: int = 1  # that are attached
+    waiting: Mapping[str, Wait] = field(default_factory=dict)
+    worked_s: float | None = None
+    answered_at: int = 0
+    stuck: tuple[str, ...] = ()
+    stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from aegaeon_operator.spec.tenancy import SHORTEST_KEY
 
 _ACCEPTED, _ARTIFACTS, _ADMITTED, _DEGRADED = "Accepted", "ArtifactsAvailable", "Admitted", "Degraded"
 _NOTHING = "none of its models is served; see Accepted"
-_GOOD = 0.9  # share of tokens on time
+_GOOD = 90  # percent of tokens on time
 
 
 def accepted(served: Served) -> Condition:
@@ -32,7 +32,7 @@ def fits(served: Served) -> Condition:
 
 def reachable(served: Served) -> Condition:
     """Whether requests reach its models."""
-    return first_of((_not_routable, _route_failed, _pool_unreachable, _apart, _service, _route), served)
+    return first_of((_not_routable, _route_failed, _pool_unreachable, _apart, _unanswered, _service, _route), served)
 
 
 def degraded(served: Served) -> Condition:
@@ -166,6 +166,14 @@ def _apart(served: Served) -> Condition | None:
     return no("Routable", "NoDecoder", "; ".join(sorted(halves))) if halves else None
 
 
+def _unanswered(served: Served) -> Condition | None:
+    names = sorted(name for name, facts in served.facts.items() if facts.unanswered)
+    text = (
+        f"nothing is computed for requests of {', '.join(names)}; {served.wide.where} may have an engine that is stuck"
+    )
+    return no("Routable", "NotAnswering", text) if names else None
+
+
 def _service(served: Served) -> Condition | None:
     pool = served.pool.value
     return None if pool and pool.spec.gateway.parent_refs else by_service(served.wide)
@@ -179,23 +187,19 @@ def _route(served: Served) -> Condition:
 
 
 def _objective_missed(served: Served) -> Condition | None:
-    late = [
-        f"{name} {one.tokens_on_time / one.output_tokens:.0%}"
-        for name, one in served.facts.items()
-        if one.output_tokens >= ENOUGH_TOKENS and one.tokens_on_time < _GOOD * one.output_tokens
-    ]
-    text = f"tokens on time in the last ten minutes: {', '.join(late)}; wanted: {_GOOD:.0%}"
+    late = [f"{name} {share}%" for name, share in served.traffic.items() if share is not None and share < _GOOD]
+    text = f"tokens on time in the last ten minutes: {', '.join(late)}; wanted: {_GOOD}%"
     return yes(_DEGRADED, "ObjectiveMissed", text) if late else None
 
 
 def _no_traffic(served: Served) -> Condition | None:
-    if any(one.output_tokens for one in served.facts.values()):
+    if served.traffic:
         return None
     return no(_DEGRADED, "NoTraffic", "no token in the last ten minutes")
 
 
 def _too_few_tokens(served: Served) -> Condition | None:
-    if any(one.output_tokens >= ENOUGH_TOKENS for one in served.facts.values()):
+    if any(share is not None for share in served.traffic.values()):
         return None
     return no(_DEGRADED, "TooFewTokens", f"fewer than {ENOUGH_TOKENS} tokens in the last ten minutes")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from aegaeon_operator.reconcile.cluster.facts import Json, ModelFacts
 from aegaeon_operator.reconcile.cluster.served import Served
-from aegaeon_operator.reconcile.cluster.windows import ENOUGH_TOKENS
 
 
 def model_states(served: Served) -> list[Json]:
@@ -14,7 +13,7 @@ def model_states(served: Served) -> list[Json]:
     for model in pool.spec.models if pool else ():
         for name in model.names:
             why = served.unserved.get(name)
-            one = _state(name, served.facts[name]) if why is None else _refused(name, why)
+            one = _state(name, served.facts[name], served.traffic.get(name)) if why is None else _refused(name, why)
             found.append(one if name == model.name else one | {"parent": model.name})
     return sorted(found, key=lambda one: str(one["name"]))
 
@@ -23,7 +22,7 @@ def _refused(name: str, why: str) -> Json:
     return {"name": name, "state": "Failed", "reason": why[:1024], "queued": 0, "running": 0}
 
 
-def _state(name: str, facts: ModelFacts) -> Json:
+def _state(name: str, facts: ModelFacts, on_time: int | None) -> Json:
     state = "Failed" if facts.phase == "failed" else "Cached" if facts.phase == "cached" else "Cold"
     found: Json = {
         "name": name,
@@ -32,8 +31,8 @@ def _state(name: str, facts: ModelFacts) -> Json:
         "queued": facts.queued,
         "running": facts.running,
     }
-    if facts.output_tokens >= ENOUGH_TOKENS:
-        found["attainment"] = min(100 * facts.tokens_on_time // facts.output_tokens, 100)
+    if on_time is not None:
+        found["attainment"] = on_time
     return found
 
 

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from aegaeon_operator.reconcile.cluster.conditions import SUSPECT, Condition, no, yes
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Observed, Subject, Workload
+from aegaeon_operator.reconcile.cluster.facts import (
+    ChildKey,
+    Json,
+    Observed,
+    SchedulerFacts,
+    Subject,
+    Workload,
+)
 from aegaeon_operator.reconcile.cluster.names import COMPONENTS, SCHEDULERS, admin_of, child
 from aegaeon_operator.reconcile.cluster.pod_state import (
     ENDING,
@@ -110,7 +117,11 @@ def gateway_ready(observed: Observed, wanted: int) -> Condition:
     """None asked for serve no request."""
     if wanted == 0:
         return no("GatewayReady", "NoGateways", "no gateway is asked for; raise spec.gateway.replicas")
-    return deployment_ready(observed, "GatewayReady", "gateway", wanted)
+    ready = deployment_ready(observed, "GatewayReady", "gateway", wanted)
+    if ready.status == "True" and observed.scheduler and not observed.scheduler.gateways:
+        text = f"{ready.message}, but none is attached to the scheduler that leads: no request reaches an engine"
+        return no("GatewayReady", "NoGatewayAttached", text)
+    return ready
 
 
 def engines_ready(observed: Observed, spec: GpuPoolSpec, found: Mapping[str, Engines]) -> Condition:
@@ -119,6 +130,8 @@ def engines_ready(observed: Observed, spec: GpuPoolSpec, found: Mapping[str, Eng
     if not any(one.wanted for one in found.values()):
         return _none_wanted(spec)
     text = f"{_counted(found)} are attached"
+    if observed.scheduler and observed.scheduler.stopped:
+        return no(kind, "NotAnswering", f"{text}, but {_idle(observed.scheduler)}")
     lacking = [role for role, one in found.items() if one.attached < one.wanted]
     if not lacking:
         return yes(kind, "AllReady", text) if _serves(found) else no(kind, "NoEngines", f"{text}; {_raise(found)}")
@@ -128,6 +141,19 @@ def engines_ready(observed: Observed, spec: GpuPoolSpec, found: Mapping[str, Eng
     if not _serves(found) and why.reason in (STARTING, RUNS, _NOT_ATTACHED) and comes_from_zero(observed, spec):
         return yes(kind, SOME_START, f"{text}; requests wait for the first engine")
     return _short(kind, text, why, serves=_serves(found) or _serves_still(observed))
+
+
+def _idle(scheduler: SchedulerFacts) -> str:
+    if scheduler.stuck:
+        return _stuck(scheduler)
+    names = sorted(name for name, model in scheduler.models.items() if model.unanswered)
+    return (
+        f"nothing is computed for requests of {', '.join(names)}: see `kubectl logs` of the scheduler and the engines"
+    )
+
+
+def _stuck(scheduler: SchedulerFacts) -> str:
+    return f"{', '.join(scheduler.stuck)} does not end a step: see `kubectl logs` of it and dmesg of its node"
 
 
 def _serves_still(observed: Observed) -> bool:
@@ -151,6 +177,8 @@ def degraded(observed: Observed, conditions: list[Condition]) -> Condition:
     short = [one for one in conditions if one.reason == SOME]
     if short:
         return yes("Degraded", "PartsMissing", "; ".join(one.message for one in short))
+    if observed.scheduler and observed.scheduler.stuck:
+        return yes("Degraded", "EngineStuck", _stuck(observed.scheduler))
     if observed.scheduler and (away := observed.scheduler.redis_away):
         who, why = min(away.items())
         text = f"{len(away)} gateways cannot use Redis, each grants its share of quotas alone; {who}: {why}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from aegaeon_operator.reconcile.cluster import model_checks
 from aegaeon_operator.reconcile.cluster.conditions import Condition, message_of, no, summary, written
@@ -86,6 +87,7 @@ def _gpu_pool(
             "summary": able(states),
             "gpus": {"used": _used(spec, found), "dedicated": _dedicated(observed, wanted, spec)},
             **({"outsideSlabs": outside} if outside else {}),
+            **_last_answered(observed, pool),
         },
     )
 
@@ -124,6 +126,14 @@ def _pool_conditions(
     conditions += [degraded(observed, parts), device_suspect(observed), memory_reserved(observed)]
     conditions += redundant(observed, spec)
     return conditions
+
+
+def _last_answered(observed: Observed, pool: Live[GpuPool]) -> Json:
+    """A scheduler knows of nothing before its start."""
+    at = observed.scheduler.answered_at if observed.scheduler else 0
+    new = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if at else ""
+    newest = max(new, pool.status.get("lastAnswered", ""))
+    return {"lastAnswered": newest} if newest else {}
 
 
 def _names(wanted: Desired) -> dict[str, str]:

@@ -10,6 +10,7 @@ from aegaeon_operator.reconcile.cluster.attach import Attached, guessable, unrea
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Live, ModelFacts, Observed, Refusal, SchedulerFacts
 from aegaeon_operator.reconcile.cluster.pool_wide import PoolWide
+from aegaeon_operator.reconcile.cluster.windows import attainment
 from aegaeon_operator.spec.resources import ModelPool, ServedModel
 
 _UNKNOWN = ModelFacts()
@@ -17,14 +18,16 @@ _UNKNOWN = ModelFacts()
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Of one ModelPool. `models`: those of it that the GpuPool serves, `facts` of them and their adapters by name;
-    `unserved`: its other names, and why. `refused` and `changing` is what the scheduler says of its models."""
+    """Of one ModelPool. `models`: those of it that the GpuPool serves; `facts` of them and their adapters by name;
+    `traffic` of those of them with tokens: percent on time, None where they are too few to tell. `unserved`: its other
+    names, and why. `refused` and `changing` is what the scheduler says of its models."""
 
     wide: PoolWide
     pool: Live[ModelPool]
     status: Json
     models: tuple[ServedModel, ...]
     facts: Mapping[str, ModelFacts]
+    traffic: Mapping[str, int | None]
     unserved: Mapping[str, str]
     refusal: Refusal | None
     refused: str
@@ -43,12 +46,14 @@ class Served:
         for pool in observed.model_pools:
             names = wanted.attached.names_of(pool.uid)
             route = ChildKey("HTTPRoute", pool.namespace, pool.name)
+            facts = {name: scheduler.models.get(name, _UNKNOWN) for name in names}
             yield cls(
                 wide,
                 pool,
                 pool.status,
                 tuple(wanted.attached.models_of(pool.uid)),
-                {name: scheduler.models.get(name, _UNKNOWN) for name in names},
+                facts,
+                {name: attainment(model) for name, model in facts.items() if model.output_tokens},
                 _unserved(wanted.attached, pool),
                 wanted.attached.refused.get(pool.uid),
                 _said(scheduler.refused, names),

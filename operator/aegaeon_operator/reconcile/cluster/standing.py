@@ -36,11 +36,11 @@ class Standing:
 
 
 def _knows_less(facts: SchedulerFacts, before: SchedulerFacts) -> bool:
-    """A new leader to which not all engines have come back, or not all that they know of models."""
+    """A new leader to which no gateway has come back, or not all engines, or not all that they know of models."""
     if facts.incarnation == before.incarnation:
         return False
-    suspects = len(facts.suspects) < len(before.suspects)
-    return suspects or _attached(facts) < _attached(before) or _cached(facts) < _cached(before)
+    suspects, gateways = len(facts.suspects) < len(before.suspects), facts.gateways < min(before.gateways, 1)
+    return suspects or gateways or _attached(facts) < _attached(before) or _cached(facts) < _cached(before)
 
 
 def _attached(facts: SchedulerFacts) -> int:

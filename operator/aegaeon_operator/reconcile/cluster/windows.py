@@ -18,6 +18,12 @@ _STEP_S = 30.0
 _STEPS = int(WINDOW_S / _STEP_S)
 
 
+def attainment(facts: ModelFacts) -> int | None:
+    """Percent of a model's tokens that were on time; None: they are too few to tell."""
+    tokens = facts.output_tokens
+    return min(100 * facts.tokens_on_time // tokens, 100) if tokens >= ENOUGH_TOKENS else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Counted:
     """Tokens, those of them on time, seconds of engines: since the operator heard of the model first."""

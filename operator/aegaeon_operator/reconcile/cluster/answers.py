@@ -1,0 +1,112 @@
+"""Whether a pool answers what it is asked, from what its scheduler says of open requests and of engines' turns.
+
+No request is made up for this: it would load a model in the place of another, or start engines that nothing needs.
+While requests are open they show it; while there are none, the engines and gateways that are attached do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from aegaeon_operator.reconcile.cluster.facts import EngineFacts, ModelFacts, SchedulerFacts, Wait
+
+# Requests without a step for so long are not served: a failover takes 7 s. Loads, and steps that compile, take more.
+SILENT_S, SLOW_S = 9.0, 120.0
+# The moment itself is too early for the next look.
+_MARGIN_S = 0.05
+
+
+@dataclass(slots=True)
+class Answers:
+    """Of one pool; a change of leader does not interrupt a silence. Times are of one clock, in seconds.
+
+    `_since`: of models with open requests, since when nothing was computed for them; of these, `_unable` could not be
+    served at the last look, and `_slow` waited for a load or for first steps. `_silent`: models that are not answered,
+    each with the seconds that engines had worked for it by then; `_stopped`: those of all models when no engine moved.
+    `_worked`: when a step ended last.
+    """
+
+    _since: dict[str, float] = field(default_factory=dict)
+    _unable: frozenset[str] = frozenset()
+    _slow: frozenset[str] = frozenset()
+    _silent: dict[str, float] = field(default_factory=dict)
+    _stopped: float | None = None
+    _worked: float = -math.inf
+    _now: float = 0.0
+
+    @property
+    def again_in(self) -> float:
+        """When a silence that has begun has lasted too long, in seconds from the last look."""
+        began = [*self._since.values(), self._worked] if self._since else []
+        left = (at + SILENT_S - self._now for at in began)
+        return min((wait_s + _MARGIN_S for wait_s in left if wait_s > 0.0), default=math.inf)
+
+    def of(self, facts: SchedulerFacts, now: float) -> SchedulerFacts:
+        """The same facts with what is not answered."""
+        self._now = now
+        engines = [engine for engine in facts.engines if engine.attached]
+        stuck = tuple(sorted(engine.name for engine in engines if engine.turn_s >= _limit_s(engine)))
+        if facts.worked_s is not None:
+            self._worked = now - facts.worked_s
+        moves = now - self._worked < SILENT_S or any(map(_moves, engines))
+        self._look(facts, engines, bool(stuck))
+        late = {name for name, began in self._since.items() if self._is_late(name, began) and (stuck or not moves)}
+        self._remember(facts.models, late)
+        total = sum(model.busy_s for model in facts.models.values())
+        if late and not moves:
+            self._stopped = total
+        elif total != self._stopped or not self._silent:
+            self._stopped = None
+        silent = {name: replace(facts.models[name], unanswered=True) for name in self._silent}
+        models = {**facts.models, **silent} if silent else facts.models
+        return replace(facts, models=models, stuck=stuck, stopped=self._stopped is not None)
+
+    def _look(self, facts: SchedulerFacts, engines: Collection[EngineFacts], stuck: bool) -> None:
+        """A silence begins anew when its model can be served, and when a load that it waits for begins or ends."""
+        waiting = {name: wait for name, wait in facts.waiting.items() if name in facts.models}
+        unable = frozenset(name for name in waiting if not engines or not _is_able(facts.models[name]))
+        slow = frozenset(name for name in waiting if _is_prepared(name, engines, stuck))
+        before, self._since = self._since, {}
+        for name, wait in waiting.items():
+            turned = name in unable or name in self._unable or (name in slow) != (name in self._slow)
+            self._since[name] = self._now if turned else _began(wait, before.get(name), self._now)
+        self._unable, self._slow = unable, slow
+
+    def _is_late(self, name: str, began: float) -> bool:
+        return self._now - began >= (SLOW_S if name in self._slow else SILENT_S)
+
+    def _remember(self, models: Mapping[str, ModelFacts], late: Collection[str]) -> None:
+        """Requests that were given up have not been answered: it stays so until something is computed again."""
+        kept = {
+            name: busy_s
+            for name, busy_s in self._silent.items()
+            if name in models and models[name].busy_s == busy_s and name not in self._unable
+        }
+        self._silent = kept | {name: models[name].busy_s for name in late}
+
+
+def _began(wait: Wait, before: float | None, now: float) -> float:
+    began = now - wait.oldest_s if before is None else before
+    return began if wait.worked_s is None else max(began, now - wait.worked_s)
+
+
+def _is_able(model: ModelFacts) -> bool:
+    return model.phase == "cached" and not model.apart
+
+
+def _is_prepared(name: str, engines: Collection[EngineFacts], stuck: bool) -> bool:
+    """Whether an engine loads it or runs first steps of it; an idle one may load another that comes before it."""
+    if any(name in engine.prepares and engine.turn_s < SLOW_S for engine in engines):
+        return True
+    return not stuck and any(engine.prepares and not engine.turn_of for engine in engines)
+
+
+def _limit_s(engine: EngineFacts) -> float:
+    return SLOW_S if engine.turn_of in engine.prepares else SILENT_S
+
+
+def _moves(engine: EngineFacts) -> bool:
+    """It is at a step that takes no longer than one may."""
+    return bool(engine.turn_of) and engine.turn_s < _limit_s(engine)

@@ -1,0 +1,28 @@
+"""An engine whose device never ends a step with one token, as when a kernel hangs: `python -m stack.hanging_engine`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+from conftest import FATAL_TOKEN
+from torch import Tensor
+
+from aegaeon_sidecar import process
+from aegaeon_sidecar.backends import StepInput
+from aegaeon_sidecar.backends.torch import TorchBackend
+
+
+class Hanging(TorchBackend):
+    """The thread of its steps waits for ever; all others go on."""
+
+    def _forward(self, model: str, inputs: Sequence[StepInput], wanted: Sequence[int] | None) -> Tensor:
+        while any(FATAL_TOKEN in part.tokens for part in inputs):
+            time.sleep(1)
+        return super()._forward(model, inputs, wanted)
+
+
+if __name__ == "__main__":
+    process.TorchBackend = Hanging  # type: ignore[misc]  # the seam is there for no other backend
+    sys.exit(process.main())

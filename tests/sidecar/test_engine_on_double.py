@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -25,15 +23,14 @@ CATALOG = ("llama", "mistral", "qwen2")
 
 
 @pytest.fixture
-def on_double(driver: DriverDouble, monkeypatch: pytest.MonkeyPatch) -> Iterator[DriverDouble]:
+def on_double(driver: DriverDouble, monkeypatch: pytest.MonkeyPatch) -> DriverDouble:
     """Steps are computed by the CPU, in the double's memory."""
     monkeypatch.setattr(gpu, "CudaDevice", partial(CudaDevice, driver=str(driver.path)))
     for module in (backend, cache):
         monkeypatch.setattr(module, "from_dlpack", in_host_memory)
     monkeypatch.setattr(engine_module, "memory_infos", lambda *_: ())
     monkeypatch.setattr(engine_module, "enter", nothing)
-    yield driver
-    gc.collect()  # what the engine's rings have locked goes with them
+    return driver
 
 
 async def until_locked(driver: DriverDouble, count: int) -> None:

@@ -224,6 +224,7 @@ class Engine:
             model.let_go()
         for adapter in self.state.table.adapters:
             adapter.let_go()
+        self._ring.close()
         self.deaths.close()
         self._attachments.close()
         self._events.close()

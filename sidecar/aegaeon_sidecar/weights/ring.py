@@ -122,6 +122,10 @@ class StageRing:
         if not whole:
             raise FillCancelledError("reading the weights was cancelled")
 
+    def close(self) -> None:
+        """Let go of the slots, and of their pages' locks; no `run` follows."""
+        del self._ring
+
 
 @contextmanager
 def _errors(opened: Mapping[Path, int]) -> Iterator[None]:

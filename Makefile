@@ -194,16 +194,19 @@ attacks: models ## all attacks at once for MINUTES; recorded with MINUTES=10
 .PHONY: cluster-up cluster-env cluster-down e2e cluster-packages
 NODES ?= 2
 # IMAGES=1: with the product's images and the tiny models on the nodes; loads them into a cluster that is up, too.
+# IPV6=1: machines, pods and services have addresses of IPv6 alone.
 IMAGES ?=
+IPV6 ?=
 cluster-up: $(STAMP) $(if $(filter-out 0,$(NODES)),cluster-packages) ## Kubernetes on this machine, as root, with NODES nodes (0: API server alone); IMAGES=1 loads ours
-	@$(PY) -m e2e.cluster up --nodes $(NODES) $(if $(filter-out 0,$(IMAGES)),--images)
+	@$(PY) -m e2e.cluster up --nodes $(NODES) $(if $(filter-out 0,$(IMAGES)),--images) $(UP_IPV6)
 cluster-env: $(STAMP) ## what a shell must know to use it: eval "$$(make -s cluster-env)"
 	@$(PY) -m e2e.cluster env
 cluster-down: $(STAMP) ## end it and remove what it made
 	@$(PY) -m e2e.cluster down
 # Before a command: one that is up, else one that is made for it and removed behind it.
+UP_IPV6 = $(if $(filter-out 0,$(IPV6)),--ipv6)
 ON_CLUSTER = [ -n "$$($(PY) -m e2e.cluster status)" ] || \
-  { $(PY) -m e2e.cluster up --nodes $(NODES) && trap '$(PY) -m e2e.cluster down' EXIT || exit 1; };
+  { $(PY) -m e2e.cluster up --nodes $(NODES) $(UP_IPV6) && trap '$(PY) -m e2e.cluster down' EXIT || exit 1; };
 PROMETHEUS = $(PY) -c 'from e2e.cluster.binaries import MONITORING, build; build(MONITORING)'
 # E2E: some of the files, for example. A cluster that is up is used and stays up.
 E2E ?= e2e
@@ -332,6 +335,11 @@ bench: models compiled-core ## every figure beside its limit; JSON in benchmarks
 	@missed=; for b in $(BENCHES); do echo "== $$b"; $(PY) -m benchmarks.$$b || missed="$$missed $$b"; done; \
 	  echo "== exactness"; $(PY) -m benchmarks.exactness --switches $(SWITCHES) --models $(MODELS) || missed="$$missed exactness"; \
 	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
+
+.PHONY: bench-tenants
+bench-tenants: NODES = 0
+bench-tenants: $(STAMP) ## as root: the operator with 2,500 ModelPools beside 20,000 Secrets of others, on an API server made and removed for it
+	@$(ON_CLUSTER) $(PY) -m benchmarks.tenants
 
 .PHONY: bench-vllm
 bench-vllm: $(VLLM_STAMP) models ## with vLLM: front-end and engine beside vLLM's own, admission, and SWITCHES forced switches of each of two pools

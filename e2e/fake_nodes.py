@@ -35,14 +35,17 @@ def scheduling(layout: Layout) -> Iterator[None]:
 
 
 @contextmanager
-def fake_nodes(api: client.ApiClient, namespace: str, cpus: dict[str, int]) -> Iterator[None]:
-    """Nodes by name with so many CPUs. Their pods are those of one namespace, which select LABEL."""
+def fake_nodes(
+    api: client.ApiClient, namespace: str, cpus: dict[str, int], every_s: float = _EVERY_S
+) -> Iterator[None]:
+    """Nodes by name with so many CPUs. Their pods are those of one namespace, which select LABEL; what they do takes up
+    to `every_s`."""
     core = client.CoreV1Api(api)
     for name in cpus:
         metadata = client.V1ObjectMeta(name=name, labels={**LABEL, "kubernetes.io/hostname": name})
         core.create_node(client.V1Node(metadata=metadata))
     ended = threading.Event()
-    kubelets = threading.Thread(target=_keep_house, args=(core, namespace, cpus, ended))
+    kubelets = threading.Thread(target=_keep_house, args=(core, namespace, cpus, ended, every_s))
     kubelets.start()
     try:
         poll("pods are let onto every node", lambda: not _tainted(core, cpus), 60)
@@ -60,9 +63,11 @@ def _tainted(core: client.CoreV1Api, cpus: dict[str, int]) -> list[str]:
     return [one.metadata.name for one in nodes if one.metadata.name in cpus and one.spec.taints]
 
 
-def _keep_house(core: client.CoreV1Api, namespace: str, cpus: dict[str, int], ended: threading.Event) -> None:
+def _keep_house(
+    core: client.CoreV1Api, namespace: str, cpus: dict[str, int], ended: threading.Event, every_s: float
+) -> None:
     """What kubelets tell the API server, until the end."""
-    while not ended.wait(_EVERY_S):
+    while not ended.wait(every_s):
         for name, count in cpus.items():
             core.patch_node_status(name, {"status": _alive(count)})
         pods: list[Any] = core.list_namespaced_pod(namespace).items

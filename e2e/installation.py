@@ -16,14 +16,14 @@ KINDS = ("gpupools.serving.aegaeon.io", "modelpools.serving.aegaeon.io")
 
 
 @contextmanager
-def with_redis(server: Path) -> Iterator[None]:
-    """The chart with a Redis, installed as a person would, for the time of a `with`."""
+def with_redis(server: Path, chart: str = CHART) -> Iterator[None]:
+    """The chart with a Redis, installed as a person would, for the time of a `with`. `chart`: a folder."""
     layout = default_layout()
     images.load(layout, [images.redis(layout)])
     # Other tests put the definitions there before.
     again = ("--create-namespace", "--take-ownership", "--force-conflicts")
     redis = ("--set", "redis.bundled=true", "--set", f"redis.image={images.REDIS}")
-    helm(server, "upgrade", "--install", "aegaeon", CHART, *WHERE, *again, *redis, "--wait", "--timeout=120s")
+    helm(server, "upgrade", "--install", "aegaeon", chart, *WHERE, *again, *redis, "--wait", "--timeout=120s")
     try:
         yield
     finally:

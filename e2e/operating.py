@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -43,9 +43,14 @@ def namespace_of(kubeconfig: Path) -> str:
 
 
 def start(
-    kubeconfig: Path, name: str = "one", log: IO[bytes] | None = None, metrics_port: int = 0, **variables: str
+    kubeconfig: Path,
+    name: str = "one",
+    log: IO[bytes] | None = None,
+    metrics_port: int = 0,
+    inside: Sequence[str] = (),
+    **variables: str,
 ) -> subprocess.Popen[bytes]:
-    """An operator that works in the test's namespace; `variables` add to its environment."""
+    """An operator that works in the test's namespace; `variables` add to its environment, `inside` goes before it."""
     env = {
         **os.environ,
         "KUBECONFIG": str(kubeconfig),
@@ -56,7 +61,8 @@ def start(
         "POD_NAMESPACE": namespace_of(kubeconfig),
         **variables,
     }
-    return subprocess.Popen([sys.executable, "-m", "aegaeon_operator"], env=env, stdout=log, stderr=log)
+    argv = [*inside, sys.executable, "-m", "aegaeon_operator"]
+    return subprocess.Popen(argv, env=env, stdout=log, stderr=log)
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
@@ -66,9 +72,11 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def operator(kubeconfig: Path, log: IO[bytes] | None = None, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+def operator(
+    kubeconfig: Path, log: IO[bytes] | None = None, inside: Sequence[str] = (), **variables: str
+) -> Iterator[subprocess.Popen[bytes]]:
     """One that leads, and that ends cleanly when it is asked to. Its name is its own: a lease may be left over."""
-    process = start(kubeconfig, "the-operator", log, 0, **variables)
+    process = start(kubeconfig, "the-operator", log, 0, inside, **variables)
     try:
         poll("it leads", lambda: leader(kubeconfig) == "the-operator", 30)
         yield process

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from e2e.cluster.layout import url
 from e2e.kubectl import kubectl
 from e2e.manifests import POOL
 from e2e.polling import poll
@@ -28,6 +29,11 @@ class Pod:
     restarts: int
     ip: str
 
+    @property
+    def url(self) -> str:
+        """Of a gateway."""
+        return url(self.ip, PORT)
+
 
 @dataclass(frozen=True, slots=True)
 class PodsOfPool:
@@ -41,7 +47,7 @@ class PodsOfPool:
     def url(self) -> str:
         """Of the gateways' Service, which is routed to from this machine."""
         service = json.loads(self.kubectl("get", "service", f"{self.name}-gateway", "-o", "json"))
-        return f"http://{service['spec']['clusterIP']}:{PORT}"
+        return url(service["spec"]["clusterIP"], PORT)
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
         """In the pool's namespace."""

@@ -18,7 +18,7 @@ from e2e.cluster.network import cut
 from e2e.load import Load
 from e2e.manifests import RED, gpu_pool, keys, model_pool
 from e2e.polling import poll
-from e2e.pool import PORT, Pod, PodsOfPool, a_pool
+from e2e.pool import Pod, PodsOfPool, a_pool
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420, func_only=True)]
 MODELS = {"llama": RED}
@@ -46,7 +46,7 @@ def test_new_requests_are_answered_soon_after_the_node_of_the_scheduler_is_lost(
         bring_leader_to(pool, goes)
         (gateway,) = on(pool, "gateway", stays)
         assert on(pool, "engine", stays), "an engine that outlives the cut"
-        url = f"http://{gateway.ip}:{PORT}"
+        url = gateway.url
         with Load(url, MODELS, models, people=3) as load:
             load.wait_for_answers(3)
             answers: list[str] = []
@@ -76,7 +76,7 @@ def test_a_gateway_and_the_pool_report_that_the_scheduler_is_unavailable(
     with spread_pool(own_cluster, "aegaeon-lost-node", standby=False) as pool:
         bring_leader_to(pool, goes)
         (gateway,) = on(pool, "gateway", stays)
-        url = f"http://{gateway.ip}:{PORT}"
+        url = gateway.url
         with cut(default_layout(), goes):
             poll("the gateway says so", lambda: health(url) == "unavailable", 15)
             poll("the pool says so", lambda: condition(pool, "SchedulerReady") == "False", 30)

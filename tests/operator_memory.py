@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -70,6 +70,7 @@ class Memory:
         self.failing: Callable[[Call], int] = never
         self._versions = count(1000)
         self._watches: set[_Watch] = set()
+        self._happened: list[tuple[int, str, At, Json]] = []
         self._version = "999"
 
     # ---- what others do --------------------------------------------------------------------------------------------
@@ -210,6 +211,7 @@ class Memory:
     # ---- watches, discovery ----------------------------------------------------------------------------------------
 
     def _tell(self, what: str, at: At, body: Json) -> None:
+        self._happened.append((int(body["metadata"]["resourceVersion"]), what, at, body))
         for one in self._watches:
             if _within(at, one.at) and one.chosen(body):
                 shown = _without_content(body) if one.bare else body
@@ -220,16 +222,24 @@ class Memory:
         await answer.prepare(request)
         watch = _Watch(at, _selector(request), _bare(request))
         self._watches.add(watch)
-        since = int(request.query.get("resourceVersion") or 0)
-        for key, body in list(self.objects.items()):
-            if _within(key, at) and watch.chosen(body) and int(body["metadata"]["resourceVersion"]) > since:
-                watch.events.put_nowait({"type": "ADDED", "object": _without_content(body) if watch.bare else body})
+        for what, body in self._since(int(request.query.get("resourceVersion") or 0), at):
+            if watch.chosen(body):
+                watch.events.put_nowait({"type": what, "object": _without_content(body) if watch.bare else body})
+        if request.query.get("timeoutSeconds") == "1":  # the clock is the test's: nothing more will come meanwhile
+            watch.events.put_nowait({})
         try:
             while event := await watch.events.get():
                 await answer.write(json.dumps(event).encode() + b"\n")
             return answer
         finally:
             self._watches.discard(watch)
+
+    def _since(self, version: int, at: At) -> Iterator[tuple[str, Json]]:
+        """What has happened after a resourceVersion; 0: what is there."""
+        if not version:
+            yield from [("ADDED", body) for key, body in self.objects.items() if _within(key, at)]
+        else:
+            yield from [(what, body) for when, what, key, body in self._happened if when > version and _within(key, at)]
 
     def _discovery(self, parts: list[str]) -> Json | None:
         if parts == ["api"]:

@@ -112,6 +112,8 @@ class Campaign:
     def _inject(self, kind: Kind, drawn: Drawn, struck: Struck) -> None:
         with kind.inject(self.world, drawn) as target:
             struck.target = target
+            if kind.prepared:
+                struck.at_s = self._now()
             time.sleep(drawn.between(*kind.lasts_s))  # so long it lasts, whatever happens
         struck.healed_s = self._now()
 

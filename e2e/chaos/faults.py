@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from e2e.chaos import on_machines, on_models, on_pods, on_processes
+from e2e.chaos import on_machines, on_models, on_nodes, on_pods, on_processes
 from e2e.chaos.on_processes import Inject, leader, one_of, standby
+
+CUT, MAINTAINED = "node cut", "drain, then cut"
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +16,7 @@ class Kind:
 
     `weight`: how often it comes in a deck of all (schedule.py). `lasts_s`: least and most seconds from its injection,
     when that is done, to its healing. `recovery_s`: guards against a pool that never recovers. `overlaps`: the next
-    fault may come while it recovers.
+    fault may come while it recovers. `prepared`: what comes before its injection is no fault, and counts in no figure.
     """
 
     name: str
@@ -24,6 +26,7 @@ class Kind:
     lasts_s: tuple[float, float] = (0.0, 0.0)
     recovery_s: float = 180.0
     overlaps: bool = True
+    prepared: bool = False
 
 
 def _killed(component: str, weight: int) -> Kind:
@@ -71,9 +74,9 @@ _ALL = (
     _deleted("redis", 1),
     Kind("API server", "API server unavailable", 4, on_machines.api_away, (3, 15)),
     Kind("Redis", "Redis unavailable", 2, on_pods.redis_away, (2, 10)),
-    Kind("node cut", "node cut", 4, on_machines.cut, (4, 15)),
+    Kind("node cut", CUT, 4, on_machines.cut, (4, 15)),
     # Longer than Kubernetes waits before it gives a node up: control pods come anew elsewhere.
-    Kind("node lost", "node cut", 1, on_machines.cut, (70, 90), recovery_s=300, overlaps=False),
+    Kind("node lost", CUT, 1, on_machines.cut, (70, 90), recovery_s=300, overlaps=False),
     Kind("packet loss", "packet loss", 5, on_machines.loss, (3, 12)),
     Kind("shared memory full", "full disk", 2, on_machines.shared_memory_full, (5, 12)),
     Kind("disk full", "full disk", 2, on_machines.disk_full, (3, 8)),
@@ -100,6 +103,8 @@ _ALL = (
     _scaled("engine", 1, "engines"),
     _scaled("gateway", 1, "gateway"),
     Kind("drain", "drain", 2, on_pods.drain, recovery_s=240, overlaps=False),
+    # Kubernetes does not give the node up meanwhile: who answers is who stood by.
+    Kind("drain, then cut", MAINTAINED, 1, on_nodes.drain_then_cut, (35, 40), 300, overlaps=False, prepared=True),
     Kind("restart gateways", "upgrade", 1, on_pods.restart("deployment", "gateway"), overlaps=False),
     Kind("restart engines", "upgrade", 1, on_pods.restart("statefulset", "engine"), overlaps=False),
     Kind("helm upgrade", "upgrade", 1, on_pods.upgrade, recovery_s=300, overlaps=False),

@@ -11,6 +11,7 @@ from e2e.chaos.gateways import Gateways
 from e2e.chaos.on_machines import DISK, make_disks
 from e2e.chaos.on_models import BLUE_MODEL, blue, red
 from e2e.chaos.on_pods import NEXT
+from e2e.chaos.readiness import Readiness
 from e2e.chaos.verdict import Verdict
 from e2e.chaos.view import View
 from e2e.chaos.web import serving
@@ -51,6 +52,7 @@ def under_load(kubeconfig: Path, layout: Layout, models: Path) -> Iterator[World
         view = View(kubeconfig, layout, NAMESPACE, SYSTEM)
         stack.callback(view.close)
         gateways = stack.enter_context(Gateways(view, f"{POOL}-gateway"))
+        readiness = stack.enter_context(Readiness(view, POOL))
         load = Load(gateways.next, _KEYS, models, _PEOPLE, patience_s=_PATIENCE_S, probe_s=_PROBE_S)
         stack.enter_context(load)
         world = World(
@@ -64,6 +66,7 @@ def under_load(kubeconfig: Path, layout: Layout, models: Path) -> Iterator[World
             models=tuple(_KEYS),
             wanted=dict(_WANTED),
             version=images.VERSION,
+            readiness=readiness,
         )
         world.until("the pool is whole", lambda: not world.missing(), 180)
         yield world

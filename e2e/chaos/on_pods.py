@@ -14,7 +14,7 @@ from e2e.installation import WHERE
 from e2e.kubectl import CHART, helm
 
 _ROLL_S = 240.0  # until every pod of a pool is another one
-_DRAIN = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=180s")
+DRAIN = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=180s")
 NEXT = "next"
 
 
@@ -36,7 +36,7 @@ def delete(choose: Choose) -> Inject:
 def drain(world: World, drawn: Drawn) -> Iterator[str]:
     one = drawn.choose(world.layout.nodes)
     try:
-        world.kubectl("drain", one.name, *_DRAIN)
+        world.kubectl("drain", one.name, *DRAIN)
         yield one.name
     finally:
         world.kubectl("uncordon", one.name)

@@ -9,18 +9,19 @@ from collections.abc import Iterator, Sequence
 from benchmarks.report import Row
 
 from e2e.chaos.campaign import Campaign, Struck
+from e2e.chaos.faults import CUT, MAINTAINED
 from e2e.chaos.verdict import Failure
 
 FAULTS, MINUTES = 200, 60
-CUT_S = 15.0  # to the first new answer, with a standby
-CUT = "node cut"
+ANSWER_S = 15.0  # from a node's cut to the first new answer, with a standby
+CONNECT_S = 20.0  # and until no request is sent to a gateway there
+UNTRUE_S = 10.0  # in which a pool may say Ready and answer nothing
 
 
 def rows(campaign: Campaign) -> list[Row]:
     verdict = campaign.world.verdict
     whole_hour = campaign.seconds >= 60 * MINUTES
     excused = [one for one in verdict.failures if one.harmed]
-    cuts = [one.first_answer_s for one in campaign.struck if one.group == CUT and one.first_answer_s is not None]
     return [
         Row("minutes", campaign.seconds / 60, "min"),
         Row("seed", campaign.seed, ""),
@@ -33,9 +34,19 @@ def rows(campaign: Campaign) -> list[Row]:
         Row("faults that the pool did not recover from", int(bool(campaign.stuck)), "faults", 0, "<="),
         Row("failed with their gateway, killed or cut off", len(excused), "requests"),
         *(Row(f"  of which: {cause}", count, "requests") for cause, count in causes(excused)),
-        *([Row("node cut: first new answer, at most", max(cuts), "s", CUT_S, "<=")] if cuts else []),
+        Row("Ready=True without an answer, longest", campaign.world.untrue_s(), "s", UNTRUE_S, "<="),
+        *_cuts(campaign),
         *_recoveries(campaign.struck),
     ]
+
+
+def _cuts(campaign: Campaign) -> Iterator[Row]:
+    for group in (CUT, MAINTAINED):
+        first = [one.first_answer_s for one in campaign.struck if one.group == group]
+        if answered := [seconds for seconds in first if seconds is not None]:
+            yield Row(f"{group}: first new answer, at most", max(answered), "s", ANSWER_S, "<=")
+    if late := campaign.world.late_connects:
+        yield Row(f"{MAINTAINED}: last request sent to the cut node", max(late), "s", CONNECT_S, "<=")
 
 
 def causes(failures: Sequence[Failure]) -> list[tuple[str, int]]:

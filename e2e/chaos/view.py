@@ -11,7 +11,7 @@ from typing import Any
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
-from e2e.cluster.layout import Layout, Node
+from e2e.cluster.layout import Layout, Node, url
 from e2e.pool import PORT
 
 _TIMEOUT_S = 3.0
@@ -38,7 +38,7 @@ class Seen:
 
     @property
     def url(self) -> str:
-        return f"http://{self.ip}:{PORT}"
+        return url(self.ip, PORT)
 
 
 class View:
@@ -82,7 +82,7 @@ class View:
             _request_timeout=_TIMEOUT_S,
         )
         ends = [end for one in json.loads(listed.data)["items"] for end in one.get("endpoints") or ()]
-        return sorted(f"http://{end['addresses'][0]}:{PORT}" for end in ends if end["conditions"].get("ready"))
+        return sorted(url(end["addresses"][0], PORT) for end in ends if end["conditions"].get("ready"))
 
     def unready(self) -> Iterator[str]:
         """A sentence for each GpuPool and ModelPool that does not say Ready of its newest spec."""

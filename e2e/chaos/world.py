@@ -12,6 +12,7 @@ from typing import Any
 from e2e.chaos.containers import processes
 from e2e.chaos.errors import ChaosError, MissedError
 from e2e.chaos.gateways import Gateways
+from e2e.chaos.readiness import Readiness, untrue_s
 from e2e.chaos.schedule import Drawn
 from e2e.chaos.verdict import Verdict
 from e2e.chaos.view import UNREACHABLE, Seen, View
@@ -31,8 +32,8 @@ _TRIES = 3
 
 @dataclass
 class World:
-    """A pool under load. `wanted`: pods of each component; `version`: tag of the product's images; `ended`:
-    containers that faults have killed."""
+    """A pool under load. `wanted`: pods of each component; `version`: tag of the product's images; `ended`: containers
+    that faults have killed; `late_connects`: seconds after a node's cut at which a request was last sent to it."""
 
     layout: Layout
     pool: PodsOfPool
@@ -44,7 +45,9 @@ class World:
     models: tuple[str, ...]
     wanted: dict[str, int]
     version: str
+    readiness: Readiness
     ended: set[str] = field(default_factory=set)
+    late_connects: list[float] = field(default_factory=list)
 
     def kubectl(self, *words: str, namespace: str = "", stdin: str | None = None) -> str:
         """In the pool's namespace, if no other one is given. An API server that is just back may need a second try."""
@@ -138,6 +141,10 @@ class World:
             for one in (url, model):
                 first[one] = min(at, first.get(one, _NEVER))
         return max(first.get(one, _NEVER) for one in (*self.models, *self.gateways.urls))
+
+    def untrue_s(self) -> float:
+        """The longest time in which the pool said Ready and nothing was answered."""
+        return untrue_s(self.readiness.samples, sorted(at for _, _, at in self._tokens(0.0)))
 
     def _tokens(self, since: float) -> Iterator[tuple[str, str, float]]:
         """Gateway, model and time of the first token of every request sent after `since`."""

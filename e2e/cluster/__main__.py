@@ -66,13 +66,14 @@ def prepare(nodes: int) -> None:
 @click.option(
     "--images", "with_images", is_flag=True, help="Load the product's images and models; into one that is up."
 )
-def up(nodes: int, with_images: bool) -> None:
+@click.option("--ipv6", is_flag=True, help="Machines, pods and services have addresses of IPv6 alone.")
+def up(nodes: int, with_images: bool, ipv6: bool) -> None:
     """Make it."""
     if with_images and not nodes:
         raise ClusterError("images and models are loaded into nodes; take NODES=1 or more with IMAGES=1")
     layout = default_layout()
     if not (with_images and layout.nodes and running(layout)):
-        layout = default_layout(nodes)
+        layout = default_layout(nodes, ipv6)
         _make_anew(layout)
     if with_images:
         product.load(layout)
@@ -118,6 +119,8 @@ def _make_anew(layout: Layout) -> None:
 def _make(layout: Layout, archives: list[Path], say: Callable[[str], None]) -> None:
     shutil.rmtree(layout.root, ignore_errors=True)
     layout.root.mkdir(parents=True, mode=0o755)
+    if layout.ipv6:
+        layout.mark_of_ipv6.touch()
     Machine().claim(layout.number, [NAMESPACES, *(node.OWN_FOLDERS if layout.nodes else ())])
     pki.make(layout)
     network.make(layout)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 from e2e.cluster.errors import ClusterError
@@ -19,7 +19,24 @@ DOMAIN = "cluster.local"
 _MACHINES = IPv4Network("10.231.0.0/16")
 _PODS = IPv4Network("10.232.0.0/16")
 _SERVICES = IPv4Network("10.233.0.0/16")
+# The same of clusters that have IPv6 alone. An API server takes no more than 20 bits for its services.
+_MACHINES_V6 = IPv6Network("fd00:ae:0::/56")
+_PODS_V6 = IPv6Network("fd00:ae:1::/48")
+_SERVICES_V6 = IPv6Network("fd00:ae:2::/104")
 CLUSTERS = 16
+Network = IPv4Network | IPv6Network
+# In the folder of such a cluster.
+_MARK_V6 = "ipv6"
+
+
+def url(host: str, port: int, scheme: str = "http") -> str:
+    """An address of IPv6 has brackets there."""
+    return f"{scheme}://{authority(host, port)}"
+
+
+def authority(host: str, port: int) -> str:
+    """Host and port, as in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def cache_folder() -> Path:
@@ -35,7 +52,7 @@ class Node:
     name: str
     namespace: str
     address: str
-    pods: IPv4Network
+    pods: Network
     folder: Path
     link: str  # its network interface in the control plane's namespace
 
@@ -51,24 +68,26 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Addresses, names and folders of one cluster. `number` (below CLUSTERS) tells it from others of the machine."""
+    """Addresses, names and folders of one cluster. `number` (below CLUSTERS) tells it from others of the machine;
+    `ipv6`: it has addresses of IPv6 alone."""
 
     root: Path
     number: int = 0
     node_count: int = 0
+    ipv6: bool = False
 
     @property
-    def network(self) -> IPv4Network:
+    def network(self) -> Network:
         """Of the control plane, the nodes and the machine."""
-        return _slice(_MACHINES, 24, self.number)
+        return _slice(_MACHINES_V6, 64, self.number) if self.ipv6 else _slice(_MACHINES, 24, self.number)
 
     @property
-    def services(self) -> IPv4Network:
-        return _slice(_SERVICES, 20, self.number)
+    def services(self) -> Network:
+        return _slice(_SERVICES_V6, 112, self.number) if self.ipv6 else _slice(_SERVICES, 20, self.number)
 
     @property
-    def pods(self) -> IPv4Network:
-        return _slice(_PODS, 20, self.number)
+    def pods(self) -> Network:
+        return _slice(_PODS_V6, 56, self.number) if self.ipv6 else _slice(_PODS, 20, self.number)
 
     @property
     def api_ip(self) -> str:
@@ -76,7 +95,7 @@ class Layout:
 
     @property
     def api_url(self) -> str:
-        return f"https://{self.api_ip}:6443"
+        return url(self.api_ip, 6443, "https")
 
     @property
     def machine_ip(self) -> str:
@@ -100,6 +119,11 @@ class Layout:
     @property
     def nodes(self) -> tuple[Node, ...]:
         return tuple(self._node(index) for index in range(1, self.node_count + 1))
+
+    @property
+    def mark_of_ipv6(self) -> Path:
+        """A file that tells what kind of cluster there is."""
+        return self.root / _MARK_V6
 
     @property
     def binaries(self) -> Path:
@@ -135,25 +159,27 @@ class Layout:
             name=f"node{index}",
             namespace=f"{self.prefix}-n{index}",
             address=str(self.network[10 + index]),
-            pods=_slice(self.pods, 24, index),
+            pods=_slice(self.pods, 64 if self.ipv6 else 24, index),
             folder=self.root / f"node{index}",
             link=f"{self.prefix}-l{index}",
         )
 
 
-def default_layout(node_count: int = 0) -> Layout:
-    """The cluster that commands and tests mean: number 0, or the one in AEGAEON_CLUSTER. Raises ClusterError."""
+def default_layout(node_count: int = 0, ipv6: bool = False) -> Layout:
+    """The cluster that commands and tests mean: number 0, or the one in AEGAEON_CLUSTER; `ipv6` of one that is to be
+    made. Raises ClusterError."""
     chosen = os.environ.get("AEGAEON_CLUSTER", "0")
     if not chosen.isdecimal() or int(chosen) >= CLUSTERS:
         raise ClusterError(f"AEGAEON_CLUSTER is {chosen!r}; a machine has clusters 0 to {CLUSTERS - 1}")
     number = int(chosen)
     root = Path("/var/lib/aegaeon-e2e" + (f"-{number}" if number else ""))
-    return Layout(root, number, node_count or _nodes_there(root))
+    return Layout(root, number, node_count or _nodes_there(root), ipv6 or (root / _MARK_V6).exists())
 
 
 def _nodes_there(root: Path) -> int:
     return len([child for child in root.glob("node*") if child.is_dir()])
 
 
-def _slice(whole: IPv4Network, prefix: int, index: int) -> IPv4Network:
-    return list(whole.subnets(new_prefix=prefix))[index]
+def _slice(network: Network, prefix: int, index: int) -> Network:
+    subnets: list[Network] = [*network.subnets(new_prefix=prefix)]
+    return subnets[index]

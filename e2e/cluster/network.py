@@ -14,7 +14,7 @@ def make(layout: Layout) -> None:
     _namespace(layout.control_plane)
     bridge = _bridge(layout)
     _ip(layout.control_plane, "link", "add", bridge, "type", "bridge")
-    _ip(layout.control_plane, "address", "add", f"{layout.api_ip}/{layout.network.prefixlen}", "dev", bridge)
+    _add_address(layout, layout.control_plane, layout.api_ip, bridge)
     _ip(layout.control_plane, "link", "set", bridge, "up")
     _join_machine(layout)
     for node in layout.nodes:
@@ -40,7 +40,7 @@ def _join_machine(layout: Layout) -> None:
     link, peer = f"{layout.prefix}-host", f"{layout.prefix}-hp"
     run("ip", "link", "add", link, "type", "veth", "peer", "name", peer, "netns", layout.control_plane)
     _ip(layout.control_plane, "link", "set", peer, "master", _bridge(layout), "up")
-    run("ip", "address", "add", f"{layout.machine_ip}/{layout.network.prefixlen}", "dev", link)
+    _add_address(layout, None, layout.machine_ip, link)
     run("ip", "link", "set", link, "up")
 
 
@@ -48,15 +48,16 @@ def _join_node(layout: Layout, node: Node) -> None:
     _namespace(node.namespace)
     _ip(layout.control_plane, *f"link add {node.link} type veth peer name eth0 netns {node.namespace}".split())
     _ip(layout.control_plane, "link", "set", node.link, "master", _bridge(layout), "up")
-    _ip(node.namespace, "address", "add", f"{node.address}/{layout.network.prefixlen}", "dev", "eth0")
+    _add_address(layout, node.namespace, node.address, "eth0")
     _ip(node.namespace, "link", "set", "eth0", "up")
     _ip(node.namespace, "route", "add", "default", "via", layout.api_ip)
 
 
 def _route(layout: Layout) -> None:
     """Pods are reached through their node; services through the first one, whose kube-proxy translates them."""
+    family = "ipv6.conf.all.forwarding" if layout.ipv6 else "ipv4.ip_forward"
     for forwarder in (layout.control_plane, *(node.namespace for node in layout.nodes)):
-        run(*inside(forwarder), "sysctl", "-qw", "net.ipv4.ip_forward=1")
+        run(*inside(forwarder), "sysctl", "-qw", f"net.{family}=1")
     for node in layout.nodes:
         others = [other.namespace for other in layout.nodes if other != node]
         for namespace in (None, layout.control_plane, *others):
@@ -72,6 +73,12 @@ def _bridge(layout: Layout) -> str:
 def _namespace(name: str) -> None:
     run("ip", "netns", "add", name)
     _ip(name, "link", "set", "lo", "up")
+
+
+def _add_address(layout: Layout, namespace: str | None, address: str, link: str) -> None:
+    """At once: who else could have it?"""
+    words = ["address", "add", f"{address}/{layout.network.prefixlen}", "dev", link]
+    _ip(namespace, *words, *(["nodad"] if layout.ipv6 else []))
 
 
 def _ip(namespace: str | None, *words: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from e2e.cluster import cgroups
-from e2e.cluster.layout import DOMAIN, Layout, Node
+from e2e.cluster.layout import DOMAIN, Layout, Node, authority
 from e2e.cluster.machine import NAMESPACES
 from e2e.cluster.processes import Started, find, run, start, stop, wait_for
 
@@ -189,7 +189,7 @@ def _network(node: Node) -> dict[str, object]:
         "ipam": {
             "type": "host-local",
             "ranges": [[{"subnet": str(node.pods)}]],
-            "routes": [{"dst": "0.0.0.0/0"}],
+            "routes": [{"dst": "::/0" if node.pods.version == 6 else "0.0.0.0/0"}],
         },
     }
     ports = {"type": "portmap", "capabilities": {"portMappings": True}}
@@ -234,6 +234,7 @@ def _proxy(layout: Layout, node: Node) -> dict[str, object]:
         "clusterCIDR": str(layout.pods),
         "clientConnection": {"kubeconfig": str(layout.kubeconfig_of("controllers"))},
         "conntrack": {"maxPerCore": 0, "min": 0},
-        "healthzBindAddress": f"{node.address}:10256",
-        "metricsBindAddress": f"{node.address}:10249",
+        **({"bindAddress": "::"} if layout.ipv6 else {}),
+        "healthzBindAddress": authority(node.address, 10256),
+        "metricsBindAddress": authority(node.address, 10249),
     }

@@ -69,12 +69,15 @@ class ApiServer:
         found: Json = json.loads(text)
         return found
 
-    async def watch(self, path: str, labels: str, since: str, for_s: int) -> AsyncIterator[Json]:
+    async def watch(
+        self, path: str, labels: str, since: str, for_s: int, accept: str = "application/json"
+    ) -> AsyncIterator[Json]:
         """What happens to the objects of `path` after resourceVersion `since`: {type, object}, for `for_s` seconds."""
         params = {"watch": "1", "labelSelector": labels, "resourceVersion": since, "timeoutSeconds": str(for_s)}
         timeout = aiohttp.ClientTimeout(total=for_s + _SLACK_S, connect=5)
         try:
-            async with self._session.get(path, params=params, headers=self._headers(), timeout=timeout) as answer:
+            headers = {**self._headers(), "Accept": accept}
+            async with self._session.get(path, params=params, headers=headers, timeout=timeout) as answer:
                 if answer.status >= 400:
                     raise KubeError(answer.status, _said(await answer.text()))
                 buffer = b""

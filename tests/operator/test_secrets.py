@@ -26,6 +26,7 @@ from aegaeon_proto.parts import joined
 
 Json = dict[str, Any]
 TENANTS = ("red", "blue")
+SECRETS = At("Secret", None)
 
 
 def keys_of(tenant: str, keys: str) -> Json:
@@ -175,7 +176,7 @@ async def test_a_revoked_key_is_dead_within_20_seconds(how: str) -> None:
         else:
             world.memory.put(keys_of("blue", "another-key-of-tenant-blue"))
         if how == "while lists fail":  # of which one Secret is enough
-            world.memory.failing = lambda call: 500 * (call == Call("list", At("Secret", "infra")))
+            world.memory.failing = lambda call: 500 * (call in (Call("list", SECRETS), Call("watch", SECRETS)))
         for _ in range(39):  # 19.5 s
             world.now += 0.5
             await world.controller.secrets.step()
@@ -184,16 +185,33 @@ async def test_a_revoked_key_is_dead_within_20_seconds(how: str) -> None:
         assert world.hashes("blue") == ([] if how == "deleted" else hashes_of("another-key-of-tenant-blue"))
 
 
-async def test_at_rest_nothing_is_read_and_one_list_for_each_namespace_is_made() -> None:
+async def test_at_rest_no_secret_is_read_or_listed_however_many_namespaces_have_some() -> None:
     async with a_world() as world:
+        for at in range(50):
+            namespace = {"namespace": f"tenant-{at}"}
+            world.memory.put(
+                {**keys_of("green", "the-key-of-tenant-green"), "metadata": {"name": "of-green", **namespace}}
+            )
+            body = models_of("green")
+            world.memory.put({**body, "metadata": body["metadata"] | namespace})
+        await world.look()
         await world.later(EVERY_S)
         world.memory.calls.clear()
         for _ in range(120):  # a minute
             world.now += 0.5
             await world.controller.secrets.step()
         of_secrets = [call for call in world.memory.calls if call.at.kind == "Secret"]
-        assert {call.verb for call in of_secrets} == {"list"}
+        assert {call.verb for call in of_secrets} == {"watch"}
         assert len(of_secrets) <= 60 / EVERY_S
+
+
+async def test_changes_that_the_server_does_not_keep_any_more_are_learned_by_a_list() -> None:
+    async with a_world() as world:
+        await world.later(EVERY_S)
+        world.memory.put(keys_of("blue", "another-key-of-tenant-blue"))
+        world.memory.failing = lambda call: 410 * (call.verb == "watch")
+        await world.later(EVERY_S)
+        assert world.hashes("blue") == hashes_of("another-key-of-tenant-blue")
 
 
 async def test_each_call_of_a_look_that_fails_once_delays_no_other_object() -> None:

@@ -62,6 +62,7 @@ class Pods:
         self._models = models
         self._memory = memory
         self._engine = engine  # the module that engines run
+        self.loopback = LOOPBACK
         self.hold_s = 30.0  # a request waits for an engine, at most
         # Address of a process and what its command begins with, by its name: in another network, if it is here.
         self.nodes: dict[str, tuple[str, tuple[str, ...]]] = {}
@@ -80,7 +81,7 @@ class Pods:
         return f"http://{self.host('gateway')}:{self.ports['gateway']}"
 
     def host(self, name: str) -> str:
-        return self.nodes.get(name, (LOOPBACK, ()))[0]
+        return self.nodes.get(name, (self.loopback, ()))[0]
 
     def write_certificates(self, authority: Pair, folder: Path | None = None) -> Path:
         """Of every role: into the folders that all processes of a role share, or into folders in another one."""
@@ -200,7 +201,7 @@ class Pods:
         file.write_text(json.dumps(config))
         with (self.base / f"{name}.log").open("ab") as log:
             self.processes[name] = await asyncio.create_subprocess_exec(
-                *self.nodes.get(name, (LOOPBACK, ()))[1],
+                *self.nodes.get(name, ("", ()))[1],
                 *(sys.executable, "-m", module, "--config", str(file), *arguments),
                 env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])} | environment,
                 stdout=log,
@@ -235,11 +236,12 @@ async def running(
     hold_s: float = 30.0,
     settings: Callable[[str], dict[str, Any]] = lambda _: {},
     environment: Callable[[str], dict[str, str]] = lambda _: {},
+    loopback: str = LOOPBACK,
 ) -> AsyncIterator[tuple[Pods, openai.AsyncOpenAI]]:
     """All of them, and a client. What they wrote is printed when the test fails."""
     base = Path(tempfile.mkdtemp(prefix="aegaeon-pods-", dir="/dev/shm"))
     pods = Pods(models, base, memory, engine)
-    pods.hold_s, pods.settings, pods.environment = hold_s, settings, environment
+    pods.hold_s, pods.settings, pods.environment, pods.loopback = hold_s, settings, environment, loopback
     try:
         async with AsyncExitStack() as exits:
             exits.push_async_callback(pods.kill)

@@ -74,6 +74,17 @@ async def test_models_are_added_and_removed_during_streams_without_a_restart(
 
 
 @pytest.mark.asyncio(loop_scope="module")
+async def test_a_pool_whose_addresses_are_of_ipv6_alone_answers_as_any_other(
+    pool: Running, four_models: dict[str, Path]
+) -> None:
+    expected = await stream(pool[1], "llama", PROMPTS[0])
+    async with running({"llama": four_models["llama"]}, engines=1, loopback="[::1]") as (pods, client):
+        assert await stream(client, "llama", PROMPTS[0]) == expected
+        status = await pods.status()
+    assert [each.instance for each in status.pool.instances if each.alive] == ["engine-0"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_draining_engine_hands_off_its_streams_without_an_interruption(pool: Running) -> None:
     pods, client = pool
     jobs = [(model, prompt) for model in ("llama", "qwen3") for prompt in PROMPTS]

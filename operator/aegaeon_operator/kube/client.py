@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Container
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -80,8 +80,26 @@ class Listed:
     version: int
 
 
+Name = tuple[str, str]
+"""namespace and name"""
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """resourceVersions of objects, all or those that have changed; `until`: the newest that is covered."""
+
+    known: dict[Name, str]
+    until: str
+    complete: bool
+
+    def of(self, name: Name, before: str) -> str:
+        """Empty of one that is not there; `before` of one that has not changed."""
+        return self.known.get(name, "" if self.complete else before)
+
+
 _PAGE = "500"
-_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
+_CHANGES_S = 1
 UNKNOWN = Listed([], 2**63)  # of a kind that the API server does not know there is nothing, and was nothing
 
 
@@ -124,19 +142,32 @@ class Cluster:
                 return None
             raise
 
-    async def versions(self, resource: Resource, namespace: str, names: Collection[str]) -> dict[str, str]:
-        """resourceVersion of those of these names that are there. Their metadata alone is asked for, in pages; nothing
-        of others is kept."""
-        params, found = {"limit": _PAGE}, dict[str, str]()
+    async def versions(
+        self, resource: Resource, namespace: str | None, names: Container[Name], since: str = ""
+    ) -> Versions:
+        """Of these of the objects, all or those that have changed since a resourceVersion. Metadata alone is asked for;
+        nothing of other objects is kept."""
+        path = resource.path(namespace)
+        return await (self._changed(path, names, since) if since else self._listed(path, names))
+
+    async def _listed(self, path: str, names: Container[Name]) -> Versions:
+        params, versions = {"limit": _PAGE}, dict[Name, str]()
         while True:
-            page = await self.api.call("GET", resource.path(namespace), params=params, accept=_METADATA)
-            for item in page["items"]:
-                if item["metadata"]["name"] in names:
-                    found[item["metadata"]["name"]] = item["metadata"]["resourceVersion"]
+            page = await self.api.call("GET", path, params=params, accept=_METADATA.format("List"))
+            versions |= {name: version for name, version in map(_version, page["items"]) if name in names}
             rest = page["metadata"].get("continue")
             if not rest:
-                return found
+                return Versions(versions, page["metadata"]["resourceVersion"], complete=True)
             params = {"limit": _PAGE, "continue": rest}
+
+    async def _changed(self, path: str, names: Container[Name], since: str) -> Versions:
+        """The API server sends what there is, and waits a second: a later change comes with the next call."""
+        versions = dict[Name, str]()
+        async for event in self.api.watch(path, "", since, _CHANGES_S, _METADATA.format("")):
+            name, since = _version(event["object"])
+            if name in names:
+                versions[name] = "" if event["type"] == "DELETED" else since
+        return Versions(versions, since, complete=False)
 
     async def evict(self, pod: Json) -> bool:
         """Ask this pod, as it was seen, to end; False where a disruption budget forbids it, or it has changed."""
@@ -200,6 +231,12 @@ class Cluster:
         except KubeError as error:
             if error.status != NOT_FOUND:
                 raise
+
+
+def _version(body: Json) -> tuple[Name, str]:
+    """Namespace and name, and resourceVersion."""
+    metadata = body["metadata"]
+    return (metadata["namespace"], metadata["name"]), metadata["resourceVersion"]
 
 
 def _when(event: Json) -> str:

@@ -94,7 +94,7 @@ class _Memory:
 
 
 class Controller:
-    """Looks at pools one at a time each. `clock` is monotonic, in seconds."""
+    """Looks at pools one at a time each. `clock` is monotonic, in seconds; no `namespaces`: it works in all."""
 
     def __init__(
         self,
@@ -103,6 +103,7 @@ class Controller:
         platform: Platform,
         clock: Callable[[], float] = time.monotonic,
         metrics: Metrics | None = None,
+        namespaces: tuple[str, ...] = (),
     ) -> None:
         self._cluster = cluster
         self._store = store
@@ -110,7 +111,7 @@ class Controller:
         self._metrics = metrics or Metrics()
         self._clock = clock
         self._memories: dict[Key, _Memory] = {}
-        self.secrets = Secrets(cluster, clock, self._look_at)
+        self.secrets = Secrets(cluster, clock, self._look_at, namespaces or (None,))
         self.moves = Moves(cluster, clock)
         self.look_at: Callable[[Collection[Key]], None] = lambda keys: None
         """called with pools to reconcile at once: one without engines is asked for something, or an object of them was

@@ -59,7 +59,7 @@ async def run(config: OperatorConfig) -> int:
 
 async def _work(config: OperatorConfig, cluster: Cluster, metrics: Metrics) -> None:
     store = Store()
-    controller = Controller(cluster, store, config.platform, metrics=metrics)
+    controller = Controller(cluster, store, config.platform, metrics=metrics, namespaces=config.namespaces)
 
     async def reconcile(key: Key) -> float:
         with metrics.look(key):

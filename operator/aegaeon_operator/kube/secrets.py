@@ -1,7 +1,7 @@
 """Secrets that ModelPools name: read beside the looks at pools, each with an outcome of its own.
 
-A look waits for those alone that were never read. Every few seconds one list for each namespace that has any gives the
-versions (metadata, no content) of what is named; what has changed is read again. Nothing of other Secrets is kept.
+A look waits for those alone that were never read. Every few seconds the API server says which Secrets have changed,
+without their content; what is named and has another version is read again. Nothing of other Secrets is kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEPT_S = 5.0
 _TICK_S = 0.5
 _AT_ONCE = 16  # reads side by side
 _FIRST_WAIT_S = 5.0  # for what was never read
-_LIST_S = 10.0
+_LIST_S = 30.0
 _FIRST_RETRY_S = 1.0
 _FORGET_S = 30.0  # what no ModelPool names any more: one that is replaced names it again
 Text = dict[str, str]
@@ -73,14 +73,18 @@ class _Held:
 
 @dataclass(slots=True)
 class Secrets:
-    """Of all pools. `changed` is called with pools that name a Secret whose outcome is another; `clock` in seconds."""
+    """Of all pools. `changed` is called with pools that name a Secret whose outcome is another; `clock` in seconds;
+    `namespaces`: where the operator works, None: everywhere."""
 
     cluster: Cluster
     clock: Callable[[], float]
     changed: Callable[[Collection[Key]], None]
+    namespaces: tuple[str | None, ...] = (None,)
     _held: dict[SecretName, _Held] = field(default_factory=dict)
     _named: dict[Key, frozenset[SecretName]] = field(default_factory=dict)
-    _listed_at: dict[str, float] = field(default_factory=dict)
+    _compared_at: float = -math.inf
+    _since: dict[str | None, str] = field(default_factory=dict)
+    """resourceVersion up to which changes are known, by namespace"""
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def of(self, pool: Key, names: Iterable[SecretName]) -> SecretsRead:
@@ -116,13 +120,11 @@ class Secrets:
         now = self.clock()
         self._drop_unnamed(now)
         await self._read_all([name for name, held in self._held.items() if held.again_at <= now])
-        of_namespace: dict[str, list[SecretName]] = {}
-        for name in self._held:
-            of_namespace.setdefault(name[0], []).append(name)
-        for namespace, names in of_namespace.items():
-            if now - self._listed_at.get(namespace, -math.inf) >= EVERY_S:
-                self._listed_at[namespace] = now
-                await self._compare(namespace, names)
+        if not self._held:
+            self._compared_at = now  # the first are read first
+        elif now - self._compared_at >= EVERY_S:
+            self._compared_at = now
+            await asyncio.gather(*map(self._compare, self.namespaces))
 
     def _drop_unnamed(self, now: float) -> None:
         named = frozenset().union(*self._named.values())
@@ -132,17 +134,31 @@ class Secrets:
             elif now - held.named_at >= _FORGET_S:
                 del self._held[name]
 
-    async def _compare(self, namespace: str, names: list[SecretName]) -> None:
-        """Read again what has another version; all of the namespace where they cannot be listed: one Secret that
-        cannot be decrypted makes every list fail."""
+    async def _compare(self, namespace: str | None) -> None:
+        """Read again what has another version; all where that is not to be learned: one Secret that cannot be decrypted
+        makes every list fail."""
+        since = self._since.pop(namespace, "")
         try:
             async with asyncio.timeout(_LIST_S):
-                versions = await self.cluster.versions(SECRETS, namespace, {name for _, name in names})
+                versions = await self.cluster.versions(SECRETS, namespace, self._held, since)
         except (KubeError, TimeoutError) as error:
-            _log.warning("Secrets of namespace %s cannot be listed (%s): each is read", namespace, error or "no answer")
-            await self._read_all(names)
+            await self._uncompared(namespace, since, error)
             return
-        await self._read_all([name for name in names if versions.get(name[1], "") != self._held[name].version])
+        self._since[namespace] = versions.until
+        before = {name: self._held[name].version for name in self._of(namespace)}
+        await self._read_all([name for name, version in before.items() if versions.of(name, version) != version])
+
+    async def _uncompared(self, namespace: str | None, since: str, error: Exception) -> None:
+        if since:  # changes of so long ago are not kept
+            _log.info("what has changed of the Secrets is not known (%s): all are compared", error or "no answer")
+            await self._compare(namespace)
+            return
+        _log.warning("Secrets of %s cannot be listed (%s)", namespace or "the cluster", error or "no answer")
+        if isinstance(error, KubeError) and error.status:
+            await self._read_all(self._of(namespace))
+
+    def _of(self, namespace: str | None) -> list[SecretName]:
+        return [name for name in self._held if namespace in (None, name[0])]
 
     async def _read_all(self, names: Iterable[SecretName]) -> None:
         await asyncio.gather(*map(self._read, names))

@@ -1,0 +1,360 @@
+"""The operator of a large shared cluster: thousands of ModelPools with a key each, beside many more Secrets of others.
+
+A real API server without nodes; the operator and the pool's scheduler are processes of this machine, and a node without
+a kubelet says that their pods are ready. Requests are counted by the API server itself. `make bench-tenants`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from benchmarks.report import Row, report
+from e2e.cluster.layout import default_layout
+from e2e.fake_nodes import LABEL, fake_nodes, scheduling
+from e2e.kubectl import REPOSITORY, define, in_namespace, kubectl
+from e2e.operating import API, MEMORY, operator, resident_mb
+from kubernetes import config
+
+from aegaeon_kube import server
+from aegaeon_kube.errors import KubeError
+from aegaeon_operator.kube.client import GPU_POOLS, MODEL_POOLS, SECRETS, Resource
+from aegaeon_operator.spec.tenancy import hashes_of
+
+T = TypeVar("T")
+Json = dict[str, Any]
+NAMESPACE, POOL, ADDRESS = "aegaeon-tenants", "pool", "127.0.0.7"
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
+GETS_PER_S, P50_S, P99_S, FOREIGN_MB, REVOKED_S = 2.0, 0.5, 1.5, 20.0, 20.0
+REST_S, SETTLED_S, AT_ONCE, ROTATIONS = 60.0, 15.0, 32, 5
+# Written at rest by who is not the operator: kubelets, and whoever leads.
+_NOT_ITS = ("nodes", "leases")
+_WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
+# The operator reaches the scheduler by the name of its Service, which nothing resolves outside of a cluster.
+_WITH_HOSTS = ("unshare", "--mount", "--propagation", "private", "--", "sh", "-c")
+_MOUNT_HOSTS = 'mount --bind "$0" /etc/hosts && exec "$@"'
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many of what. `namespaces`: of tenants; half of the foreign Secrets is in these, the rest in as many more."""
+
+    model_pools: int
+    foreign: int
+    namespaces: int
+    edits: int
+
+    def namespace_of(self, at: int) -> str:
+        return f"tenants-{at % self.namespaces}"
+
+    def foreign_namespace_of(self, at: int) -> str:
+        return self.namespace_of(at // 2) if at % 2 else f"others-{at // 2 % self.namespaces}"
+
+    def all_namespaces(self) -> list[str]:
+        return [f"{kind}-{at}" for kind in ("tenants", "others") for at in range(self.namespaces)]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What runs. `folder`: of files that end with it."""
+
+    api: server.ApiServer
+    kubeconfig: Path
+    folder: Path
+    size: Size
+
+    async def put(self, resource: Resource, namespace: str | None, bodies: Iterable[Json]) -> float:
+        """Create them side by side; seconds."""
+        began, rest = time.monotonic(), iter(bodies)
+
+        async def some() -> None:
+            for body in rest:
+                await self.api.call("POST", resource.path(body["metadata"].get("namespace", namespace)), body=body)
+
+        await asyncio.gather(*(some() for _ in range(AT_ONCE)))
+        return time.monotonic() - began
+
+    async def content(self, name: str) -> dict[str, bytes]:
+        """Of one of the pool's Secrets; empty while there is none."""
+        try:
+            body = await self.api.call("GET", SECRETS.path(NAMESPACE, name))
+        except KubeError:
+            return {}
+        return {entry: base64.b64decode(value) for entry, value in body["data"].items()}
+
+    def requests(self) -> Counter[tuple[str, str]]:
+        """By resource and verb, since the API server's start."""
+        total: Counter[tuple[str, str]] = Counter()
+        for line in kubectl(self.kubeconfig, "get", "--raw", "/metrics").splitlines():
+            if line.startswith("apiserver_request_total{"):
+                labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+                total[labels["resource"], labels["verb"]] += int(float(line.rpartition(" ")[2]))
+        return total
+
+    def writes(self) -> Counter[str]:
+        """By resource, of what is not others'."""
+        total: Counter[str] = Counter()
+        for (resource, verb), count in self.requests().items():
+            if verb in _WRITES and resource not in _NOT_ITS:
+                total[resource] += count
+        return total
+
+    async def settle(self) -> None:
+        """Until nothing is written for a while."""
+        before, now = self.writes(), Counter[str]()
+        while before != now:
+            before = now or before
+            await asyncio.sleep(SETTLED_S)
+            now = self.writes()
+
+
+# ---- objects -------------------------------------------------------------------------------------------------------
+
+
+def gpu_pool() -> Json:
+    """It scales to zero engines, so that all is ready without one."""
+    spec = {
+        "engines": {"replicas": 0, "min": 0, "max": 1},
+        "memory": MEMORY,
+        "volumes": {"models": {"path": "/srv/models"}},
+        "gateway": {"replicas": 1},
+        "controlPodTemplate": {"nodeSelector": LABEL},
+        "allowedNamespaces": ["*"],
+    }
+    return {"apiVersion": API, "kind": "GpuPool", "metadata": {"name": POOL}, "spec": spec}
+
+
+def model(at: int, path: str) -> Json:
+    return {"name": f"model-{at}", "source": {"hostPath": path}}
+
+
+def model_pool(size: Size, at: int) -> Json:
+    tenant = {"name": f"t{at}", "keySecretRef": {"name": f"k{at}", "key": "keys"}}
+    spec = {"gpuPoolRef": {"name": POOL, "namespace": NAMESPACE}, "models": [model(at, f"m{at}")], "tenants": [tenant]}
+    metadata = {"name": f"m{at}", "namespace": size.namespace_of(at)}
+    return {"apiVersion": API, "kind": "ModelPool", "metadata": metadata, "spec": spec}
+
+
+def secret(namespace: str, name: str, text: str) -> Json:
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"keys": text}}
+
+
+def namespace(name: str) -> Json:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+# ---- processes -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def scheduler(world: World, settings: Json, certificates: dict[str, bytes]) -> Iterator[None]:
+    """The pool's, as its pod would run it, with addresses and folders of this machine."""
+    tls = world.folder / "tls"
+    tls.mkdir()
+    for name, content in certificates.items():
+        (tls / name).write_bytes(content)
+    own = json.loads(json.dumps(settings).replace("0.0.0.0:", f"{ADDRESS}:"))
+    own |= {"tls": str(tls), "lease": {**settings["lease"], "memory": str(world.folder / "term")}}
+    file = world.folder / "scheduler.json"
+    file.write_text(json.dumps(own), "utf-8")
+    argv = [sys.executable, "-m", "aegaeon_scheduler", "--config", str(file), "--holder", "the-scheduler"]
+    with (world.folder / "scheduler.log").open("wb") as log:
+        process = subprocess.Popen(argv, stdout=log, stderr=log)
+        try:
+            yield
+            if process.poll() is not None:
+                raise SystemExit(f"the scheduler has ended: {(world.folder / 'scheduler.log').read_text('utf-8')}")
+        finally:
+            process.terminate()
+            process.wait()
+
+
+async def until(what: str, check: Callable[[], Awaitable[T]], within_s: float, every_s: float = 0.5) -> T:
+    """Its first result that is true. Raises SystemExit."""
+    deadline = time.monotonic() + within_s
+    while not (result := await check()):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"not within {within_s:g} s: {what}")
+        await asyncio.sleep(every_s)
+    return result
+
+
+# ---- figures -------------------------------------------------------------------------------------------------------
+
+
+async def edit(world: World, at: int, turn: int) -> float:
+    """Seconds from a change of a ModelPool to a status of it."""
+    path = MODEL_POOLS.path(world.size.namespace_of(at), f"m{at}")
+    began = time.monotonic()
+    patch = {"spec": {"models": [model(at, f"edit-{turn}")]}}
+    made = await world.api.call("PATCH", path, body=patch, content_type="application/merge-patch+json")
+
+    async def current() -> bool:
+        status: Json = (await world.api.call("GET", path)).get("status", {})
+        return bool(status.get("observedGeneration") == made["metadata"]["generation"])
+
+    await until(f"m{at} has a status", current, 60, every_s=0.02)
+    return time.monotonic() - began
+
+
+async def rotate(world: World, at: int, turn: int) -> float:
+    """Seconds from a change of a tenant's key until the pool has the new one and not the old one."""
+    key = f"key-number-{turn}-of-tenant-{at}"
+    (digest,) = hashes_of(key)
+    path = SECRETS.path(world.size.namespace_of(at), f"k{at}")
+    began = time.monotonic()
+    body = {"stringData": {"keys": key}}
+    await world.api.call("PATCH", path, body=body, content_type="application/merge-patch+json")
+
+    async def arrived() -> bool:
+        parts = [await world.content(f"{POOL}-models-{shard}") for shard in range(8)]
+        return any(digest.encode() in content for part in parts for content in part.values())
+
+    await until(f"the key of t{at} is another one", arrived, 60, every_s=0.2)
+    return time.monotonic() - began
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def at_rest(world: World, pid: int) -> list[Row]:
+    await world.settle()
+    before, began, used = world.requests(), time.monotonic(), cpu_s(pid)
+    await asyncio.sleep(REST_S)
+    lasted, used = time.monotonic() - began, cpu_s(pid) - used
+    made = world.requests() - before
+    for (resource, verb), count in sorted(made.items(), key=lambda entry: -entry[1])[:12]:
+        print(f"  {verb:6} {resource:24} {count / lasted:8.2f}/s")
+    gets, lists, watches = (made["secrets", verb] / lasted for verb in ("GET", "LIST", "WATCH"))
+    written = sum(count for (name, verb), count in made.items() if verb in _WRITES and name not in _NOT_ITS)
+    return [
+        Row("at rest: GETs of Secrets, lists counted", gets + lists, "/s", GETS_PER_S, "<="),
+        Row("at rest: lists of Secrets", lists, "/s"),
+        Row("at rest: watches of Secrets begun", watches, "/s"),
+        Row("at rest: writes but of Leases", written, "writes", 0, "<="),
+        Row("at rest: operator's processor", 100 * used / lasted, "% of a core"),
+    ]
+
+
+async def measure(world: World, pid: int, settled_s: float) -> list[Row]:
+    """Everything is there but the foreign Secrets."""
+    size = world.size
+    await world.settle()
+    own = resident_mb(pid)
+    bodies = (secret(size.foreign_namespace_of(at), f"foreign-{at}", "x" * 1000) for at in range(size.foreign))
+    filled_s = await world.put(SECRETS, None, bodies)
+    print(f"{size.foreign} foreign Secrets written in {filled_s:.0f} s", flush=True)
+    rest = await at_rest(world, pid)
+    draws = random.Random(1)
+    edited = sorted([await edit(world, draws.randrange(size.model_pools), turn) for turn in range(size.edits)])
+    rotated = [await rotate(world, draws.randrange(size.model_pools), turn) for turn in range(ROTATIONS)]
+    return [
+        Row("ModelPools with a key each", size.model_pools, ""),
+        Row("namespaces of tenants", size.namespaces, ""),
+        Row("foreign Secrets", size.foreign, ""),
+        Row("all ModelPools have a status after", settled_s, "s"),
+        *rest,
+        Row("edit to status, p50", edited[len(edited) // 2], "s", P50_S, "<="),
+        Row("edit to status, p99", edited[int(0.99 * len(edited))], "s", P99_S, "<="),
+        Row(f"another key counts, longest of {ROTATIONS}", max(rotated), "s", REVOKED_S, "<="),
+        Row("operator's RSS before the foreign Secrets", own, "MB"),
+        Row("operator's RSS for the foreign Secrets", resident_mb(pid) - own, "MB", FOREIGN_MB, "<="),
+    ]
+
+
+# ---- the whole -----------------------------------------------------------------------------------------------------
+
+
+async def run(world: World, pid: int, stack: ExitStack) -> list[Row]:
+    size, began = world.size, time.monotonic()
+    await world.put(GPU_POOLS, NAMESPACE, [gpu_pool()])
+    settings = await until("the pool has a configuration", lambda: world.content(f"{POOL}-config"), 60)
+    certificates = await until("and certificates", lambda: world.content(f"{POOL}-scheduler-tls"), 60)
+    stack.enter_context(scheduler(world, json.loads(settings["scheduler.json"]), certificates))
+    await world.put(NAMESPACES, None, map(namespace, size.all_namespaces()))
+    keys = (secret(size.namespace_of(at), f"k{at}", f"the-key-of-tenant-{at}") for at in range(size.model_pools))
+    await world.put(SECRETS, None, keys)
+    await world.put(MODEL_POOLS, None, (model_pool(size, at) for at in range(size.model_pools)))
+
+    async def ready() -> bool:
+        items = (await world.api.call("GET", MODEL_POOLS.path(None)))["items"]
+        return len(items) == size.model_pools and all(map(_is_ready, items))
+
+    await until("all ModelPools are ready", ready, 300, every_s=3)
+    return await measure(world, pid, time.monotonic() - began)
+
+
+def _is_ready(body: Json) -> bool:
+    status = body.get("status", {})
+    conditions = {each["type"]: each["status"] for each in status.get("conditions", ())}
+    return conditions.get("Ready") == "True" and status.get("observedGeneration") == body["metadata"]["generation"]
+
+
+async def clean(world: World) -> None:
+    """Nothing of it stays; namespaces go by themselves."""
+    await world.api.call("DELETE", GPU_POOLS.path(NAMESPACE, POOL))
+    for name in world.size.all_namespaces():
+        for resource in (MODEL_POOLS, SECRETS):
+            await world.api.call("DELETE", resource.path(name))
+    for name in [NAMESPACE, *world.size.all_namespaces()]:
+        await world.api.call("DELETE", NAMESPACES.path(None, name))
+
+
+async def all_of_it(size: Size) -> list[Row]:
+    layout = default_layout()
+    if not layout.kubeconfig.exists():
+        raise SystemExit("there is no API server: make cluster-up NODES=0")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aegaeon-tenants-")))
+        kubeconfig = in_namespace(layout.kubeconfig, NAMESPACE, folder)
+        os.environ["KUBECONFIG"] = str(kubeconfig)
+        define(kubeconfig, sorted((REPOSITORY / "crds").glob("*.yaml")))
+        kubectl(kubeconfig, "create", "namespace", NAMESPACE)
+        api = stack.enter_context(config.new_client_from_config(str(kubeconfig)))
+        stack.enter_context(scheduling(layout))
+        stack.enter_context(fake_nodes(api, NAMESPACE, {"fake": 16}, every_s=5.0))
+        hosts = folder / "hosts"
+        hosts.write_text(f"127.0.0.1 localhost\n{ADDRESS} {POOL}-scheduler.{NAMESPACE}.svc\n", "utf-8")
+        log = stack.enter_context((folder / "operator.log").open("wb"))
+        inside = (*_WITH_HOSTS, _MOUNT_HOSTS, str(hosts))
+        process = stack.enter_context(operator(kubeconfig, log, inside, AEGAEON_NAMESPACES=""))
+        async with server.connect() as client:
+            world = World(client, kubeconfig, folder, size)
+            try:
+                return await run(world, process.pid, stack)
+            finally:
+                print((folder / "operator.log").read_text("utf-8")[-2000:], file=sys.stderr)
+                await clean(world)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tenants")
+    parser.add_argument("--model-pools", type=int, default=2500)
+    parser.add_argument("--foreign", type=int, default=20_000)
+    parser.add_argument("--namespaces", type=int, default=250)
+    parser.add_argument("--edits", type=int, default=120)
+    options = parser.parse_args()
+    rows = asyncio.run(all_of_it(Size(options.model_pools, options.foreign, options.namespaces, options.edits)))
+    return 0 if report("tenants", rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -42,7 +42,7 @@ NAMESPACE, POOL, ADDRESS = "aegaeon-tenants", "pool", "127.0.0.7"
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
 GETS_PER_S, P50_S, P99_S, FOREIGN_MB, REVOKED_S = 2.0, 0.5, 1.5, 20.0, 20.0
 REST_S, SETTLED_S, AT_ONCE, ROTATIONS = 60.0, 15.0, 32, 5
-# Written at rest by who is not the operator: kubelets, and whoever leads.
+# Written at rest by others than the operator: kubelets, and processes that hold a Lease.
 _NOT_ITS = ("nodes", "leases")
 _WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
 # The operator reaches the scheduler by the name of its Service, which nothing resolves outside of a cluster.

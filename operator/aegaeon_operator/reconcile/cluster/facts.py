@@ -240,6 +240,7 @@ class SchedulerFacts:
     ended: int = 0
     refused: Mapping[str, str] = field(default_factory=dict)  # models, or their changes, that it cannot serve, and why
     changing: Mapping[str, str] = field(default_factory=dict)  # models whose change is under way, and how far it is
+    gateways: frozenset[str] = frozenset()  # attached ones, by the names of their pods
     redis_away: Mapping[str, str] = field(default_factory=dict)  # attached gateways that cannot use Redis, and why
     suspects: tuple[SuspectFacts, ...] = ()
     standby: bool = False  # another process leads, or should

@@ -141,6 +141,7 @@ def _model(status: gateway_pb2.ModelStatus, traffic: gateway_pb2.ModelTraffic, r
     return ModelFacts(
         phase="absent" if status.absent else _PHASES.get(status.phase, ""),
         apart=status.apart,
+        roles=frozenset(_ROLES[role] for role in status.roles if role in _ROLES),
         reason=status.reason,
         resident=resident,
         queued=traffic.queued,

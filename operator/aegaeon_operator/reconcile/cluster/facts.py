@@ -198,6 +198,7 @@ class ModelFacts:
     bytes_total: int = 0
     bytes_per_s: float = 0.0
     remaining_s: float = 0.0
+    roles: frozenset[str] = frozenset()  # of the engines that its requests may go to
     apart: bool = False  # engines that only prefill have it, and none that can take KV over from them serves it
 
 

@@ -53,8 +53,9 @@ class Looks:
 
 def test_one_that_was_attached_is_evicted_once_it_has_been_lost_for_some_seconds() -> None:
     looks = Looks()
-    seen = [looks.look(*attached) for attached in ((A, B), *[(A,)] * 8)]
-    assert seen == [""] * (1 + round(LOST_S)) + [B] * 2
+    quiet = round(LOST_S)
+    seen = [looks.look(*attached) for attached in ((A, B), *[(A,)] * (quiet + 2))]
+    assert seen == [""] * (1 + quiet) + [B] * 2
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from aegaeon_operator.reconcile.cluster.facts import Json, Observed, SchedulerFa
 from aegaeon_operator.reconcile.cluster.pod_state import is_ready
 from aegaeon_operator.reconcile.cluster.readiness import pods_of
 
-# Gateways attach to a new leader within this time.
-LOST_S = 6.0
+# Gateways attach to a new leader within two seconds.
+LOST_S = 4.0
 
 
 @dataclass(slots=True)

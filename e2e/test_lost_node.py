@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from openai import OpenAIError
@@ -15,15 +17,19 @@ from openai import OpenAIError
 from aegaeon_cli.demo import clients
 from e2e.cluster.layout import Node, default_layout
 from e2e.cluster.network import cut
+from e2e.installation import SYSTEM
+from e2e.kubectl import kubectl
 from e2e.load import Load
 from e2e.manifests import RED, gpu_pool, keys, model_pool
 from e2e.polling import poll
-from e2e.pool import Pod, PodsOfPool, a_pool
+from e2e.pool import PORT, Pod, PodsOfPool, a_pool
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420, func_only=True)]
 MODELS = {"llama": RED}
 # Seconds from the cut to the first answer of a new request.
 WITH_STANDBY_S, WITHOUT_S = 15, 60
+# From the cut to the last connection that the Service leads to the lost node; and how long that is watched.
+CONNECTS_S, _WATCHED_S = 20, 45
 _BACK_S = 180  # until Kubernetes has a node back and its pods are ready
 
 
@@ -82,6 +88,49 @@ def test_a_gateway_and_the_pool_report_that_the_scheduler_is_unavailable(
             poll("the pool says so", lambda: condition(pool, "SchedulerReady") == "False", 30)
         pool.wait_until_ready(_BACK_S)
         poll("it is back", lambda: health(url) == "attached", 30)
+
+
+def test_no_connection_goes_for_long_to_the_gateway_of_a_lost_node(release: str, own_cluster: Path) -> None:
+    """One of the others takes it; Kubernetes alone needs most of a minute."""
+    stays, goes = default_layout().nodes[:2]
+    with spread_pool(own_cluster, "aegaeon-lost-node", standby=False) as pool:
+        bring_leader_to(pool, stays)
+        bring_operator_to(own_cluster, stays, goes)
+        assert on(pool, "gateway", stays), "one that outlives the cut"
+        assert on(pool, "gateway", goes), "one that is lost"
+        service = urlsplit(pool.url)
+        with cut(default_layout(), goes):
+            begun = last = time.monotonic()
+            failed = 0
+            while (at := time.monotonic()) < begun + _WATCHED_S:
+                if not connects(str(service.hostname)):
+                    last, failed = at, failed + 1
+                time.sleep(0.1)  # as clients do: nothing announces an endpoint that has gone
+        print(f"{failed} connects failed, the last one {last - begun:.1f} s after the cut")
+        pool.wait_until_all_ready("gateway", 2, _BACK_S)
+        pool.wait_until_ready(_BACK_S)
+    assert failed, "there was nothing to be taken out of the Service"
+    assert last - begun <= CONNECTS_S
+
+
+def connects(host: str) -> bool:
+    try:
+        with socket.create_connection((host, PORT), timeout=1.0):
+            return True
+    except OSError:
+        return False
+
+
+def bring_operator_to(kubeconfig: Path, node: Node, other: Node) -> None:
+    """Both replicas: the one that leads is then on the node. The spare leaves it again a minute later."""
+    system = (kubeconfig, "-n", SYSTEM)
+    kubectl(kubeconfig, "cordon", other.name)
+    try:
+        label, where = "app.kubernetes.io/name=aegaeon-operator", f"--field-selector=spec.nodeName={other.name}"
+        kubectl(*system, "delete", "pod", "-l", label, where, "--wait=true")
+        kubectl(*system, "rollout", "status", "deployment", "--timeout=120s")
+    finally:
+        kubectl(kubeconfig, "uncordon", other.name)
 
 
 def bring_leader_to(pool: PodsOfPool, node: Node) -> None:

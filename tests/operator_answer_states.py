@@ -13,7 +13,7 @@ UNANSWERED = replace(SERVED, unanswered=True)
 
 def of_answers(objects: tuple[Json, ...], two_models: tuple[Json, ...]) -> Iterator[State]:
     """From the scheduler's way to gateways to single steps of engines."""
-    yield State("No gateway is attached to the scheduler", objects, says={"gateways": 0})
+    yield State("No gateway is attached to the scheduler", objects, says={"gateways": frozenset()})
     stuck = ("pool-engine-0", "pool-engine-1")
     yield State(
         "Engines are stuck in a step", objects, models={"llama": UNANSWERED}, says={"stuck": stuck, "stopped": True}

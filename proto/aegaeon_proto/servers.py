@@ -34,7 +34,7 @@ BOUNDS: Options = (
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_S * _SECOND_MS // 2),
     ("grpc.keepalive_permit_without_calls", 1),  # else between two calls one ping in two hours is allowed
     ("grpc.http2.max_ping_strikes", 2),  # of pings that come more often
-    ("grpc.keepalive_time_ms", 10 * _SECOND_MS),  # a peer whose host vanished is noticed, also when nothing is sent
+    ("grpc.keepalive_time_ms", 5 * _SECOND_MS),  # a peer whose host vanished is noticed, also when nothing is sent
     ("grpc.keepalive_timeout_ms", 5 * _SECOND_MS),
 )
 

@@ -157,7 +157,7 @@ def test_what_a_scheduler_says_of_steps_and_gateways_are_facts() -> None:
         gateways=[admin_pb2.GatewayStatus(gateway=name, attached=name != "c") for name in "abc"],
     )
     seen = facts(status, slab_bytes=1)
-    assert (seen.gateways, seen.answered_at, seen.waiting) == (2, 1000, {"llama": Wait(7.0, 0.0)})
+    assert (seen.gateways, seen.answered_at, seen.waiting) == ({"a", "b"}, 1000, {"llama": Wait(7.0, 0.0)})
     (only,) = seen.engines
     assert (only.turn_of, only.turn_s, only.prepares) == ("llama", 3.5, ("q", "r", "llama"))
     status.pool.models[0].ClearField("worked_s")

@@ -222,7 +222,7 @@ async def test_a_pool_whose_requests_get_nothing_says_so_before_ten_seconds_are_
 
 
 async def test_a_leader_without_gateways_serves_nothing_once_they_had_time_to_come_back(world: World) -> None:
-    world.answers = {"scheduler": replace(NEW, gateways=0)}
+    world.answers = {"scheduler": replace(NEW, gateways=frozenset())}
     seen = [await world.look() for _ in range(9)]
     assert seen[0] == {"GpuPool": "True", "ModelPool": "True"}
     assert seen[-1] == {"GpuPool": "False", "ModelPool": "False"}

@@ -106,7 +106,7 @@ def scheduler_speaks(world: Looks, chance: random.Random) -> None:
     notes = {chance.choice(names): "why"} if chance.random() < 0.3 else {}
     engines = (EngineFacts("pool-engine-0", "unified", chance.random() < 0.7, 0, 0.0),)
     spoken = SchedulerFacts("one", {name: a_model() for name in names}, engines, refused=notes, changing=notes)
-    spoken = replace(spoken, gateways=chance.randrange(2), stopped=chance.random() < 0.2)
+    spoken = replace(spoken, gateways=frozenset("a"[: chance.randrange(2)]), stopped=chance.random() < 0.2)
     world.facts["scheduler"] = chance.choice([None, spoken, spoken])
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from operator_objects import KEY, gpu_pool, model_pool, observed
+from operator_objects import KEY, NOW, gpu_pool, model_pool, observed
 from operator_state import pod, unplaced
 
 from aegaeon_operator.reconcile.cluster.desired import desired
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, EngineFacts, Observed, SchedulerFacts
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, EngineFacts, ModelFacts, Observed, SchedulerFacts
 from aegaeon_operator.reconcile.cluster.names import labels
 from aegaeon_operator.reconcile.cluster.report import reports
-from aegaeon_operator.reconcile.cluster.succession import superseded
+from aegaeon_operator.reconcile.cluster.succession import PATIENCE_S, superseded
 
 Json = dict[str, Any]
 UNITED, RED = gpu_pool(), model_pool("red", "llama")
@@ -64,6 +65,44 @@ def test_old_engines_stay_until_every_new_role_has_one(
     gone = {key.name for key in desired(seen).leftovers if key.kind == "StatefulSet"}
     there = {key.name for key in seen.children if key.kind == "StatefulSet"}
     assert gone == (set() if staying else there - {"pool-engine"})
+
+
+OLD_ALONE, BOTH = {"prefill", "decode"}, {"prefill", "decode", "unified"}
+
+
+@pytest.mark.parametrize(
+    ("llama", "qwen", "ready_s", "stay"),
+    [
+        (ModelFacts("cached", roles=frozenset(BOTH)), ModelFacts("cached", roles=frozenset(OLD_ALONE)), 60, True),
+        (ModelFacts("cached", roles=frozenset(BOTH)), ModelFacts("fetching"), 60, True),
+        (ModelFacts("cached", roles=frozenset(BOTH)), ModelFacts("cached", roles=frozenset(BOTH)), 0, False),
+        (ModelFacts("cached", roles=frozenset(BOTH)), ModelFacts("failed"), 0, False),
+        (ModelFacts("cached", roles=frozenset(BOTH)), ModelFacts("absent"), 0, False),
+        (ModelFacts("cached", roles=frozenset(OLD_ALONE)), ModelFacts("fetching"), PATIENCE_S, False),
+    ],
+    ids=["not there yet", "fetched", "served", "failed everywhere", "fetched on demand", "for too long"],
+)
+def test_old_engines_stay_until_new_ones_serve_what_they_serve(
+    llama: ModelFacts, qwen: ModelFacts, ready_s: float, stay: bool
+) -> None:
+    began = (NOW - timedelta(seconds=ready_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    ready = [{"type": "Ready", "status": "True", "lastTransitionTime": began}]
+    seen = united_after_split(pod("pool-engine-0", "engine", conditions=ready))
+    facts = replace(attached("prefill", "decode", "unified"), models={"llama": llama, "qwen": qwen})
+    assert superseded(seen, facts) == (("prefill", "decode") if stay else ())
+
+
+def test_a_prefill_engine_without_a_decoder_in_reach_takes_over_from_none() -> None:
+    """Both are attached, on two nodes: the scheduler gives neither of them requests."""
+    children = [
+        {**one, "metadata": {**one["metadata"], "uid": one["metadata"]["name"]}}
+        for one in desired(observed(UNITED, RED)).manifests
+    ]
+    seen = observed(SPLIT, RED, *children)
+    facts = attached("prefill", "decode", "unified")
+    apart, pair = ({"llama": ModelFacts("cached", roles=frozenset(roles))} for roles in (["unified", "decode"], BOTH))
+    assert superseded(seen, replace(facts, models=apart)) == ("unified",)
+    assert superseded(seen, replace(facts, models=pair)) == ()
 
 
 def test_a_pool_is_not_called_unready_while_its_old_engines_serve() -> None:

@@ -47,8 +47,11 @@ async def test_a_model_counts_as_served_while_a_pair_of_engines_that_can_exchang
         await decoder.report(model=CACHED)
         served = await next_of_a(gateway)
         assert (served.phase, served.wait, served.apart) == (model_pb2.MODEL_PHASE_CACHED, False, False)
+        roles = [engine_pb2.ROLE_PREFILL, engine_pb2.ROLE_DECODE]
+        assert [list(one.roles) for one in (alone, fetching, served)] == [[], [], roles]
         await decoder.report(draining=engine_pb2.Draining())
-        assert (await next_of_a(gateway)).apart
+        drained = await next_of_a(gateway)
+        assert (drained.apart, list(drained.roles)) == (True, [])
         async for status in stack.status():
             of_a = next(one for one in status.models if one.model == "tiny-a")
             assert (of_a.phase, of_a.reason) == (alone.phase, alone.reason)

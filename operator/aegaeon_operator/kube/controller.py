@@ -16,6 +16,7 @@ from aegaeon_operator.kube import certificates, prefix_secret
 from aegaeon_operator.kube.client import Cluster
 from aegaeon_operator.kube.events import post
 from aegaeon_operator.kube.gather import Lives, named_secrets, with_children
+from aegaeon_operator.kube.lost_gateways import evict_lost
 from aegaeon_operator.kube.metrics import Metrics
 from aegaeon_operator.kube.moves import Moves
 from aegaeon_operator.kube.scaling import replicas, standby
@@ -38,6 +39,7 @@ from aegaeon_operator.reconcile.cluster.facts import (
 )
 from aegaeon_operator.reconcile.cluster.failover import Failover
 from aegaeon_operator.reconcile.cluster.figures import figures
+from aegaeon_operator.reconcile.cluster.lost_gateways import LostGateways
 from aegaeon_operator.reconcile.cluster.names import SCHEDULERS, admin_target, child
 from aegaeon_operator.reconcile.cluster.readiness import (
     ending_engines,
@@ -86,6 +88,7 @@ class _Memory:
     standing: Standing = field(default_factory=Standing)
     windows: Windows = field(default_factory=Windows)
     answers: Answers = field(default_factory=Answers)
+    lost_gateways: LostGateways = field(default_factory=LostGateways)
     demand: asyncio.Task[None] | None = None
     awaited: SchedulerLink | None = None
     """whose demand that is"""
@@ -137,6 +140,8 @@ class Controller:
         failures |= await memory.writer.write(wanted, observed.children)
         observed = self._again(observed)
         memory.facts = await self._exchange(observed, wanted, memory)
+        if lost := memory.lost_gateways.to_evict(observed, memory.facts, self._clock()):
+            await evict_lost(self._cluster, observed, lost)
         warnings = await self._warnings(observed, memory)
         keeps_standby = await self._part(observed, memory.stands_by)
         stands = memory.standing.of(memory.facts, self._clock())
@@ -318,6 +323,8 @@ class Controller:
         unwatched_s = _SERVING_S if to_ask_about(observed) else _REST_S  # Events are not watched
         if memory.facts is None:
             return unwatched_s
+        if memory.lost_gateways.since:
+            return _SOON_S
         ready = [one["status"] for report in found for one in report.status["conditions"] if one["type"] == "Ready"]
         return min(_SERVING_S, memory.answers.again_in) if all(status == "True" for status in ready) else _SOON_S
 

@@ -128,13 +128,13 @@ def facts(status: admin_pb2.AdminStatus, slab_bytes: int) -> SchedulerFacts:
         ended=sum(one.requests for one in status.pool.models),
         refused={note.model: note.reason for note in status.refused},
         changing={note.model: note.reason for note in status.changing},
+        gateways=frozenset(one.gateway for one in status.gateways if one.attached),
         redis_away={one.gateway: one.redis_away for one in status.gateways if one.attached and one.redis_away},
         suspects=tuple(
             SuspectFacts(device.instance, device.node, device.uuid, device.error) for device in status.pool.suspects
         ),
         standby=status.standby,
         term=status.term,
-        gateways=sum(gateway.attached for gateway in status.gateways),
         waiting=_waiting(status.pool.sequences, traffic) if _tells_turns(status.pool) else {},
         worked_s=min((model.worked_s for model in status.pool.models if model.HasField("worked_s")), default=None),
         answered_at=int(max((model.answered_at for model in status.pool.models), default=0.0)),
@@ -162,6 +162,7 @@ def _model(status: gateway_pb2.ModelStatus, traffic: gateway_pb2.ModelTraffic, r
     return ModelFacts(
         phase="absent" if status.absent else _PHASES.get(status.phase, ""),
         apart=status.apart,
+        roles=frozenset(_ROLES[role] for role in status.roles if role in _ROLES),
         reason=status.reason,
         resident=resident,
         queued=traffic.queued,

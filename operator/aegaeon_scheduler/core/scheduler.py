@@ -15,7 +15,7 @@ from aegaeon_scheduler.core.commands import Command
 from aegaeon_scheduler.core.config import PaperSettings, PrismSettings, SchedulerConfig
 from aegaeon_scheduler.core.conservation import check
 from aegaeon_scheduler.core.copies import Copies
-from aegaeon_scheduler.core.domain import ModelName, RejectCode, SeqId
+from aegaeon_scheduler.core.domain import ModelName, RejectCode, Role, SeqId
 from aegaeon_scheduler.core.failures import Failures
 from aegaeon_scheduler.core.fetches import Fetches
 from aegaeon_scheduler.core.handoff import HandOff
@@ -126,6 +126,11 @@ class Scheduler:
             return None
         places = self._pool.fleet.of(model)
         return apart(model, places.apart[0]) if places.halved else None
+
+    def roles(self, name: str) -> frozenset[Role]:
+        """Roles of the engines that requests for a model may go to; PREFILL only where one decodes what it prefills."""
+        model = self._pool.models.get(ModelName(name))
+        return frozenset() if model is None else self._pool.fleet.of(model).roles
 
     def places(self, before: float) -> dict[SeqId, int]:
         """Places in queues: see snapshot.places."""

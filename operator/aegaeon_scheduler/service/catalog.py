@@ -7,9 +7,10 @@ from typing import TypeVar
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.config import ModelEntry, SourceEntry
-from aegaeon_scheduler.core.domain import InstanceId, ModelConfig, ModelName, Phase, Slo, Terms, Tier
+from aegaeon_scheduler.core.domain import InstanceId, ModelConfig, ModelName, Phase, Role, Slo, Terms, Tier
 from aegaeon_scheduler.core.events import CatalogChanged
 from aegaeon_scheduler.core.nodes import Apart
+from aegaeon_scheduler.service.codec.nouns import role_to
 from aegaeon_scheduler.service.identity import identified, with_adapter
 
 # A model that is cached anywhere can be served, one being fetched may be soon; failed is what failed everywhere.
@@ -87,7 +88,7 @@ class Catalog:
     name is about to stand for is `staged`: sidecars alone know of it, under a name of its own. While the name is
     `held`, gateways see that one, and that it is on its way. An adapter is a name of its own to gateways, as a model
     is; requests for it are its base's, with the adapter's name beside (`resolved`). `apart` says why engines that have
-    a model do not serve it: no two of them can hand its sequences over.
+    a model do not serve it: no two of them can hand its sequences over; `roles` are of those that do.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Catalog:
         models: Iterable[ModelEntry],
         changed: Callable[[], None],
         apart: Callable[[str], Apart | None] = lambda name: None,
+        roles: Callable[[str], frozenset[Role]] = lambda name: frozenset(),
     ) -> None:
         self._specs = {entry.name: spec_of(entry) for entry in models}
         self._adapters = _adapters(self._specs)
@@ -105,6 +107,7 @@ class Catalog:
         self._known: dict[str, tuple[model_pb2.ModelState, gateway_pb2.ModelStatus]] = {}  # until a state changes
         self._announce = changed
         self._apart = apart
+        self._roles = roles
         self._starting = ""
 
     def _changed(self, *names: str) -> None:
@@ -306,6 +309,7 @@ class Catalog:
             absent=best.absent,
             unsupported=_unsupported(best, states),
             apart=apart is not None,
+            roles=sorted(map(role_to, self._roles(name))),
         )
 
     def _adapter(self, name: str, adapter: model_pb2.AdapterSpec) -> gateway_pb2.ModelStatus:

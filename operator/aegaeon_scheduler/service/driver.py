@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2
 from aegaeon_scheduler.core import commands, events
-from aegaeon_scheduler.core.domain import POISONED, FailureKind, GatewayId, InstanceId, RejectCode, SeqId
+from aegaeon_scheduler.core.domain import POISONED, FailureKind, GatewayId, InstanceId, RejectCode, Role, SeqId
 from aegaeon_scheduler.core.nodes import Apart
 from aegaeon_scheduler.core.snapshot import Snapshot
 from aegaeon_scheduler.service.alarm import Alarm
@@ -43,6 +43,9 @@ class Brain(Protocol):
 
     def apart(self, name: str) -> Apart | None:
         """Why a model that some engine has is served by no pair of engines; None: it is, or none has it."""
+
+    def roles(self, name: str) -> frozenset[Role]:
+        """Roles of the engines that requests for a model may go to."""
 
 
 class Link(Protocol):

@@ -618,6 +618,7 @@ class ModelStatus(_message.Message):
     UNSUPPORTED_FIELD_NUMBER: _builtins.int
     APART_FIELD_NUMBER: _builtins.int
     ABSENT_FIELD_NUMBER: _builtins.int
+    ROLES_FIELD_NUMBER: _builtins.int
     phase: _model_pb2.ModelPhase.ValueType
     """the best over all sidecars"""
     reason: _builtins.str
@@ -641,6 +642,10 @@ class ModelStatus(_message.Message):
     def spec(self) -> _model_pb2.ModelSpec: ...
     @_builtins.property
     def footprint(self) -> _model_pb2.Footprint: ...
+    @_builtins.property
+    def roles(self) -> _containers.RepeatedScalarFieldContainer[_engine_pb2.Role.ValueType]:
+        """of the engines that its requests may go to"""
+
     def __init__(
         self,
         *,
@@ -657,10 +662,11 @@ class ModelStatus(_message.Message):
         unsupported: _builtins.bool = ...,
         apart: _builtins.bool = ...,
         absent: _builtins.bool = ...,
+        roles: _abc.Iterable[_engine_pb2.Role.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["footprint", b"footprint", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "apart", b"apart", "bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "parent", b"parent", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec", "unsupported", b"unsupported", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "apart", b"apart", "bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "parent", b"parent", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s", "roles", b"roles", "spec", b"spec", "unsupported", b"unsupported", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -201,6 +201,7 @@ class ModelFacts:
     bytes_total: int = 0
     bytes_per_s: float = 0.0
     remaining_s: float = 0.0
+    roles: frozenset[str] = frozenset()  # of the engines that its requests may go to
     apart: bool = False  # engines that only prefill have it, and none that can take KV over from them serves it
     unanswered: bool = False  # requests of it are, or were given up, and nothing was computed for them (answers.py)
 
@@ -261,11 +262,11 @@ class SchedulerFacts:
     ended: int = 0
     refused: Mapping[str, str] = field(default_factory=dict)  # models, or their changes, that it cannot serve, and why
     changing: Mapping[str, str] = field(default_factory=dict)  # models whose change is under way, and how far it is
+    gateways: frozenset[str] | None = None  # attached ones, by the names of their pods; None: not known
     redis_away: Mapping[str, str] = field(default_factory=dict)  # attached gateways that cannot use Redis, and why
     suspects: tuple[SuspectFacts, ...] = ()
     standby: bool = False  # another process leads, or should
     term: int = 0
-    gateways: int = 1  # that are attached
     waiting: Mapping[str, Wait] = field(default_factory=dict)
     worked_s: float | None = None
     answered_at: int = 0

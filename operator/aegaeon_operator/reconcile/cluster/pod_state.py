@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Subject
 from aegaeon_operator.reconcile.cluster.names import KUEUE_GATES, KUEUE_QUEUE
@@ -78,6 +79,12 @@ def unexplained(pods: Iterable[Json]) -> Iterator[Subject]:
 def is_ready(pod: Json) -> bool:
     """Whether its work may come."""
     return "deletionTimestamp" not in pod["metadata"] and _condition(pod, "Ready").get("status") == "True"
+
+
+def is_ready_for(pod: Json, seconds: float, now: datetime) -> bool:
+    """Whether it has been ready for so long."""
+    since = _condition(pod, "Ready").get("lastTransitionTime")
+    return is_ready(pod) and since is not None and (now - datetime.fromisoformat(since)).total_seconds() >= seconds
 
 
 def finds_no_node(pod: Json) -> bool:

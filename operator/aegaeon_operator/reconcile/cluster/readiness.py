@@ -118,7 +118,7 @@ def gateway_ready(observed: Observed, wanted: int) -> Condition:
     if wanted == 0:
         return no("GatewayReady", "NoGateways", "no gateway is asked for; raise spec.gateway.replicas")
     ready = deployment_ready(observed, "GatewayReady", "gateway", wanted)
-    if ready.status == "True" and observed.scheduler and not observed.scheduler.gateways:
+    if ready.status == "True" and observed.scheduler and observed.scheduler.gateways == frozenset():
         text = f"{ready.message}, but none is attached to the scheduler that leads: no request reaches an engine"
         return no("GatewayReady", "NoGatewayAttached", text)
     return ready

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Observed, SchedulerFacts
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, ModelFacts, Observed, SchedulerFacts
 from aegaeon_operator.reconcile.cluster.names import COMPONENTS, child
-from aegaeon_operator.reconcile.cluster.pod_state import finds_no_node
+from aegaeon_operator.reconcile.cluster.pod_state import finds_no_node, is_ready_for
 from aegaeon_operator.reconcile.cluster.readiness import pods_of
+
+# A model that the new engines do not come to serve, for lack of room on their nodes for example, keeps the old ones for
+# no longer.
+PATIENCE_S = 600.0
 
 
 def superseded(observed: Observed, facts: SchedulerFacts | None) -> tuple[str, ...]:
-    """Roles whose engines stay although the spec has them no more: its own roles do not all have an engine yet.
+    """Roles whose engines stay although the spec has them no more: those of its own roles do not serve all models yet.
 
     Where the new ones find no node beside the old ones, those end at once.
     """
@@ -18,11 +22,24 @@ def superseded(observed: Observed, facts: SchedulerFacts | None) -> tuple[str, .
         return ()
     gone = [role for role in COMPONENTS if role not in spec.roles and _is_there(observed, role)]
     wanted = [role for role, asked in spec.roles.items() if observed.replicas.get(role, asked.replicas)]
-    attached = {one.role for one in facts.engines if one.attached} if facts else set()
-    starting = [pod for role in wanted for pod in pods_of(observed, COMPONENTS[role])]
-    if not wanted or attached.issuperset(wanted) or any(map(finds_no_node, starting)):
+    pods = [pod for role in wanted for pod in pods_of(observed, COMPONENTS[role])]
+    tried = bool(pods) and all(is_ready_for(pod, PATIENCE_S, observed.now) for pod in pods)
+    if not wanted or tried or _serve(wanted, facts) or any(map(finds_no_node, pods)):
         return ()
     return tuple(gone)
+
+
+def _serve(roles: list[str], facts: SchedulerFacts | None) -> bool:
+    """Whether engines of all these roles are attached, and serve every model that any engine might serve now."""
+    if facts is None or not {one.role for one in facts.engines if one.attached}.issuperset(roles):
+        return False
+    return all(_is_served(model, roles) for model in facts.models.values())
+
+
+def _is_served(model: ModelFacts, roles: list[str]) -> bool:
+    """What failed everywhere, or is fetched when it is asked for, is served by no engine."""
+    first = [role for role in roles if role != "decode"]
+    return model.phase in ("failed", "absent") or model.roles.issuperset(first)
 
 
 def _is_there(observed: Observed, role: str) -> bool:

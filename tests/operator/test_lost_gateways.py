@@ -1,0 +1,134 @@
+"""A gateway that its scheduler has lost is evicted while others are attached, and in no other case."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from operator_api import api_server
+from operator_memory import At, Memory
+from operator_objects import KEY, PLATFORM, gpu_pool, model_pool, observed
+from operator_state import pod
+from tests.operator.test_redundancy import node
+
+from aegaeon_operator.kube import controller as looked_at
+from aegaeon_operator.kube.client import Cluster
+from aegaeon_operator.kube.controller import Controller
+from aegaeon_operator.kube.store import Store
+from aegaeon_operator.reconcile.cluster.facts import SchedulerFacts
+from aegaeon_operator.reconcile.cluster.lost_gateways import LOST_S, LostGateways
+from aegaeon_operator.reconcile.cluster.names import labels
+
+Json = dict[str, Any]
+A, B = "pool-gateway-a", "pool-gateway-b"
+
+
+def gateway(name: str, ready: bool = True, ending: bool = False) -> Json:
+    found = pod(name, "gateway")
+    found["metadata"] |= {"labels": labels(KEY, "gateway")}
+    found["spec"]["nodeName"] = f"node-of-{name}"
+    if not ready:
+        found["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    if ending:
+        found["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return found
+
+
+@dataclass
+class Looks:
+    """At a pool of two gateways, each second."""
+
+    lost: LostGateways = field(default_factory=LostGateways)
+    now: float = 0.0
+
+    def look(self, *attached: str, leader: str = "one", silent: bool = False, pods: tuple[Json, ...] = ()) -> str:
+        """Which one is evicted."""
+        self.now += 1.0
+        seen = observed(gpu_pool(), *(pods or (gateway(A), gateway(B))))
+        facts = None if silent else SchedulerFacts(leader, gateways=frozenset(attached))
+        found = self.lost.to_evict(seen, facts, self.now)
+        return str(found["metadata"]["name"]) if found else ""
+
+
+def test_one_that_was_attached_is_evicted_once_it_has_been_lost_for_some_seconds() -> None:
+    looks = Looks()
+    quiet = round(LOST_S)
+    seen = [looks.look(*attached) for attached in ((A, B), *[(A,)] * (quiet + 2))]
+    assert seen == [""] * (1 + quiet) + [B] * 2
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        [{"attached": ()}],
+        [{"attached": (A,), "pods": (gateway(A), gateway(B, ready=False))}],
+        [{"attached": (A,), "pods": (gateway(A), gateway(B, ending=True))}],
+        [{"attached": (A,), "pods": (gateway(A, ending=True), gateway(B))}],
+        [{"attached": (), "silent": True}],
+        [{"attached": (A,)}] * 4 + [{"attached": (A, B)}] * 2,
+        [{"attached": (A,)}, {"attached": (A,), "leader": "two"}, {"attached": (A,), "silent": True}],
+    ],
+    ids=["no other", "known", "ends already", "the other ends", "no scheduler", "it comes back", "leaders change"],
+)
+def test_none_is_evicted_that_may_be_the_last_or_back_in_a_moment(later: list[Json]) -> None:
+    looks = Looks()
+    looks.look(A, B)
+    for number in range(60):
+        how = dict(later[number % len(later)])
+        assert not looks.look(*how.pop("attached"), **how)
+
+
+def test_one_that_never_attached_is_left_to_start() -> None:
+    looks = Looks()
+    assert not any(looks.look(A) for _ in range(60))
+
+
+def test_one_that_a_new_leader_has_never_seen_is_evicted_too() -> None:
+    """The node of both the leader and the gateway was lost."""
+    looks = Looks()
+    looks.look(A, B)
+    seen = [looks.look(A, leader="two") for _ in range(8)]
+    assert seen[-1] == B
+
+
+async def test_the_operator_evicts_it_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, attached, now = Memory(), [A, B], [0.0]
+    for body in (gpu_pool(), model_pool("red", "llama"), node("n1")):
+        memory.put(body)
+
+    class Link:
+        def __init__(self, *_: object) -> None:
+            """Nothing is open."""
+
+        async def exchange(self, *_: object) -> SchedulerFacts:
+            return SchedulerFacts("one", gateways=frozenset(attached))
+
+        async def close(self) -> None:
+            """Nothing is open."""
+
+    monkeypatch.setattr(looked_at, "SchedulerLink", Link)
+    async with api_server(memory.answer) as api:
+        store = Store()
+        controller = Controller(Cluster(api), store, PLATFORM, lambda: now[0])
+
+        async def look() -> float:
+            now[0] += 1.0
+            for at, body in memory.objects.items():
+                if at.kind not in ("Node", "Event"):
+                    store.put(body)
+            return await controller.reconcile(KEY)
+
+        await look()
+        deployment = memory.objects[At("Deployment", KEY.namespace, "pool-scheduler")]
+        memory.put(deployment | {"status": {"readyReplicas": 1, "replicas": 1}})
+        for name in (A, B):
+            memory.put(gateway(name))
+        await look()
+        attached.remove(B)
+        while not (gone := [call.at.name for call, _ in memory.written if call.verb == "evict"]) and now[0] < 30:
+            assert await look() <= 1.0, "it is looked at again soon"
+        await controller.close()
+    assert gone == [B]
+    events = [each["message"] for at, each in memory.objects.items() if at.kind == "Event" and B in each["message"]]
+    assert any("others are attached" in message for message in events)

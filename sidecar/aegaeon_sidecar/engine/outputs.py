@@ -49,7 +49,8 @@ class Outputs:
             step.model.users -= 1
             for sequence in step.sequences:
                 sequence.busy -= 1
-                self._kv.sequences.free_if_closed(sequence)
+                if sequence.closed:
+                    self._kv.sequences.free_if_closed(sequence)
             tokens: dict[str, list[Token]] = {}
             now = time.monotonic()
             for sequence, result in zip(step.sequences, results, strict=False):

@@ -184,7 +184,7 @@ def _commands() -> Iterator[One]:
                 return
             assert 0 <= sequence.max_output <= layout.max_model_len
         elif isinstance(body, Asked):
-            turn = Turn.of(body)
+            turn = Turn.of(command.id, body)
             amend = engine_pb2.Command(amend=message(draw, engine_pb2.Amend, words))
             change = command_from(amend).body
             assert isinstance(change, Amend)

@@ -16,14 +16,13 @@ from aegaeon_sidecar.domain.monitor import Monitor
 from aegaeon_sidecar.domain.reports import Token
 from aegaeon_sidecar.domain.sequences import SeqKey
 from aegaeon_sidecar.engine.progress import TurnProgress
-from aegaeon_sidecar.engine.state import State
-from aegaeon_sidecar.engine.steps import Step, Steps
+from aegaeon_sidecar.engine.step import Step
+from aegaeon_sidecar.engine.steps import Steps
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.kv.sequences import Sequence, SequenceTable
 from aegaeon_sidecar.sampling import Chosen, Sampled, SamplerState
 from aegaeon_sidecar.weights.models import Model
-from aegaeon_sidecar.weights.table import ModelTable
 
 NONE = cast(Any, None)  # where no memory is touched
 LOST = DeviceLostError("cuda:0 is lost")
@@ -71,26 +70,24 @@ class Rig:
         self.delivered = 0
         monitor = Monitor()
         kv = KvMemory(monitor, NONE, NONE, SequenceTable(NONE, NONE, NONE))
-        self.state = State(monitor, kv, ModelTable(monitor), NONE)
-        self.steps = Steps(self.state, cast(Any, self.device), self._push, max_batch)
+        self.steps = Steps(kv, cast(Any, self.device), self._push, max_batch)
         self.model = Model(ModelSpec("m", DirectorySource("/m")))
         self.both = [decoding(name) for name in "ab"]
         self.a, self.b = self.both
-        self.turn = Turn("m", [], {self.a.key: None, self.b.key: None}, 9, 9)
-        self.progress = TurnProgress(1, 0.0)
-        self.state.kv.sequences.add(self.a)
-        self.state.kv.sequences.add(self.b)
+        self.turn = Turn(TurnProgress(1), "m", [], {self.a.key: None, self.b.key: None}, 9, 9)
+        kv.sequences.add(self.a)
+        kv.sequences.add(self.b)
 
     def _push(self, target: str, tokens: list[Token]) -> None:
         self.delivered += len(tokens)
 
     def launch(self, again: bool = False) -> None:
-        step = Step(self.model, self.both, 1, again=again)
-        self.steps.claim(step)
+        step = Step(self.turn, self.model, self.both, 1, again=again)
+        step.claim()
         self.steps.launch(step)
 
     def complete(self) -> None:
-        self.steps.complete(self.turn, self.progress)
+        self.steps.complete()
 
 
 def decoding(name: str) -> Sequence:
@@ -122,7 +119,7 @@ def test_the_step_in_flight_behind_a_lost_one_delivers_no_token_in_its_place(fol
     rig.launch()
     with pytest.raises(DeviceLostError):
         rig.complete()
-    rig.steps.drain(rig.turn, rig.progress)  # as a turn does at its end, whatever it ends by
+    rig.steps.drain()  # as a turn does at its end, whatever it ends by
     assert (rig.a.output, rig.b.output, rig.delivered) == ([7], [7], 0)
     assert (rig.a.busy, rig.b.busy, rig.model.users) == (0, 0, 0)
 

@@ -7,7 +7,7 @@ on a failure, no deadlock) can be tested on their own. The engine's lock guards 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
@@ -118,6 +118,10 @@ class Program(Generic[Body]):
     def waits_for(self, command: int, other: int) -> bool:
         """Whether `command` cannot start before `other` has ended, by `after` and by the order within lanes."""
         return other in self._closure(self._before(command))
+
+    def ends_before(self, other: int, lane: Lane, matches: Callable[[Body], bool]) -> bool:
+        """Whether such a command of this lane is queued or running, and can end before `other` does."""
+        return any(matches(item.body) and not self.waits_for(item.id, other) for item in self.of(lane))
 
     def _closure(self, start: Iterable[int]) -> set[int]:
         seen: set[int] = set()

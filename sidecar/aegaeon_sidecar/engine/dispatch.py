@@ -60,7 +60,7 @@ class Dispatcher:
             try:
                 match body:
                     case commands.Turn():
-                        self.issue(command.id, command.after, Lane.COMPUTE, Turn.of(body), owner)
+                        self.issue(command.id, command.after, Lane.COMPUTE, Turn.of(command.id, body), owner)
                     case commands.Load() | commands.Unload():
                         self.issue(command.id, command.after, Lane.WEIGHTS, body, owner)
                     case commands.SwapOut():

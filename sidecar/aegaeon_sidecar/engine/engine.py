@@ -247,7 +247,7 @@ class Engine:
         config = self._config
         compute = Compute(
             self.state,
-            Steps(self.state, backend, push, config.max_batch),
+            Steps(self.state.kv, backend, push, config.max_batch),
             WarmUp(self.state, backend),
             self._post,
             PrefixReuse(self.state.kv, self._copiers[Lane.KV_IN]),

@@ -10,7 +10,7 @@ from typing import Union
 
 from aegaeon_sidecar.domain.reports import FailureKind, Token
 from aegaeon_sidecar.domain.sequences import Finish
-from aegaeon_sidecar.engine.progress import TurnProgress
+from aegaeon_sidecar.engine.step import Step
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.kv.sequences import Sequence
@@ -43,84 +43,54 @@ class Outputs:
         self._kv = kv
         self._push = push
 
-    def deliver(
-        self,
-        model: Model,
-        sequences: list[Sequence],
-        computed: int,
-        results: list[Result],
-        turn: Turn,
-        progress: TurnProgress,
-    ) -> None:
-        """Record a completed step of `model`: `computed` tokens of each sequence. Without results it keeps nothing."""
+    def deliver(self, step: Step, results: list[Result]) -> None:
+        """Record a completed step. Without results it keeps nothing."""
         with self._kv.monitor.changed:
-            model.users -= 1
-            tokens: dict[str, list[Token]] = {}
-            now = time.monotonic()
-            for sequence in sequences:
+            step.model.users -= 1
+            for sequence in step.sequences:
                 sequence.busy -= 1
                 if sequence.closed:
                     self._kv.sequences.free_if_closed(sequence)
-            for sequence, result in zip(sequences, results, strict=False):
-                if sequence.closed:
-                    continue
-                judged = _judged(model, _kept(sequence, result))
-                if isinstance(judged, Failure):
-                    self._end(sequence, judged, turn, progress, tokens)
-                else:
-                    sequence.idle_since_s = now
-                    self._advance(sequence, computed, judged, turn, progress, tokens)
+            tokens: dict[str, list[Token]] = {}
+            now = time.monotonic()
+            for sequence, result in zip(step.sequences, results, strict=False):
+                token = None if sequence.closed else self._record(step, sequence, result, now)
+                if token is not None:
+                    tokens.setdefault(sequence.reply_to, []).append(token)
             for target, some in tokens.items():
                 self._push(target, some)
             self._kv.monitor.notify()
 
-    def _end(
-        self,
-        sequence: Sequence,
-        failure: Failure,
-        turn: Turn,
-        progress: TurnProgress,
-        tokens: dict[str, list[Token]],
-    ) -> None:
-        """End this sequence only, without its results of this step. Its gateway waits: another engine may succeed."""
-        log.warning("%s choice %d ends: %s", sequence.key.request, sequence.key.choice, failure.reason)
-        if failure.kind is not FailureKind.ENGINE:
-            tokens.setdefault(sequence.reply_to, []).append(_error_of(sequence))
-        progress.note(sequence, Finish.ERROR, reason=failure.reason, failure=failure.kind)
-        turn.drop(sequence.key)
-        self._kv.sequences.remove(sequence.key)
+    def _record(self, step: Step, sequence: Sequence, result: Result, now: float) -> Token | None:
+        """What a sequence has of its step; returns what its gateway is sent."""
+        judged = _judged(step.model, _kept(sequence, result))
+        if isinstance(judged, Failure):
+            return self._fail(step.turn, sequence, judged)
+        sequence.idle_since_s = now
+        self._advance(sequence, step.tokens)
+        token = None if judged is None else _accepted(sequence, judged)
+        if token is None or token.finish is None:
+            step.turn.progress.advanced(sequence)
+        else:
+            step.turn.end(sequence, token.finish)
+            self._kv.sequences.remove(sequence.key)
+        return token
 
-    def _advance(
-        self,
-        sequence: Sequence,
-        computed: int,
-        judged: Sampled | Pooled | None,
-        turn: Turn,
-        progress: TurnProgress,
-        tokens: dict[str, list[Token]],
-    ) -> None:
+    def _fail(self, turn: Turn, sequence: Sequence, failure: Failure) -> Token | None:
+        """End this sequence only, without its results of this step. Where the fault may be the engine's its gateway
+        waits: another engine may succeed. Else it is sent a marker without a token; the scheduler has the reason."""
+        log.warning("%s choice %d ends: %s", sequence.key.request, sequence.key.choice, failure.reason)
+        turn.end(sequence, Finish.ERROR, failure.reason, failure.kind)
+        self._kv.sequences.remove(sequence.key)
+        if failure.kind is FailureKind.ENGINE:
+            return None
+        return Token(sequence.key, sequence.epoch, len(sequence.output), finish=Finish.ERROR)
+
+    def _advance(self, sequence: Sequence, computed: int) -> None:
         before = sequence.kv_tokens // sequence.block_tokens
         sequence.kv_tokens += computed
         if sequence.seed and sequence.kv_tokens // sequence.block_tokens > before:
             self._kv.sequences.publish(self._kv.device, sequence, before)
-        if judged is None:
-            progress.advanced(sequence)
-            return
-        if not sequence.output:
-            sequence.prefill_s = sequence.idle_since_s - sequence.begun_s
-        index = sequence.accept(judged if isinstance(judged, Sampled) else Sampled(NO_TEXT))
-        finish = _finish(sequence)
-        token = token_of(sequence, index, finish)
-        if isinstance(judged, Pooled):
-            token.pooled = judged.values.astype("<f4").tobytes()
-        tokens.setdefault(sequence.reply_to, []).append(token)
-        sequence.stall_s = 0.0
-        if finish is None:
-            progress.advanced(sequence)
-            return
-        progress.note(sequence, finish)
-        turn.drop(sequence.key)
-        self._kv.sequences.remove(sequence.key)
 
 
 def _kept(sequence: Sequence, result: Result) -> Kept:
@@ -155,6 +125,18 @@ def _judged(model: Model, result: Kept) -> Judged:
     return Failure(FailureKind.NOT_FINITE, f"the {what} that {model.name} computed are not finite")
 
 
+def _accepted(sequence: Sequence, judged: Sampled | Pooled) -> Token:
+    """The sequence's next token, for the gateway."""
+    if not sequence.output:
+        sequence.prefill_s = sequence.idle_since_s - sequence.begun_s
+    index = sequence.accept(judged if isinstance(judged, Sampled) else Sampled(NO_TEXT))
+    token = token_of(sequence, index, _finish(sequence))
+    if isinstance(judged, Pooled):
+        token.pooled = judged.values.astype("<f4").tobytes()
+    sequence.stall_s = 0.0
+    return token
+
+
 def _finish(sequence: Sequence) -> Finish | None:
     if sequence.pooling is not None or sequence.output[-1] in sequence.stop_ids:
         return Finish.STOP
@@ -172,8 +154,3 @@ def token_of(sequence: Sequence, index: int, finish: Finish | None = None) -> To
     said = tuple(sequence.said or ())
     times = sequence.prefill_s, sequence.load_s
     return Token(key, epoch, index, token, logprob, top, finish, sequence.reused, said, *times)
-
-
-def _error_of(sequence: Sequence) -> Token:
-    """The marker, without a token, that this sequence has ended with an error; the scheduler has the reason."""
-    return Token(sequence.key, sequence.epoch, len(sequence.output), finish=Finish.ERROR)

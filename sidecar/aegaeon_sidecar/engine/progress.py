@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from aegaeon_sidecar.domain.reports import FailureKind, Memory, SeqProgress, StepDone
-from aegaeon_sidecar.domain.sequences import Finish, SeqKey
+from aegaeon_sidecar.domain.reports import Memory, SeqProgress, StepDone
+from aegaeon_sidecar.domain.sequences import SeqKey
 from aegaeon_sidecar.kv.sequences import Sequence
 
 REPORT_STEPS = 8
@@ -17,7 +17,7 @@ class TurnProgress:
     """Counts and seconds since the last report; `urgent` when the scheduler needs them at once."""
 
     turn: int
-    last_s: float
+    last_s: float = 0.0
     steps: int = 0
     decode_s: float = 0.0
     prefill_tokens: int = 0
@@ -37,24 +37,17 @@ class TurnProgress:
         if self._noted:
             self._noted.pop(sequence.key, None)
 
-    def note(
-        self,
-        sequence: Sequence,
-        finish: Finish | None = None,
-        starved: bool = False,
-        reason: str = "",
-        failure: FailureKind | None = None,
-    ) -> None:
-        """Where a sequence stands; an end or starvation is urgent. `reason`, `failure`: of an end with an error."""
-        self._noted[sequence.key] = _standing(sequence, starved, finish, reason, failure)
-        self.urgent = self.urgent or starved or finish is not None
+    def note(self, standing: SeqProgress) -> None:
+        """How a sequence has left the turn; an end or starvation is urgent."""
+        self._noted[standing.seq] = standing
+        self.urgent = self.urgent or standing.starved or standing.finish is not None
 
     def due(self, now_s: float) -> bool:
         return self.urgent or self.steps >= REPORT_STEPS or now_s - self.last_s >= REPORT_S
 
     def flush(self, now_s: float, memory: Memory, end: bool) -> StepDone:
         """The report; everything starts again from nothing."""
-        progress = {sequence.key: _standing(sequence) for sequence in dict.fromkeys(self._advanced)} | self._noted
+        progress = {sequence.key: standing(sequence) for sequence in dict.fromkeys(self._advanced)} | self._noted
         report = StepDone(
             turn=self.turn,
             progress=tuple(progress.values()),
@@ -77,14 +70,6 @@ class TurnProgress:
         return report
 
 
-def _standing(
-    sequence: Sequence,
-    starved: bool = False,
-    finish: Finish | None = None,
-    reason: str = "",
-    failure: FailureKind | None = None,
-) -> SeqProgress:
-    output_tokens = len(sequence.output)
-    return SeqProgress(
-        sequence.key, sequence.epoch, output_tokens, sequence.kv_tokens, starved, finish, reason, failure
-    )
+def standing(sequence: Sequence) -> SeqProgress:
+    """Where it is."""
+    return SeqProgress(sequence.key, sequence.epoch, len(sequence.output), sequence.kv_tokens)

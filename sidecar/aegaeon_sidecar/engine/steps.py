@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import dataclass, field
 
-from aegaeon_sidecar.backends import Backend, Launched, StepInput
+from aegaeon_sidecar.backends import Backend, StepInput
 from aegaeon_sidecar.domain.errors import BackendError, DeviceLostError
 from aegaeon_sidecar.domain.reports import FailureKind
 from aegaeon_sidecar.engine.outputs import Failure, Outputs, PushTokens, Result
-from aegaeon_sidecar.engine.progress import TurnProgress
-from aegaeon_sidecar.engine.state import State
-from aegaeon_sidecar.engine.turn import Turn
+from aegaeon_sidecar.engine.step import Step
+from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.kv.sequences import Sequence
 from aegaeon_sidecar.sampling import Chosen
-from aegaeon_sidecar.weights.models import Model
 
 log = logging.getLogger(__name__)
 
@@ -31,30 +28,12 @@ log = logging.getLogger(__name__)
 STEP_ERRORS = (BackendError, RuntimeError, ValueError, LookupError, MemoryError, ArithmeticError, TypeError)
 
 
-@dataclass(slots=True)
-class Step:
-    """One forward pass: its sequences and the number of tokens of each (a chunk at prefill, one at decode).
-
-    `again`: it is the decode after one of the same list of sequences, with nothing changed but their tokens;
-    `launched`: its parts, of at most `max_batch` sequences each; `failed`: why there is none of a part.
-    """
-
-    model: Model
-    sequences: list[Sequence]
-    tokens: int
-    prefill: bool = False
-    again: bool = False
-    launched: list[Launched] = field(default_factory=list)
-    failed: Exception | None = None
-
-
 class Steps:
     """Used by the compute lane's thread alone."""
 
-    def __init__(self, state: State, backend: Backend, push: PushTokens, max_batch: int) -> None:
-        self._state = state
+    def __init__(self, kv: KvMemory, backend: Backend, push: PushTokens, max_batch: int) -> None:
         self._backend = backend
-        self._outputs = Outputs(state.kv, push)
+        self._outputs = Outputs(kv, push)
         self._max_batch = max_batch
         self._under_way: deque[Step] = deque()
         self._last: Step | None = None  # of those that are completed
@@ -77,12 +56,6 @@ class Steps:
         one for which they must be."""
         return self._backend.may_follow([sequence.sampler for sequence in batch])
 
-    def claim(self, step: Step) -> None:
-        """From here on (lock held) no other thread touches its model and sequences, until it is completed."""
-        step.model.users += 1
-        for sequence in step.sequences:
-            sequence.busy += 1
-
     def launch(self, step: Step) -> None:
         """Begin a claimed step. What it fails with is seen to when it is completed. Raises DeviceLostError."""
         if step.again and self._goes_on(step):
@@ -92,7 +65,7 @@ class Steps:
         rows = {} if before is None else {sequence: row for row, sequence in enumerate(before.sequences)}
         after = None if before is None else before.launched[0]
         try:
-            inputs = [_input(step, sequence, rows.get(sequence)) for sequence in step.sequences]
+            inputs = [step.input(sequence, rows.get(sequence)) for sequence in step.sequences]
             for some in self._parts(inputs):
                 step.launched.append(self._backend.launch(step.model.name, some, after))
         except STEP_ERRORS as error:
@@ -114,7 +87,7 @@ class Steps:
         self._under_way.append(step)
         return True
 
-    def complete(self, turn: Turn, progress: TurnProgress) -> Step:
+    def complete(self) -> Step:
         """Wait for the oldest step under way: tokens to their sequences and gateways. Raises DeviceLostError."""
         step = self._last = self._under_way.popleft()
         results: list[Result] = []
@@ -123,13 +96,13 @@ class Steps:
             if step.failed is None:
                 results += computed
             else:
-                self._abandon(turn, progress)
+                self._abandon()
                 results = self._apart(step, step.sequences, step.failed)
         except DeviceLostError:
-            self._abandon(turn, progress)
+            self._abandon()
             raise
         finally:
-            self._outputs.deliver(step.model, step.sequences, step.tokens, results, turn, progress)
+            self._outputs.deliver(step, results)
         return step
 
     def _results(self, step: Step) -> list[Chosen]:
@@ -145,7 +118,7 @@ class Steps:
                 step.failed = error
         return results
 
-    def _abandon(self, turn: Turn, progress: TurnProgress) -> None:
+    def _abandon(self) -> None:
         """Steps that began with tokens which are not known: once they are over, nothing of them is kept.
 
         Raises DeviceLostError.
@@ -155,7 +128,7 @@ class Steps:
             try:
                 self._results(step)
             finally:
-                self._outputs.deliver(step.model, step.sequences, step.tokens, [], turn, progress)
+                self._outputs.deliver(step, [])
 
     def _apart(self, step: Step, sequences: list[Sequence], error: Exception) -> list[Result]:
         """A step with these sequences raised: what becomes of each when it is tried again. Raises DeviceLostError."""
@@ -166,7 +139,7 @@ class Steps:
     def _again(self, step: Step, sequences: list[Sequence]) -> list[Result]:
         results: list[Result] = []
         try:
-            for some in self._parts([_input(step, sequence, None) for sequence in sequences]):
+            for some in self._parts([step.input(sequence, None) for sequence in sequences]):
                 results += self._backend.launch(step.model.name, some).results()
         except STEP_ERRORS as error:
             if len(sequences) > 1:
@@ -177,34 +150,8 @@ class Steps:
     def _parts(self, inputs: list[StepInput]) -> list[list[StepInput]]:
         return [inputs[first : first + self._max_batch] for first in range(0, len(inputs), self._max_batch)]
 
-    def drain(self, turn: Turn, progress: TurnProgress) -> None:
+    def drain(self) -> None:
         """At a turn's end: steps are still under way where it was cancelled. Raises DeviceLostError."""
         while self._under_way:
-            self.complete(turn, progress)
+            self.complete()
         self._last = None
-
-
-def _input(step: Step, sequence: Sequence, row: int | None) -> StepInput:
-    """`row`: the sequence's own in the step before, which is under way; None where it had no part in it."""
-    tokens = step.tokens
-    adapter = None if sequence.adapter is None else sequence.adapter.weights()
-    if row is not None:
-        return StepInput((), sequence.kv_tokens + 1, sequence.blocks, sequence.sampler, follows=row, adapter=adapter)
-    last = sequence.kv_tokens + tokens == sequence.length
-    if sequence.pooling is not None:
-        pooling = sequence.pooling if last else None
-        chunk = sequence.tokens(tokens)
-        return StepInput(chunk, sequence.kv_tokens, sequence.blocks, None, pooling=pooling, prompt=True)
-    sampler = sequence.sampler if last else None
-    scored = sequence.to_score(tokens) if sequence.kv_tokens < len(sequence.prompt) else None
-    likeliest = sequence.sampler.params.prompt_logprobs or 0
-    return StepInput(
-        sequence.tokens(tokens),
-        sequence.kv_tokens,
-        sequence.blocks,
-        sampler,
-        scored=scored,
-        likeliest=likeliest,
-        adapter=adapter,
-        prompt=step.prefill,
-    )

@@ -1,14 +1,16 @@
-"""The state of a turn: remaining prefill parts, decoding sequences, remaining steps and slabs.
+"""The state of a turn: remaining prefill parts, decoding sequences, remaining steps and slabs; and its progress.
 
 Dispatch creates it from a Turn command, Amend changes it at any time, and the compute lane works it off.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aegaeon_sidecar.domain import commands
-from aegaeon_sidecar.domain.sequences import SeqKey
+from aegaeon_sidecar.domain.reports import FailureKind
+from aegaeon_sidecar.domain.sequences import Finish, SeqKey
+from aegaeon_sidecar.engine.progress import TurnProgress, standing
 from aegaeon_sidecar.kv.sequences import Sequence
 from aegaeon_sidecar.memory.eviction import Blocks
 
@@ -43,10 +45,11 @@ class Together:
 
 @dataclass(slots=True)
 class Turn:
-    """Guarded by the engine's lock. `grant`: slabs that the KV cache may still take; `warm_up`: it has no sequence;
-    `begun`: of its decode steps; `ended`: stop at this boundary; `together`: the newest step's, where it was of all of
-    `decode`."""
+    """Guarded by the engine's lock, all but `progress`, which is the compute lane's. `grant`: slabs that the KV cache
+    may still take; `warm_up`: it has no sequence; `begun`: of its decode steps; `ended`: stop at this boundary;
+    `together`: the newest step's, where it was of all of `decode`."""
 
+    progress: TurnProgress
     model: str
     prefill: list[Part]
     decode: dict[SeqKey, None]
@@ -58,9 +61,10 @@ class Turn:
     together: Together | None = None
 
     @staticmethod
-    def of(turn: commands.Turn) -> Turn:
+    def of(command: int, turn: commands.Turn) -> Turn:
         """What a Turn asks for."""
         return Turn(
+            progress=TurnProgress(command),
             model=turn.model,
             prefill=[Part(part.seq, part.tokens) for part in turn.prefill],
             decode=dict.fromkeys(turn.decode),
@@ -91,6 +95,16 @@ class Turn:
         self.decode.pop(key, None)
         self.together = None
         self.prefill = [part for part in self.prefill if part.key != key]
+
+    def starve(self, sequence: Sequence) -> None:
+        """It cannot grow: it leaves the turn and keeps its KV."""
+        self.progress.note(replace(standing(sequence), starved=True))
+        self.drop(sequence.key)
+
+    def end(self, sequence: Sequence, finish: Finish, reason: str = "", failure: FailureKind | None = None) -> None:
+        """It has its last token; or an error, with its reason and kind."""
+        self.progress.note(replace(standing(sequence), finish=finish, reason=reason, failure=failure))
+        self.drop(sequence.key)
 
     def waiting(self) -> list[SeqKey]:
         """Sequences that have something left to do in this turn."""

@@ -14,7 +14,6 @@ from aegaeon_native import OutOfSlabs
 from aegaeon_sidecar.backends import Backend, StepInput
 from aegaeon_sidecar.domain.errors import UnknownError
 from aegaeon_sidecar.domain.first_steps import PREFILL
-from aegaeon_sidecar.engine.progress import TurnProgress
 from aegaeon_sidecar.engine.state import State
 from aegaeon_sidecar.engine.steps import STEP_ERRORS
 from aegaeon_sidecar.engine.turn import Turn
@@ -34,24 +33,24 @@ class WarmUp:
         self._state = state
         self._backend = backend
 
-    def run(self, turn: Turn, model: Model, progress: TurnProgress) -> None:
+    def run(self, turn: Turn, model: Model) -> None:
         """One kind of step that has not run yet, if there is one. What it raises a sequence would meet as well, and end
         with: so it is logged, and not tried again. Raises UnknownError, DeviceLostError."""
         kind = model.first_steps.next
         if kind is not None:
             with self._block(turn, model) as (layout, block):
-                self._step(model, kind, _inputs(kind, block, layout.kv_block_tokens), progress)
-        progress.warm = not model.first_steps.cold
+                self._step(turn, model, kind, _inputs(kind, block, layout.kv_block_tokens))
+        turn.progress.warm = not model.first_steps.cold
 
-    def _step(self, model: Model, kind: int, inputs: list[StepInput], progress: TurnProgress) -> None:
+    def _step(self, turn: Turn, model: Model, kind: int, inputs: list[StepInput]) -> None:
         start = time.perf_counter()
         try:
             self._backend.launch(model.name, inputs).results()
         except STEP_ERRORS as error:
             log.warning("a first step of %s (%s) failed: %s", model.name, _name(kind), error)
         else:
-            progress.first_s += time.perf_counter() - start
-            progress.steps += kind != PREFILL
+            turn.progress.first_s += time.perf_counter() - start
+            turn.progress.steps += kind != PREFILL
         model.first_steps.ran(kind)
 
     @contextmanager

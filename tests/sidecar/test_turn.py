@@ -1,0 +1,62 @@
+"""A turn reads from file to file: the lane's loop, the turn that runs, its steps, their results, the reports."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from sidecar.rig import config, inside, ready, rig, seq
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_sidecar.backends.torch import TorchBackend
+from aegaeon_sidecar.domain.program import Lane
+from aegaeon_sidecar.engine import compute
+
+PROMPT = [5, 17, 23, 42, 8, 99, 140, 7, 61, 12, 33]
+COMPUTE = Path(compute.__file__)
+AROUND = ("lanes.py", "switch.py", "state.py")  # as of every lane's command
+
+
+class Walk:
+    """`entries`: calls into compute.py from other files; `functions`: of engine/, in the order of their first calls."""
+
+    def __init__(self) -> None:
+        self.entries: list[str] = []
+        self.functions: dict[tuple[str, str], None] = {}
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event != "call" or path.parent != COMPUTE.parent or path.name in AROUND:
+            return
+        if threading.current_thread().name != Lane.COMPUTE.value:
+            return
+        before = frame.f_back
+        if path == COMPUTE and (before is None or before.f_code.co_filename != str(COMPUTE)):
+            self.entries.append(frame.f_code.co_name)
+        self.functions[path.name, frame.f_code.co_name] = None
+
+
+@pytest.fixture
+def walk() -> Iterator[Walk]:
+    """Through what threads that begin during the test call."""
+    walk = Walk()
+    threading.setprofile(walk)
+    yield walk
+    threading.setprofile(None)
+
+
+async def test_a_turn_comes_back_to_the_loop_for_a_steps_end_and_for_a_report_alone(
+    folder: Path, tiny_models: dict[str, Path], walk: Walk
+) -> None:
+    async with rig(folder) as scheduler, inside(config(folder), TorchBackend()):
+        link = await ready(scheduler, tiny_models["llama"])
+        link.send(scheduler.open("r", "m", PROMPT, max_tokens=6))
+        part = pb.PrefillPart(seq=seq("r"), tokens=99)
+        await link.done(link.send(pb.Turn(model="m", prefill=[part], decode=[seq("r")], steps=99, slabs=8)))
+    assert walk.entries == ["turn"]
+    visits = [list(calls) for file, calls in groupby(walk.functions, lambda call: call[0]) if file == COMPUTE.name]
+    assert [visit[-1][1] for visit in visits] == ["_next", "_complete", "_report"]

@@ -309,16 +309,13 @@ def _is_ready(body: Json) -> bool:
 
 
 async def clean(world: World) -> None:
-    """Nothing of it stays; namespaces go by themselves."""
-    await world.api.call("DELETE", GPU_POOLS.path(NAMESPACE, POOL))
-    for name in world.size.all_namespaces():
-        for resource in (MODEL_POOLS, SECRETS):
-            await world.api.call("DELETE", resource.path(name))
-    for name in [NAMESPACE, *world.size.all_namespaces()]:
-        await world.api.call("DELETE", NAMESPACES.path(None, name))
+    """Nothing of it stays; what is in a namespace goes with it."""
+    names = [NAMESPACE, *world.size.all_namespaces()]
+    await asyncio.gather(*(world.api.call("DELETE", NAMESPACES.path(None, name)) for name in names))
 
 
-async def all_of_it(size: Size) -> list[Row]:
+async def all_of_it(size: Size) -> bool:
+    """Whether all figures hold."""
     layout = default_layout()
     if not layout.kubeconfig.exists():
         raise SystemExit("there is no API server: make cluster-up NODES=0")
@@ -339,7 +336,7 @@ async def all_of_it(size: Size) -> list[Row]:
         async with server.connect() as client:
             world = World(client, kubeconfig, folder, size)
             try:
-                return await run(world, process.pid, stack)
+                return report("tenants", await run(world, process.pid, stack))  # before an end that may fail
             finally:
                 print((folder / "operator.log").read_text("utf-8")[-2000:], file=sys.stderr)
                 await clean(world)
@@ -352,8 +349,8 @@ def main() -> int:
     parser.add_argument("--namespaces", type=int, default=250)
     parser.add_argument("--edits", type=int, default=120)
     options = parser.parse_args()
-    rows = asyncio.run(all_of_it(Size(options.model_pools, options.foreign, options.namespaces, options.edits)))
-    return 0 if report("tenants", rows) else 1
+    size = Size(options.model_pools, options.foreign, options.namespaces, options.edits)
+    return 0 if asyncio.run(all_of_it(size)) else 1
 
 
 if __name__ == "__main__":

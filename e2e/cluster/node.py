@@ -214,7 +214,7 @@ def _kubelet(layout: Layout, node: Node) -> dict[str, object]:
         "enforceNodeAllocatable": [],
         "failCgroupV1": False,
         "failSwapOn": False,
-        "evictionHard": {"nodefs.available": "1%", "imagefs.available": "1%", "memory.available": "100Mi"},
+        "evictionHard": {"nodefs.available": "300Mi", "imagefs.available": "300Mi", "memory.available": "100Mi"},
         "imageGCHighThresholdPercent": 100,
         "resolvConf": "",
         "volumePluginDir": str(node.folder / "volume-plugins"),

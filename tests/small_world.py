@@ -41,14 +41,14 @@ def served(
 
 
 def _models(
-    count: int, block_bytes: int, shapes: int, contents: int, pooling: int
+    count: int, block_bytes: int, shapes: int, contents: int, pooling: int, ttfts: Sequence[float]
 ) -> dict[ModelName, tuple[Served, Slo]]:
     """See small_world."""
     pool = {}
     for i in range(count):
         content = f"content{i % contents}" if contents else ""
         model = served(100, block_bytes, f"shape{i % shapes}", content, pools=i < pooling)
-        pool[ModelName(f"m{i}")] = (model, Slo(2.0, 0.1))
+        pool[ModelName(f"m{i}")] = (model, Slo(ttfts[i % len(ttfts)], 0.1))
     return pool
 
 
@@ -70,15 +70,17 @@ def small_world(
     terms: Mapping[ModelName, Terms] = MappingProxyType({}),
     pooling: int = 0,
     first_s: float = 0.0,
+    ttfts: Sequence[float] = (2.0,),
 ) -> World:
     """A world of `models` models (m0, m1, ...) and one engine per role (e0, e1, ...), on `nodes` nodes in turn.
 
     With `contents` they are so many models under several names, in turn; with 0 nothing is known of their content.
     The first `pooling` models generate nothing: their requests end with the prompt.
     A model's first decode step on an engine takes `first_s` longer, or a turn that warms up takes it before.
+    `ttfts`: those of the models, seconds, in turn.
     The memory of a node holds the weights of `host_models` models, or of all with 0; its disk takes 1 s for each.
     """
-    pool = _models(models, SLAB_BYTES // 8 + (1 << 14) * odd_blocks, shapes, contents, pooling)
+    pool = _models(models, SLAB_BYTES // 8 + (1 << 14) * odd_blocks, shapes, contents, pooling, ttfts)
     specs = [
         EngineSpec(
             InstanceId(f"e{i}"),

@@ -126,6 +126,8 @@ class SlackEntry(_Frozen):
     quantum_steps: Count = _SLACK.quantum_steps
     part_s: Seconds = _SLACK.part_s
     least_part_s: Seconds = _SLACK.least_part_s
+    relative_power: Share = _SLACK.relative_power
+    even_share: Share = _SLACK.even_share
     late_slack_s: Seconds = _SLACK.late_slack_s
     pass_interval_s: Seconds = _SLACK.pass_interval_s
     pass_gap_s: Seconds = _SLACK.pass_gap_s

@@ -54,6 +54,27 @@ def test_with_admission_control_admitted_requests_meet_twice_the_ttft_objective(
     assert all(c.rejected.code is RejectCode.OVERLOADED and c.rejected.retry_after_s > 0 for c in refused)
 
 
+@pytest.mark.parametrize("admission", ["none", "feasible"])
+def test_no_request_is_refused_for_having_waited_while_it_may_be_served_in_time(admission: str) -> None:
+    config = SchedulerConfig(latency=LATENCY, hold_s=1.0, admission=admission, refine=False)
+    world = small_world([Role.UNIFIED], models=8, slabs=130, config=config, ttfts=(20.0,))
+    for i in range(160):
+        client = world.request(f"r{i}", ModelName(f"m{i % 8}"), 50, 40, at=0.1 * i)
+        client.defer_s = 30.0 * (i % 2)
+    world.run(200)
+    waited = [c.rejected_at - c.arrival for c in world.clients.values() if c.rejected and c.rejected_at > c.arrival]
+    assert not [at for at in waited if at < 20.0]
+    assert max(c.times[0] for c in world.clients.values() if c.times) > 2.0, "some wait for longer than hold_s"
+
+
+def test_one_that_no_engine_serves_is_refused_after_hold_s_though_it_is_not_due() -> None:
+    world = small_world([Role.DECODE], config=SchedulerConfig(latency=LATENCY, hold_s=1.0), ttfts=(20.0,))
+    client = world.request("r", ModelName("m0"), 50, 40, at=1.0)
+    world.run(30)
+    assert client.rejected is not None
+    assert client.rejected_at - client.arrival < 1.5
+
+
 def test_refused_requests_count_as_never_served():
     world = crowded("feasible")
     kept = [c for c in world.clients.values() if not c.rejected]

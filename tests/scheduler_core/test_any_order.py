@@ -128,6 +128,7 @@ shape = st.fixed_dictionaries(
         "nodes": st.sampled_from([1, 2]),
         "pooling": st.sampled_from([0, 1]),
         "first_s": st.sampled_from([0.0, 0.05]),
+        "ttfts": st.sampled_from([(2.0,), (2.0, 30.0), (8.0, 0.5)]),
     }
 ).map(paired)
 

@@ -49,7 +49,8 @@ def play(policy: str, roles: list[Role], models: int, slabs: int, seed: int = 1)
     latency = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
     config = SchedulerConfig(policy=policy_settings(policy), hold_s=HOLD_S, latency=latency)
     watch = Watch()
-    world = small_world(roles, models=models, slabs=slabs, host_slabs=1, config=config, observe=watch)
+    limits = {"slabs": slabs, "host_slabs": 1, "ttfts": (HOLD_S,)}  # what is due later is held for longer
+    world = small_world(roles, models=models, config=config, observe=watch, **limits)
     watch.world = world
     chance = random.Random(seed)
     for i in range(24):

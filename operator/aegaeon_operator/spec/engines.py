@@ -176,7 +176,9 @@ class Scheduling(Strict):
         description="How long a model runs before it may be preempted (policy `slack`).",
     )
     hold: PositiveDuration = Field(
-        default=30.0, description="How long a request may wait for an engine before it is answered with 503."
+        default=30.0,
+        description="How long a request may wait for an engine before it is answered with 503; where engines serve its "
+        "model at least until its first token is due by the objective, a batch's request a minute later.",
     )
     hold_start: PositiveDuration | None = Field(
         default=None,

@@ -50,9 +50,17 @@ class Admission:
             return held
         return min(held, seq.arrival + config.bound_ttft * seq.model.config.slo.ttft_s)
 
-    def may_wait_on(self, seq: Sequence) -> bool:
-        """Whether a sequence whose wait is over waits on: its engine is being started, or was lost and may be back; or
-        its client reads an answer, and an engine can go on with it again."""
+    def once_more(self, seq: Sequence) -> float | None:
+        """Until when a sequence whose wait is over waits on; None: no longer. While engines serve its model that is
+        until its first token is due, which may be later than `hold_s`."""
+        due = self._due(seq)
+        if not seq.output_tokens and self._pool.now < due and self._pool.fleet.of(seq.model).served:
+            return min(due, self._pool.now + self._pool.config.hold_s)
+        return self.until(seq) if self._may_wait_on(seq) else None
+
+    def _may_wait_on(self, seq: Sequence) -> bool:
+        """Whether its engine is being started, or was lost and may be back; or its client reads an answer, and an
+        engine can go on with it again."""
         if self._starting(seq):
             return self._pool.now < seq.arrival + self._pool.config.start_s
         if self._halved(seq):
@@ -60,6 +68,12 @@ class Admission:
         if seq.output_tokens:
             return True
         return not self._bounds and self._pool.awaits_return()
+
+    def _due(self, seq: Sequence) -> float:
+        """Until when a first token is in time, and not later than what bounds it."""
+        ttft_s = seq.model.config.slo.ttft_s
+        due = seq.promised_from + ttft_s
+        return min(due, seq.arrival + self._pool.config.bound_ttft * ttft_s) if self._bounds else due
 
     def _starting(self, seq: Sequence) -> bool:
         """Whether nothing serves its model, and an engine is started for what waits."""

@@ -70,6 +70,11 @@ class SlackSettings:
     least_part_s: float = 0.025
     # Seconds from now at which late sequences count as due: they are batched along, they do not drive the order.
     late_slack_s: float = 20.0
+    # Slack beyond a share of the shortest TTFT with work counts by the ratio of that TTFT to the model's own, to this
+    # power: with 0 by when it is due alone, with 1 relative to what was promised. Between both strict objectives, which
+    # have less time for a switch, are kept longer.
+    relative_power: float = 0.75
+    even_share: float = 0.5
     # Seconds between two passes over the pool at most, while there is work.
     pass_interval_s: float = 0.2
     # Seconds between two passes at least: what changes within them is decided on at once.
@@ -222,7 +227,8 @@ class SchedulerConfig:
     """Settings of the core."""
 
     policy: PolicySettings = field(default_factory=SlackSettings)
-    # Longest wait, seconds, in the queue before the request is answered with OVERLOADED.
+    # Longest wait, seconds, in the queue before the request is answered with OVERLOADED. While engines serve its model
+    # it waits again until its first token is due.
     hold_s: float = 30.0
     # The same, from the arrival, while no engine serves the model because one is being started. 0: `hold_s`.
     start_s: float = 0.0

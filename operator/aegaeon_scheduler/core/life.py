@@ -123,8 +123,9 @@ class Life:
         if seq.home is None and seq.model.expected_by > self._pool.now:
             self._timers.hold(seq, seq.model.expected_by)
             return
-        if self._admission.may_wait_on(seq):
-            self.hold(seq)
+        until = self._admission.once_more(seq)
+        if until is not None:
+            self._timers.hold(seq, until)
             return
         waited_s = max(self._pool.now - seq.arrival, 0.0)
         places = self._pool.fleet.of(seq.model)

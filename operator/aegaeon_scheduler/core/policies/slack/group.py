@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Place, Role, SeqId, Stage
 from aegaeon_scheduler.core.estimate import Estimates
+from aegaeon_scheduler.core.policies.slack.objectives import ALIKE, Scale
 from aegaeon_scheduler.core.policies.slack.sequences import due, kv_blocks, tokens
 from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
@@ -57,12 +58,13 @@ class Still:
 
 class Order(NamedTuple):
     """Seconds on the scheduler's clock: when a group's most urgent token is due, what it is sorted by, the least rank
-    of what is preempted for it, and until when these hold unless it changes."""
+    of what is preempted for it, until when these hold unless it changes, and until when they are no less than that."""
 
     key: float
     rank: float
     least: float
     until: float = -inf
+    rises_until: float = -inf
 
 
 class Holder(Protocol):
@@ -78,7 +80,7 @@ class Group:
 
     __slots__ = (
         "_behind", "_due", "_loads", "_order", "_size", "_until", "inst", "kind", "members", "model", "number",
-        "prompts", "served", "since", "still", "target", "watcher",
+        "prompts", "scale", "served", "since", "still", "target", "watcher",
     )  # fmt: skip
 
     def __init__(self, model: Model, kind: Kind, number: int) -> None:
@@ -92,6 +94,7 @@ class Group:
         self.since = inf  # seconds; when it was first ready to run where it is
         self.served = -inf  # seconds; when it was last given a turn
         self.target: Instance | None = None  # where a move is to end
+        self.scale = ALIKE
         self.watcher: Holder | None = None
         self._size: tuple[int, int] | None = None
         self._due = inf, 0, 0
@@ -164,17 +167,29 @@ class Group:
                 best = due
         return best, late, len(self.members) - late
 
+    @property
+    def ttft_s(self) -> float:
+        """Its TTFT in seconds of rank."""
+        return self.model.config.slo.ttft_s * self.scale.factor
+
+    def rescale(self, scale: Scale) -> None:
+        """Its slack counts for something else than before."""
+        self.scale, self._order = scale, Order(inf, inf, inf)
+
     def order(self, now: float, settings: SlackSettings) -> Order:
-        """Its key, and its rank: the key, later by what its model is behind, and the fewer share its steps in time."""
+        """Its key, and its rank: its slack, scaled, from now on; later by what its model is behind, and the fewer share
+        its steps in time."""
         if now > self._order.until or self._behind != self.model.behind:
             key, alive = self.urgency(now, settings.late_slack_s)
-            self._behind = self.model.behind
-            rank = key + self._behind
-            ttft_s = self.model.config.slo.ttft_s
+            self._behind, scale, ttft_s = self.model.behind, self.scale, self.ttft_s
+            in_time = key == self._due[0]  # else it moves with the time: late ones come first
+            rank = now + scale.rank_s(key - now) if in_time and scale is not ALIKE else key
+            rank += self._behind * scale.factor
             rank += settings.lone_share * ttft_s / alive if alive else 0.0
-            until = key if key == self._due[0] else now  # with the time, where late ones come first
             least = rank + settings.preempt_share * ttft_s
-            self._order = Order(key, rank, least, -inf if self.model.pools else until)
+            until = key if in_time else now
+            exact = until if scale is ALIKE else now
+            self._order = Order(key, rank, least, *((-inf, -inf) if self.model.pools else (exact, until)))
         return self._order
 
     def load(self, estimates: Estimates, inst: Instance) -> Load:
@@ -237,7 +252,7 @@ def in_reach(groups: Iterable[Group], now: float, limits: Mapping[str | None, tu
     found = []
     for group in groups:
         still, order = group.still, group._order
-        if still is not None and now <= order.until and group._behind == group.model.behind:
+        if still is not None and now <= order.rises_until and group._behind == group.model.behind:
             room, most = limits.get(still.node, (-inf, -inf))
             if still.nbytes > room and most <= order.least:
                 continue
@@ -283,7 +298,7 @@ class Load:
 
     def note(self, now: float, settings: SlackSettings) -> Load:
         """When it is due, as of now."""
-        self.key, self.rank, _, self.until = self.group.order(now, settings)
+        self.key, self.rank, _, self.until, _ = self.group.order(now, settings)
         return self
 
 

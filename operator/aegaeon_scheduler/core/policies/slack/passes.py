@@ -23,6 +23,7 @@ def run_pass(pool: Pool, settings: SlackSettings, table: Table, now: float) -> l
     table.reap()
     table.recast()
     table.split_by_adapter()
+    table.rescale()
     if not table.groups:
         return []
     picture = Picture(pool, settings, table, now)

@@ -146,7 +146,7 @@ def _preempt(picture: Picture, comer: Comer) -> bool:
 def _best_victims(picture: Picture, comer: Comer) -> tuple[View, list[Load]] | None:
     """In order of what each can score at best, so that the search ends before most of them."""
     best: tuple[float, int, View, list[Load]] | None = None
-    least_s = picture.settings.preempt_share * comer.group.model.config.slo.ttft_s
+    least_s = picture.settings.preempt_share * comer.group.ttft_s
     for lot in comer.span.lots:
         load = picture.load_on(comer.group, lot.inst)
         least = load.rank + least_s
@@ -186,7 +186,7 @@ def _pays(picture: Picture, view: View, victim: Load, load: Load) -> bool:
     Beside other groups a switch costs the engine nothing: they run meanwhile. A tier above pays no price.
     """
     settings = picture.settings
-    least_s = settings.preempt_share * load.group.model.config.slo.ttft_s
+    least_s = settings.preempt_share * load.group.ttft_s
     if victim.group.model.tier_s > load.group.model.tier_s:
         return victim.rank > load.rank + least_s
     times = settings.away_margin if len(view.loads) > 1 else settings.idle_margin

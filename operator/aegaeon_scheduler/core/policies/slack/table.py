@@ -8,6 +8,7 @@ from math import inf
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, SeqId, Stage
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind, node_of
+from aegaeon_scheduler.core.policies.slack.objectives import Objectives
 from aegaeon_scheduler.core.policies.slack.urgent import Urgent
 from aegaeon_scheduler.core.policies.slack.view import View
 from aegaeon_scheduler.core.pool import Pool
@@ -27,6 +28,7 @@ class Table:
         self.groups: dict[int, Group] = {}
         self.waiting: dict[int, Group] = {}
         self.urgent = Urgent(settings)
+        self._objectives = Objectives(settings)
         self.uneven = False  # instances differ in size
         self._at: dict[InstanceId, View] = {}
         self._of: dict[Model, list[Group]] = {}
@@ -107,6 +109,7 @@ class Table:
     def create(self, model: Model, kind: Kind) -> Group:
         """An empty group that waits."""
         group = Group(model, kind, self._pool.tick())
+        group.scale = self._objectives.scale(model)
         self.groups[group.number] = self._emptied[group.number] = group
         self._wait(group)
         self._fresh[model] = None
@@ -114,6 +117,8 @@ class Table:
         of.append(group)
         if len(of) > 1:
             self._several[model] = of
+        else:
+            self._objectives.add(model)
         self._pool.ask_pass()
         return group
 
@@ -243,6 +248,16 @@ class Table:
                 self._several.pop(group.model, None)
             if not of:
                 del self._of[group.model]
+                self._objectives.drop(group.model)
+
+    def rescale(self) -> None:
+        """At each pass: slack counts by the shortest TTFT of the models that have groups by now."""
+        if not self._objectives.changed():
+            return
+        for group in self.groups.values():
+            group.rescale(self._objectives.scale(group.model))
+        for view in self._at.values():
+            view.reranked()
 
     def fresh(self) -> Collection[Model]:
         """Models of which groups began since this was last asked."""

@@ -123,7 +123,7 @@ class Turns:
         above = [g for _, g in found if g.model.config.terms.tier.level < lowest]
         if self._table.waiting or any(self._pressed(g, now) for g in above):
             return found
-        return [(o._replace(rank=o.rank - g.model.tier_s), g) for o, g in found]
+        return [(o._replace(rank=o.rank - g.model.tier_s * g.scale.factor), g) for o, g in found]
 
     def _pressed(self, group: Group, now: float) -> bool:
         """Whether its tier has to stand up for it: a prompt waits, little slack is left, or some of it is late."""

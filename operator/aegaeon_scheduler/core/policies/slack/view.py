@@ -73,6 +73,12 @@ class View:
             until = load.until if load.until < until else until
         self.most, self._until = most, until
 
+    def reranked(self) -> None:
+        """Ranks of its groups are others."""
+        self._until = -inf
+        for load in self.loads:
+            load.until = -inf
+
     def take_loads(self) -> None:
         """Whether a load can begin, now."""
         inst = self.inst

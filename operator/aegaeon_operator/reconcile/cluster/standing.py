@@ -39,7 +39,8 @@ def _knows_less(facts: SchedulerFacts, before: SchedulerFacts) -> bool:
     """A new leader to which no gateway has come back, or not all engines, or not all that they know of models."""
     if facts.incarnation == before.incarnation:
         return False
-    suspects, gateways = len(facts.suspects) < len(before.suspects), before.gateways != frozenset() and facts.gateways == frozenset()
+    suspects = len(facts.suspects) < len(before.suspects)
+    gateways = before.gateways != frozenset() and facts.gateways == frozenset()
     return suspects or gateways or _attached(facts) < _attached(before) or _cached(facts) < _cached(before)
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.report import Row, report
+from benchmarks.report import Row, read_settings, report
 from e2e.cluster.layout import default_layout
 from e2e.fake_nodes import LABEL, fake_nodes, scheduling
 from e2e.kubectl import REPOSITORY, define, in_namespace, kubectl
@@ -314,7 +314,7 @@ async def clean(world: World) -> None:
     await asyncio.gather(*(world.api.call("DELETE", NAMESPACES.path(None, name)) for name in names))
 
 
-async def all_of_it(size: Size) -> bool:
+async def all_of_it(size: Size, short: bool) -> bool:
     """Whether all figures hold."""
     layout = default_layout()
     if not layout.kubeconfig.exists():
@@ -336,7 +336,7 @@ async def all_of_it(size: Size) -> bool:
         async with server.connect() as client:
             world = World(client, kubeconfig, folder, size)
             try:
-                return report("tenants", await run(world, process.pid, stack))  # before an end that may fail
+                return report("tenants", await run(world, process.pid, stack), short)  # before an end that may fail
             finally:
                 print((folder / "operator.log").read_text("utf-8")[-2000:], file=sys.stderr)
                 await clean(world)
@@ -348,9 +348,9 @@ def main() -> int:
     parser.add_argument("--foreign", type=int, default=20_000)
     parser.add_argument("--namespaces", type=int, default=250)
     parser.add_argument("--edits", type=int, default=120)
-    options = parser.parse_args()
+    options = read_settings(parser)
     size = Size(options.model_pools, options.foreign, options.namespaces, options.edits)
-    return 0 if asyncio.run(all_of_it(size)) else 1
+    return 0 if asyncio.run(all_of_it(size, options.short)) else 1
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from math import inf
 
 from hypothesis import given
@@ -11,11 +12,12 @@ from small_world import small_world
 
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.commands import Command
-from aegaeon_scheduler.core.config import SchedulerConfig, SlackSettings
+from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Role, Slo
 from aegaeon_scheduler.core.policies.slack.group import Group, Order
 from aegaeon_scheduler.core.policies.slack.objectives import ALIKE, Objectives
 from aegaeon_scheduler.core.policies.slack.policy import SlackPolicy
+from aegaeon_scheduler.core.slo import attainment
 from aegaeon_scheduler.core.state import Model, ModelConfig
 
 TTFTS = (2.0, 30.0, 8.0)
@@ -49,11 +51,44 @@ def test_the_shortest_objective_with_work_counts() -> None:
     objectives.add(strict)
     assert objectives.changed()
     assert not objectives.changed()
-    assert objectives.scale(strict) is ALIKE
+    assert objectives.scale(strict).factor == 1.0
     assert objectives.scale(loose).factor == 0.125  # 16 times the time, to the power of 0.75
+    assert objectives.scale(strict).late_s == objectives.scale(loose).rank_s(20.0) < 20.0
     objectives.drop(strict)
     assert objectives.changed()
     assert objectives.scale(loose) is ALIKE
+
+
+def test_a_strict_group_preempts_loose_ones_in_time_and_where_it_is_late_before_them() -> None:
+    """One engine for one of them at a time. Loose ones have more slack than they need."""
+    latency = LatencyConstants(load_bytes_per_s=(100 << 20) / 1.2, kv_bytes_per_s=4e9)
+    for ttft_s, count, length in ((2.0, 2, 800), (0.5, 60, 300)):
+        config = SchedulerConfig(latency=latency, refine=False)
+        world = small_world(roles=[Role.UNIFIED], models=3, slabs=130, config=config, ttfts=(60.0, 60.0, ttft_s))
+        for i in range(count):
+            world.request(f"loose {i}", ModelName(f"m{i % 2}"), 20, length, at=1.0 * i)
+        strict = world.request("strict", ModelName("m2"), 20, 100, at=10.0)
+        world.run(until=200.0)
+        assert strict.finished
+        assert strict.times[0] < max(2.0, 6 * ttft_s)
+        loose = [client for client in world.clients.values() if client is not strict]
+        assert attainment((c.times, Slo(60.0, 0.1), c.length) for c in loose).token > 0.99
+
+
+def test_an_objective_that_is_edited_while_requests_are_open_counts_at_once() -> None:
+    world = small_world(roles=[Role.UNIFIED] * 2, models=3, config=SchedulerConfig(), ttfts=(2.0, 60.0, 60.0))
+    for i in range(60):
+        world.request(f"r{i}", ModelName(f"m{i % 3}"), 20, 200, at=0.1 * i)
+    world.run(until=4.0)
+    policy = world.scheduler._policy
+    assert isinstance(policy, SlackPolicy)
+    groups = policy._table.groups.values()
+    assert {group.scale.factor for group in groups if group.model.config.slo.ttft_s == 60.0} == {(2 / 60) ** 0.75}
+    models = tuple(replace(row.config, slo=Slo(60.0, 0.1)) for row in world.scheduler._pool.models.values())
+    world.feed(ev.CatalogChanged(models))
+    world.run(until=5.0)
+    assert groups
+    assert all(group.scale is ALIKE for group in groups)
 
 
 def anew(group: Group, now: float, settings: SlackSettings) -> Order:

@@ -183,7 +183,7 @@ class Group:
             key, alive = self.urgency(now, settings.late_slack_s)
             self._behind, scale, ttft_s = self.model.behind, self.scale, self.ttft_s
             in_time = key == self._due[0]  # else it moves with the time: late ones come first
-            rank = now + scale.rank_s(key - now) if in_time and scale is not ALIKE else key
+            rank = key if scale is ALIKE else now + (scale.rank_s(key - now) if in_time else scale.late_s)
             rank += self._behind * scale.factor
             rank += settings.lone_share * ttft_s / alive if alive else 0.0
             least = rank + settings.preempt_share * ttft_s

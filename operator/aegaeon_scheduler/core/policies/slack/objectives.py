@@ -18,10 +18,12 @@ _LEAST_S = 1e-3  # no objective counts as shorter: its slack would be all that c
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Seconds up to which slack counts as it is, and what each second beyond counts for."""
+    """Seconds up to which slack counts as it is, what each second beyond counts for, and how much later than now a
+    group ranks that is late: as much as one with the loosest objective and that slack."""
 
     even_s: float
     factor: float
+    late_s: float
 
     def rank_s(self, slack_s: float) -> float:
         """Seconds by which a group with this slack ranks later than now: no more than it has."""
@@ -29,18 +31,19 @@ class Scale:
         return slack_s if beyond_s <= 0.0 else self.even_s + beyond_s * self.factor
 
 
-ALIKE = Scale(0.0, 1.0)
-"""of a model with the shortest TTFT"""
+ALIKE = Scale(0.0, 1.0, 0.0)
+"""where all models with work have the same TTFT: the time itself is the rank"""
 
 
 class Objectives:
-    """TTFT of the models that have groups; `least_s` is the shortest."""
+    """TTFT of the models that have groups: the shortest and the longest, seconds."""
 
     def __init__(self, settings: SlackSettings) -> None:
         self._settings = settings
         self._of: dict[Model, float] = {}
         self._count: Counter[float] = Counter()
-        self.least_s = _LEAST_S
+        self._revised = False
+        self.least_s = self.most_s = _LEAST_S
 
     def add(self, model: Model) -> None:
         """It has its first group."""
@@ -54,15 +57,28 @@ class Objectives:
         if not self._count[ttft_s]:
             del self._count[ttft_s]
 
+    def revise(self, model: Model) -> None:
+        """It may have another TTFT."""
+        if model in self._of:
+            self.drop(model)
+            self.add(model)
+            self._revised = True
+
     def changed(self) -> bool:
-        """Whether `least_s` is another now."""
-        before, self.least_s = self.least_s, min(self._count, default=self.least_s)
-        return self.least_s != before
+        """Whether scales are others now."""
+        before = self.least_s, self.most_s
+        if self._count:
+            self.least_s, self.most_s = min(self._count), max(self._count)
+        revised, self._revised = self._revised, False
+        return revised or before != (self.least_s, self.most_s)
 
     def scale(self, model: Model) -> Scale:
         """Of its slack."""
-        ttft_s = model.config.slo.ttft_s
-        if ttft_s <= self.least_s:
+        if self.most_s <= self.least_s:
             return ALIKE
-        factor = float((self.least_s / ttft_s) ** self._settings.relative_power)
-        return Scale(self._settings.even_share * self.least_s, factor)
+        even_s = self._settings.even_share * self.least_s
+        loosest = Scale(even_s, self._factor(self.most_s), 0.0)
+        return Scale(even_s, self._factor(model.config.slo.ttft_s), loosest.rank_s(self._settings.late_slack_s))
+
+    def _factor(self, ttft_s: float) -> float:
+        return float((self.least_s / max(ttft_s, self.least_s)) ** self._settings.relative_power)

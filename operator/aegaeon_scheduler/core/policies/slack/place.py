@@ -170,8 +170,7 @@ def _victims(picture: Picture, view: View, load: Load) -> list[Load]:
     over = view.over(load)
     victims: list[Load] = []
     for x in picture.leaving(view):
-        above = x.group.model.tier_s > load.group.model.tier_s
-        if not _pays(picture, view, x, load) or not (above or may_leave(x.group)):
+        if not _pays(picture, view, x, load) or not (_is_below(x, load) or may_leave(x.group)):
             continue
         victims.append(x)
         over -= view.freed(x)
@@ -187,11 +186,17 @@ def _pays(picture: Picture, view: View, victim: Load, load: Load) -> bool:
     """
     settings = picture.settings
     least_s = settings.preempt_share * load.group.ttft_s
-    if victim.group.model.tier_s > load.group.model.tier_s:
+    if _is_below(victim, load):
         return victim.rank > load.rank + least_s
     times = settings.away_margin if len(view.loads) > 1 else settings.idle_margin
     return victim.rank > load.rank + max(least_s, times * _away_s(picture, victim, load, view))
 
 
+def _is_below(victim: Load, load: Load) -> bool:
+    """Whether its tier is a lower one."""
+    return victim.group.model.config.terms.tier.level > load.group.model.config.terms.tier.level
+
+
 def _away_s(picture: Picture, victim: Load, load: Load, view: View) -> float:
-    return absence_s(picture.pool.estimates, victim, load, view.inst)
+    """In seconds of the victim's rank."""
+    return absence_s(picture.pool.estimates, victim, load, view.inst) * victim.group.scale.factor

@@ -246,6 +246,7 @@ class SlackPolicy:
 
     def reshaped(self, model: Model) -> None:
         """See Policy."""
+        self._table.reshaped(model)
         for group in self._table.of(model):
             group.still = None
             group.changed()

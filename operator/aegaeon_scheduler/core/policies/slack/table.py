@@ -250,6 +250,10 @@ class Table:
                 del self._of[group.model]
                 self._objectives.drop(group.model)
 
+    def reshaped(self, model: Model) -> None:
+        """It may have another objective."""
+        self._objectives.revise(model)
+
     def rescale(self) -> None:
         """At each pass: slack counts by the shortest TTFT of the models that have groups by now."""
         if not self._objectives.changed():

@@ -122,6 +122,12 @@ def test_an_engine_that_the_pool_is_to_have_no_more_is_not_waited_for():
     assert [reject.seq.request for reject in of(brain.on(ev.Tick(), 17.0), cmd.Reject)] == ["later"]
 
 
+def test_any_engine_is_waited_for_where_those_of_the_pool_are_not_known_any_more():
+    brain = Brain(SchedulerConfig(hold_s=5.0, restart_s=60.0))
+    brain.all(up(), CACHED, ev.EnginesExpected(()), ev.EnginesExpected(None), ev.InstanceDown(E0), submitted())
+    assert not of([*brain.on(ev.Tick(), 5.0), *brain.on(ev.Tick(), 10.0)], cmd.Reject)
+
+
 def test_a_change_of_the_hold_for_starts_counts_for_what_waits_and_for_what_comes():
     brain = Brain(SchedulerConfig(hold_s=5.0))
     brain.on(submitted("before"))

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from operator_objects import gpu_pool, model_pool
-from operator_state import State
+from operator_objects import NOW, condition, gpu_pool, model_pool
+from operator_state import State, unplaced
 
 from aegaeon_operator.kube.gather import live
 from aegaeon_operator.kube.scheduler import facts
@@ -63,6 +63,7 @@ def verdict(looks: Looks) -> tuple[bool, bool]:
         [(0, asked(300, engine(1, "qwen"))), (5, asked(305, LOADS)), (20, asked(320, LOADS)), (25, asked(325))],
         [(0, asked(600, model=ModelFacts("fetching"))), (5, asked(605)), (13, asked(613))],
         [(0, asked(600, model=replace(CACHED, apart=True)))],
+        [(0, asked(600, model=replace(CACHED, roles=frozenset({"decode"}))))],
         [(0, asked(60, replace(IDLE, attached=False))), (5, asked(65))],
         [(0, quiet()), (3600, quiet())],
     ],
@@ -77,6 +78,7 @@ def verdict(looks: Looks) -> tuple[bool, bool]:
         "a queue, then a load",
         "a fetch that has ended",
         "no decoder, which Routable says",
+        "none that prefills, which EnginesReady says",
         "an engine that has come back",
         "no traffic",
     ),
@@ -177,5 +179,18 @@ def test_the_last_answer_is_written_once_a_minute_and_outlives_the_scheduler_tha
     body = {**pool, "status": before.status}
     for restarted in (State("", (body, red), scheduler=False), State("", (body, red), says={"answered_at": 0})):
         assert of_pool(restarted).status["lastAnswered"] == before.status["lastAnswered"]
+    ahead = State("", (body, red), says={"answered_at": 4_000_000_000})
+    assert of_pool(ahead).status["lastAnswered"] == NOW.strftime("%Y-%m-%dT%H:%M:%SZ"), "of a clock that is ahead"
     later = replace(before, about=live(body), status={**before.status, "lastAnswered": "2026-11-21T23:59:59Z"})
     assert (is_due(later, 0.0, SLOW_WRITES_S - 1), is_due(later, 0.0, SLOW_WRITES_S)) == (False, True)
+
+
+def test_a_pool_whose_engines_of_a_role_are_missing_says_why_and_not_that_it_does_not_answer() -> None:
+    split = gpu_pool(prefill={"replicas": 1}, decode={"replicas": 1})
+    del split["spec"]["engines"]
+    pending = unplaced("pool-prefill-0", "prefill", "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.")
+    roles = {"pool-scheduler-0": "scheduler", "pool-prefill-0": "prefill", "pool-decode-0": "decode"}
+    state = State(
+        "", (split, model_pool("red", "llama")), {"pool-prefill-0": pending}, components=roles, says={"stopped": True}
+    )
+    assert condition({"status": of_pool(state).status}, "EnginesReady")["reason"] == "Unschedulable"

@@ -17,7 +17,7 @@ from aegaeon_operator.kube.client import Cluster
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.reconcile.cluster.facts import SchedulerFacts
-from aegaeon_operator.reconcile.cluster.lost_gateways import LOST_S, LostGateways
+from aegaeon_operator.reconcile.cluster.lost_gateways import ATTACH_S, LOST_S, LostGateways
 from aegaeon_operator.reconcile.cluster.names import labels
 
 Json = dict[str, Any]
@@ -53,9 +53,9 @@ class Looks:
 
 def test_one_that_was_attached_is_evicted_once_it_has_been_lost_for_some_seconds() -> None:
     looks = Looks()
-    quiet = round(LOST_S)
-    seen = [looks.look(*attached) for attached in ((A, B), *[(A,)] * (quiet + 2))]
-    assert seen == [""] * (1 + quiet) + [B] * 2
+    quiet, before = round(LOST_S), round(ATTACH_S)
+    seen = [looks.look(*attached) for attached in (*[(A, B)] * before, *[(A,)] * (quiet + 2))]
+    assert seen == [""] * (before + quiet) + [B] * 2
 
 
 @pytest.mark.parametrize(
@@ -79,21 +79,26 @@ def test_none_is_evicted_that_may_be_the_last_or_back_in_a_moment(later: list[Js
         assert not looks.look(*how.pop("attached"), **how)
 
 
-def test_one_that_never_attached_is_left_to_start() -> None:
+def test_one_that_starts_is_left_to_attach() -> None:
     looks = Looks()
-    assert not any(looks.look(A) for _ in range(60))
+    assert not any(looks.look(A, pods=(gateway(A), gateway(B, ready=False))) for _ in range(60))
 
 
-def test_one_that_a_new_leader_has_never_seen_is_evicted_too() -> None:
-    """The node of both the leader and the gateway was lost."""
+@pytest.mark.parametrize("operator", ["old", "new"])
+def test_one_that_a_new_leader_has_never_seen_is_evicted_when_it_has_had_time_to_attach(operator: str) -> None:
+    """The node of the leader, the gateway and perhaps the operator was lost."""
     looks = Looks()
-    looks.look(A, B)
-    seen = [looks.look(A, leader="two") for _ in range(8)]
-    assert seen[-1] == B
+    if operator == "old":
+        looks.look(A, B)
+    quiet = round(ATTACH_S)
+    assert [looks.look(A, leader="two") for _ in range(quiet + 1)] == [""] * quiet + [B]
 
 
-async def test_the_operator_evicts_it_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("refusal", [0, 403, 500])
+async def test_the_operator_evicts_it_and_says_so(refusal: int, monkeypatch: pytest.MonkeyPatch) -> None:
     memory, attached, now = Memory(), [A, B], [0.0]
+    refusals = [refusal] * 2
+    memory.failing = lambda call: refusals.pop() if call.verb == "evict" and refusals else 0
     for body in (gpu_pool(), model_pool("red", "llama"), node("n1")):
         memory.put(body)
 

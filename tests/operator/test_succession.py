@@ -115,3 +115,4 @@ def test_all_of_a_superseded_role_stays() -> None:
     seen = replace(united_after_split(), superseded=("prefill", "decode"))
     gone = set(desired(seen).leftovers)
     assert not gone & {ChildKey(kind, "infra", name) for kind in ("StatefulSet", "Service") for name in OLD}
+    assert {f"{name}-0" for name in OLD} < set(desired(seen).engines), "requests wait for one that leaves for a moment"

@@ -12,6 +12,7 @@ from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import PaperSettings, SchedulerConfig
 from aegaeon_scheduler.core.domain import (
+    FailureKind,
     Footprint,
     GatewayId,
     Held,
@@ -119,6 +120,12 @@ def test_an_engine_that_the_pool_is_to_have_no_more_is_not_waited_for():
     brain.on(submitted("later"), 12.0)
     assert [reject.seq.request for reject in of(brain.on(ev.Tick(), 15.0), cmd.Reject)] == ["r"]
     assert [reject.seq.request for reject in of(brain.on(ev.Tick(), 17.0), cmd.Reject)] == ["later"]
+
+
+def test_any_engine_is_waited_for_where_those_of_the_pool_are_not_known_any_more():
+    brain = Brain(SchedulerConfig(hold_s=5.0, restart_s=60.0))
+    brain.all(up(), CACHED, ev.EnginesExpected(()), ev.EnginesExpected(None), ev.InstanceDown(E0), submitted())
+    assert not of([*brain.on(ev.Tick(), 5.0), *brain.on(ev.Tick(), 10.0)], cmd.Reject)
 
 
 def test_a_change_of_the_hold_for_starts_counts_for_what_waits_and_for_what_comes():
@@ -325,6 +332,28 @@ def test_a_snapshot_tells_since_when_a_turn_lasts_and_when_a_model_was_last_work
     seen = brain.core.snapshot(30.0)
     assert (seen.instances[0].turn_s, seen.instances[0].first_steps) == (3.0, False)
     assert (seen.models[0].worked_at, seen.models[0].answered_at) == (27.0, 25.0)
+
+
+def test_a_turn_lasts_from_the_end_of_the_load_that_it_has_waited_for():
+    brain = Brain()
+    out = [*brain.all(up(), CACHED), *brain.on(submitted(), 10.0)]
+    sent = {type(c.body): c.id for c in out if isinstance(c, cmd.Send)}
+    brain.on(ev.CommandDone(E0, sent[cmd.Load], 1.0, Memory(30, 40), 1), 22.0)
+    assert brain.core.snapshot(23.0).instances[0].turn_s == 1.0
+    brain.on(ev.TurnProgress(E0, sent[cmd.Turn], (), 0, 0.0, 0, 0.0, 0.0, 0, 0, Memory(30, 40), end=False), 25.0)
+    seen = brain.core.snapshot(26.0)
+    assert (seen.instances[0].turn_s, seen.models[0].worked_at) == (1.0, -math.inf), "a report without work"
+
+
+def test_a_turn_behind_one_that_failed_begins_with_its_failure():
+    brain = Brain()
+    out = [*brain.all(up(), CACHED), *brain.on(submitted(), 10.0)]
+    first = next(c.id for c in out if isinstance(c, cmd.Send) and isinstance(c.body, cmd.Turn))
+    step = ev.Progress(SeqId("r", 0), 1, 1, 21)
+    out = brain.on(ev.TurnProgress(E0, first, (step,), 1, 0.5, 20, 0.5, 0.0, 1, 20, Memory(30, 40), end=True), 20.0)
+    failed, _ = (c.id for c in out if isinstance(c, cmd.Send) and isinstance(c.body, cmd.Turn))
+    brain.on(ev.CommandFailed(E0, failed, FailureKind.NO_MEMORY, "full", Memory(30, 40)), 30.0)
+    assert brain.core.snapshot(31.0).instances[0].turn_s == 1.0
 
 
 def test_places_are_by_arrival_among_those_that_wait_for_the_same():

@@ -115,10 +115,11 @@ async def test_the_hold_for_starts_changes_without_a_restart(serve: Any) -> None
 
 async def test_the_engines_that_the_pool_is_to_have_reach_the_core(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
-        await set_catalog(stack, A, engines=admin_pb2.Engines(instances=["engine-0"]))
+        for _ in range(2):
+            await set_catalog(stack, A, engines=admin_pb2.Engines(instances=["engine-0"]))
         await set_catalog(stack, A)  # of an older operator, or of `aegaeon apply`
         await set_catalog(stack, A, engines=admin_pb2.Engines())
-        assert [one.instances for one in brain.all_of(events.EnginesExpected)] == [("engine-0",), ()]
+        assert [one.instances for one in brain.all_of(events.EnginesExpected)] == [("engine-0",), None, ()]
 
 
 async def test_tier_and_weight_of_a_model_reach_the_core(serve: Any, brain: Any) -> None:

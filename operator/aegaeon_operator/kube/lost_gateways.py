@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from aegaeon_kube.errors import KubeError
 from aegaeon_operator.kube.client import Cluster
 from aegaeon_operator.kube.events import post
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Observed, Subject
@@ -12,10 +13,17 @@ _log = logging.getLogger(__name__)
 
 
 async def evict_lost(cluster: Cluster, observed: Observed, pod: Json) -> None:
-    """An eviction, not a deletion: a disruption budget keeps the others. Raises KubeError."""
-    if observed.gpu_pool is None or not await cluster.evict(pod):
-        return
+    """An eviction, not a deletion: a disruption budget keeps the others. One that is refused is logged: statuses do not
+    wait for it. Raises KubeError when the API server is unavailable."""
     name, node_name, key = pod["metadata"]["name"], pod["spec"]["nodeName"], observed.key
+    try:
+        if observed.gpu_pool is None or not await cluster.evict(pod):
+            return
+    except KubeError as error:
+        if error.is_unavailable:
+            raise
+        _log.warning("%s/%s: %s on node %s cannot be evicted: %s", key.namespace, key.name, name, node_name, error)
+        return
     text = f"{name} on node {node_name} is not attached to the scheduler any more, and is evicted: others are attached"
     _log.info("%s/%s: %s", key.namespace, key.name, text)
     pool = ChildKey("GpuPool", key.namespace, key.name)

@@ -154,7 +154,7 @@ class Secrets:
             await self._compare(namespace)
             return
         _log.warning("Secrets of %s cannot be listed (%s)", namespace or "the cluster", error or "no answer")
-        if isinstance(error, KubeError) and error.status:
+        if not isinstance(error, KubeError) or error.status:
             await self._read_all(self._of(namespace))
 
     def _of(self, namespace: str | None) -> list[SecretName]:

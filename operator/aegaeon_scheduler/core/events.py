@@ -38,9 +38,12 @@ class StartHoldChanged:
 
 @dataclass(frozen=True, slots=True)
 class EnginesExpected:
-    """All engines that the pool is to have from now on: one that has left and is none of them is not waited for."""
+    """All engines that the pool is to have from now on: one that has left and is none of them is not waited for.
 
-    instances: tuple[InstanceId, ...]
+    None: that is not known, and any is waited for.
+    """
+
+    instances: tuple[InstanceId, ...] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,8 @@ class Failures:
             self._copy_failed(inst, issued, issued.seq, kind, reason)
 
     def _turn_failed(self, inst: Instance, issued: Issued, kind: FailureKind | None, reason: str) -> None:
+        if inst.turns[0] is issued:
+            inst.moved_at = self._pool.now  # the next one begins
         inst.turns.remove(issued)
         if issued.weights is not None:
             issued.weights.turns -= 1

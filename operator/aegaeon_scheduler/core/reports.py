@@ -60,6 +60,8 @@ class Reports:
         inst.failures.pop(model.name, None)
         if inst.weights.get(model.name) is weights:
             weights.ready = True
+            if inst.turns and inst.turns[0].model is model:
+                inst.moved_at = self._pool.now  # the turn has waited for it
             waiting = (s for s in inst.sequences.values() if s.model is model and s.stage is Stage.QUEUED)
             inst.newcomer = next(waiting, inst.newcomer)
             self._life.wake(inst)
@@ -101,6 +103,8 @@ class Reports:
         self._saw_copy(inst, issued, event)
         if seq.copy == issued.id and seq.home is inst:
             seq.copy = None
+            if inst.turns and seq.id in inst.turns[0].members:
+                inst.moved_at = self._pool.now  # the turn has waited for it
             self._handoff.adopted(seq)
 
     def _saw_copy(self, inst: Instance, issued: Issued, event: CommandDone) -> None:
@@ -128,6 +132,7 @@ class Reports:
         model = issued.model
         assert model is not None
         issued.steps_done += event.steps
+        inst.moved_at = self._pool.now
         if issued.dropped and not event.steps:
             return
         if event.warm:
@@ -154,14 +159,14 @@ class Reports:
     def _seconds(self, inst: Instance, issued: Issued, model: Model, event: TurnProgress) -> None:
         """Where the compute lane's time went. What the first report of another model waited is the switch to it."""
         busy_s = event.decode_s + event.prefill_s + event.first_s
-        inst.moved_at = self._pool.now
         inst.busy_s += busy_s
         inst.first_s += event.first_s
         if issued.warm_up:
             inst.ahead_s += event.first_s
             return  # a model's own seconds are those of its requests: its share of the engines follows from them
         model.busy_s += busy_s
-        model.worked_at = self._pool.now
+        if event.steps or event.prefill_tokens:
+            model.worked_at = self._pool.now
         if inst.running is model:
             inst.stall_s += event.wait_s
             model.stall_s += event.wait_s

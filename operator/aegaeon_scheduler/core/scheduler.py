@@ -93,7 +93,7 @@ class Scheduler:
         self._pool.config = replace(self._pool.config, start_s=event.start_s)
 
     def _expected(self, event: ev.EnginesExpected) -> None:
-        self._pool.expected = frozenset(event.instances)
+        self._pool.expected = None if event.instances is None else frozenset(event.instances)
 
     def on(self, now: float, event: ev.Event) -> list[Command]:
         """Take one event; returns what is to be done because of it, in order."""

@@ -309,7 +309,7 @@ class Instance:
     cold: set[ModelName] = field(default_factory=set)  # models of which a turn may warm up
     failures: dict[ModelName, int] = field(default_factory=dict)
     running: Model | None = None
-    moved_at: float = 0.0  # when its first turn came onto an empty lane, or was last reported
+    moved_at: float = 0.0  # when its first turn became the first, got what it waited for, or was last reported
     reason: str = ""
     stuck: bool = False
     draining: bool = False  # it is about to end

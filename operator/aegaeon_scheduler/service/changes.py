@@ -36,6 +36,7 @@ class CatalogChanges:
         self._driver = driver
         self._tell_engines = tell_engines
         self.start_s = start_s
+        self._engines: tuple[InstanceId, ...] | None = None
         self._refused: dict[str, str] = {}
         self._ends: dict[str, float] = {}  # of withdrawn models, on the driver's clock
         self._timer: asyncio.TimerHandle | None = None
@@ -45,8 +46,10 @@ class CatalogChanges:
         if request.HasField("start_s") and request.start_s != self.start_s:
             self.start_s = max(request.start_s, 0.0)
             self._driver.handle(StartHoldChanged(self.start_s))
-        if request.HasField("engines"):
-            self._driver.handle(EnginesExpected(tuple(map(InstanceId, request.engines.instances))))
+        engines = tuple(map(InstanceId, request.engines.instances)) if request.HasField("engines") else None
+        if engines != self._engines:
+            self._engines = engines
+            self._driver.handle(EnginesExpected(engines))
         wanted, self._refused = _checked(request.models)
         drain_s = max(request.drain_s, 0.0)
         reply = admin_pb2.SetCatalogReply(refused=_notes(self._refused))

@@ -93,7 +93,8 @@ def _began(wait: Wait, before: float | None, now: float) -> float:
 
 
 def _is_able(model: ModelFacts) -> bool:
-    return model.phase == "cached" and not model.apart
+    """Engines that only decode begin none; without roles an older scheduler speaks, which tells none."""
+    return model.phase == "cached" and not model.apart and model.roles != {"decode"}
 
 
 def _is_prepared(name: str, engines: Collection[EngineFacts], stuck: bool) -> bool:

@@ -12,8 +12,9 @@ from aegaeon_operator.reconcile.cluster.facts import Json, Observed, SchedulerFa
 from aegaeon_operator.reconcile.cluster.pod_state import is_ready
 from aegaeon_operator.reconcile.cluster.readiness import pods_of
 
-# Gateways attach to a new leader within two seconds.
-LOST_S = 4.0
+# One that is ready has been attached: its readiness probe asks for the catalog. A lost stream is opened anew within
+# LOST_S. For a new leader, an attempt at the old address and a pause may come first.
+LOST_S, ATTACH_S = 4.0, 8.0
 
 
 @dataclass(slots=True)
@@ -21,22 +22,21 @@ class LostGateways:
     """Of one pool. Times are of one clock, in seconds. `since`: by name, of those that are lost just now."""
 
     since: dict[str, float] = field(default_factory=dict)
-    _attached: set[str] = field(default_factory=set)
     _incarnation: str = ""
+    _wait_until: float = 0.0
 
     def to_evict(self, observed: Observed, facts: SchedulerFacts | None, now: float) -> Json | None:
-        """The pod of one that was attached and has not been for `LOST_S`, though all that Kubernetes knows is that it
-        is ready; never while no other one that is ready is attached."""
+        """The pod of one that has not been attached for `LOST_S`, and for `ATTACH_S` of a new leader, though all that
+        Kubernetes knows is that it is ready; never while no other one that is ready is attached."""
         if facts is None or facts.incarnation != self._incarnation:
             self.since = {}
         if facts is None or facts.gateways is None:
             return None
-        self._incarnation = facts.incarnation
+        if facts.incarnation != self._incarnation:
+            self._incarnation, self._wait_until = facts.incarnation, now + ATTACH_S
         pods = {pod["metadata"]["name"]: pod for pod in pods_of(observed, "gateway") if is_ready(pod)}
-        self._attached = (self._attached & pods.keys()) | facts.gateways
-        lost = pods.keys() & (self._attached - facts.gateways)
-        self.since = {name: self.since.get(name, now) for name in sorted(lost)}
+        self.since = {name: self.since.get(name, now) for name in sorted(pods.keys() - facts.gateways)}
         longest = min(self.since, key=lambda name: self.since[name], default="")
-        if not longest or now - self.since[longest] < LOST_S or not pods.keys() & facts.gateways:
+        if not longest or now < max(self.since[longest] + LOST_S, self._wait_until) or not pods.keys() & facts.gateways:
             return None
         return pods[longest]

@@ -130,9 +130,10 @@ def engines_ready(observed: Observed, spec: GpuPoolSpec, found: Mapping[str, Eng
     if not any(one.wanted for one in found.values()):
         return _none_wanted(spec)
     text = f"{_counted(found)} are attached"
-    if observed.scheduler and observed.scheduler.stopped:
-        return no(kind, "NotAnswering", f"{text}, but {_idle(observed.scheduler)}")
     lacking = [role for role, one in found.items() if one.attached < one.wanted]
+    serves = _serves(found) or _serves_still(observed)
+    if observed.scheduler and observed.scheduler.stopped and (serves or not lacking):
+        return no(kind, "NotAnswering", f"{text}, but {_idle(observed.scheduler)}")
     if not lacking:
         return yes(kind, "AllReady", text) if _serves(found) else no(kind, "NoEngines", f"{text}; {_raise(found)}")
     why = next((one for role in lacking if (one := _engine_trouble(observed, role))), None)
@@ -140,7 +141,7 @@ def engines_ready(observed: Observed, spec: GpuPoolSpec, found: Mapping[str, Eng
     text = f"{text}; {why.text}"
     if not _serves(found) and why.reason in (STARTING, RUNS, _NOT_ATTACHED) and comes_from_zero(observed, spec):
         return yes(kind, SOME_START, f"{text}; requests wait for the first engine")
-    return _short(kind, text, why, serves=_serves(found) or _serves_still(observed))
+    return _short(kind, text, why, serves)
 
 
 def _idle(scheduler: SchedulerFacts) -> str:

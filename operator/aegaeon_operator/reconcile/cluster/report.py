@@ -129,11 +129,15 @@ def _pool_conditions(
 
 
 def _last_answered(observed: Observed, pool: Live[GpuPool]) -> Json:
-    """A scheduler knows of nothing before its start."""
+    """A scheduler knows of nothing before its start, and its clock may be ahead."""
     at = observed.scheduler.answered_at if observed.scheduler else 0
-    new = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if at else ""
-    newest = max(new, pool.status.get("lastAnswered", ""))
+    new = _stamp(datetime.fromtimestamp(at, UTC)) if at else ""
+    newest = min(max(new, pool.status.get("lastAnswered", "")), _stamp(observed.now))
     return {"lastAnswered": newest} if newest else {}
+
+
+def _stamp(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _names(wanted: Desired) -> dict[str, str]:

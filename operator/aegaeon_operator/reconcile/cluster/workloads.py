@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aegaeon_operator.reconcile.cluster.facts import Json, Key, Live, Observed
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live, Observed
 from aegaeon_operator.reconcile.cluster.names import (
     COMPONENTS,
     ENGINE_METRICS,
@@ -55,9 +55,13 @@ def roles(observed: Observed, spec: GpuPoolSpec) -> dict[str, int]:
 
 
 def engine_names(observed: Observed, spec: GpuPoolSpec) -> tuple[str, ...]:
-    """All engines that the pool is to have: their pods, as their StatefulSets name them."""
-    counts = ((child(observed.key, COMPONENTS[role]), count) for role, count in roles(observed, spec).items())
-    return tuple(f"{stateful_set}-{number}" for stateful_set, count in counts for number in range(count))
+    """All engines that the pool is to have, or has until others can serve: their pods, as their StatefulSets name
+    them."""
+    counts = {child(observed.key, COMPONENTS[role]): count for role, count in roles(observed, spec).items()}
+    for name in (child(observed.key, COMPONENTS[role]) for role in observed.superseded):
+        staying = observed.workloads.get(ChildKey("StatefulSet", observed.key.namespace, name))
+        counts[name] = staying.asked if staying else 0
+    return tuple(f"{stateful_set}-{number}" for stateful_set, count in counts.items() for number in range(count))
 
 
 def service(key: Key, pool: Live[GpuPool], component: str, headless: bool = False, **ports: int) -> Json:

@@ -18,9 +18,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,10 +41,13 @@ T = TypeVar("T")
 Json = dict[str, Any]
 NAMESPACE, POOL, ADDRESS = "aegaeon-tenants", "pool", "127.0.0.7"
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
+PODS = Resource("", "v1", "pods", "Pod")
 GETS_PER_S, P50_S, P99_S, FOREIGN_MB, REVOKED_S = 2.0, 0.5, 1.5, 20.0, 20.0
 REST_S, SETTLED_S, AT_ONCE, ROTATIONS = 60.0, 15.0, 32, 5
 # Written at rest by others than the operator: kubelets, and processes that hold a Lease.
 _NOT_ITS = ("nodes", "leases")
+# The pool's processes that run, and the argument that says as which pod.
+_NAMED = {"scheduler": "--holder", "gateway": "--name"}
 _WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
 # The operator reaches the scheduler by the name of its Service, which nothing resolves outside of a cluster.
 _WITH_HOSTS = ("unshare", "--mount", "--propagation", "private", "--", "sh", "-c")
@@ -96,6 +100,12 @@ class World:
         except KubeError:
             return {}
         return {entry: base64.b64decode(value) for entry, value in body["data"].items()}
+
+    async def pod(self, component: str) -> str:
+        """The name of a pod of the pool's; empty while there is none."""
+        items = (await self.api.call("GET", PODS.path(NAMESPACE)))["items"]
+        names = [body["metadata"]["name"] for body in items]
+        return next((name for name in names if name.startswith(f"{POOL}-{component}-")), "")
 
     def requests(self) -> Counter[tuple[str, str]]:
         """By resource and verb, since the API server's start."""
@@ -163,26 +173,35 @@ def namespace(name: str) -> Json:
 
 
 @contextmanager
-def scheduler(world: World, settings: Json, certificates: dict[str, bytes]) -> Iterator[None]:
-    """The pool's, as its pod would run it, with addresses and folders of this machine."""
-    tls = world.folder / "tls"
-    tls.mkdir()
-    for name, content in certificates.items():
-        (tls / name).write_bytes(content)
-    own = json.loads(json.dumps(settings).replace("0.0.0.0:", f"{ADDRESS}:"))
-    own |= {"tls": str(tls), "lease": {**settings["lease"], "memory": str(world.folder / "term")}}
-    file = world.folder / "scheduler.json"
+def process(world: World, name: str, pod: str, settings: Json, inside: Sequence[str]) -> Iterator[None]:
+    """The pool's scheduler or gateway, as its pod would run it, with addresses and folders of this machine."""
+    folder = world.folder / name
+    own = json.loads(json.dumps(settings).replace("0.0.0.0:", f"{ADDRESS}:")) | {"tls": str(folder / "tls")}
+    if "lease" in own:
+        own["lease"] |= {"memory": str(folder / "term")}
+    file = folder / "config.json"
     file.write_text(json.dumps(own), "utf-8")
-    argv = [sys.executable, "-m", "aegaeon_scheduler", "--config", str(file), "--holder", "the-scheduler"]
-    with (world.folder / "scheduler.log").open("wb") as log:
-        process = subprocess.Popen(argv, stdout=log, stderr=log)
+    argv = [*inside, sys.executable, "-m", f"aegaeon_{name}", "--config", str(file), _NAMED[name], pod]
+    with (folder / "log").open("wb") as log:
+        running = subprocess.Popen(argv, stdout=log, stderr=log)
         try:
             yield
-            if process.poll() is not None:
-                raise SystemExit(f"the scheduler has ended: {(world.folder / 'scheduler.log').read_text('utf-8')}")
+            if running.poll() is not None:
+                raise SystemExit(f"the {name} has ended: {(folder / 'log').read_text('utf-8')}")
         finally:
-            process.terminate()
-            process.wait()
+            running.terminate()
+            running.wait()
+
+
+async def start(world: World, name: str, settings: Json, inside: Sequence[str], stack: ExitStack) -> None:
+    """A process by the name of its pod, once there are both the pod and its certificates."""
+    certificates = await until(f"certificates of the {name}", partial(world.content, f"{POOL}-{name}-tls"), 60)
+    tls = world.folder / name / "tls"
+    tls.mkdir(parents=True)
+    for file, content in certificates.items():
+        (tls / file).write_bytes(content)
+    pod = await until(f"the pod of the {name}", partial(world.pod, name), 60)
+    stack.enter_context(process(world, name, pod, settings, inside))
 
 
 async def until(what: str, check: Callable[[], Awaitable[T]], within_s: float, every_s: float = 0.5) -> T:
@@ -283,12 +302,15 @@ async def measure(world: World, pid: int, settled_s: float) -> list[Row]:
 # ---- the whole -----------------------------------------------------------------------------------------------------
 
 
-async def run(world: World, pid: int, stack: ExitStack) -> list[Row]:
+async def run(world: World, pid: int, stack: ExitStack, inside: Sequence[str]) -> list[Row]:
+    """`inside`: what a command begins with that finds the pool's Services by name."""
     size, began = world.size, time.monotonic()
     await world.put(GPU_POOLS, NAMESPACE, [gpu_pool()])
     settings = await until("the pool has a configuration", lambda: world.content(f"{POOL}-config"), 60)
-    certificates = await until("and certificates", lambda: world.content(f"{POOL}-scheduler-tls"), 60)
-    stack.enter_context(scheduler(world, json.loads(settings["scheduler.json"]), certificates))
+    for name in _NAMED:
+        own = json.loads(settings[f"{name}.json"])
+        own.pop("prefix_secret_file", None)  # no prompt is computed
+        await start(world, name, own, inside, stack)
     await world.put(NAMESPACES, None, map(namespace, size.all_namespaces()))
     keys = (secret(size.namespace_of(at), f"k{at}", f"the-key-of-tenant-{at}") for at in range(size.model_pools))
     await world.put(SECRETS, None, keys)
@@ -332,11 +354,12 @@ async def all_of_it(size: Size, short: bool) -> bool:
         hosts.write_text(f"127.0.0.1 localhost\n{ADDRESS} {POOL}-scheduler.{NAMESPACE}.svc\n", "utf-8")
         log = stack.enter_context((folder / "operator.log").open("wb"))
         inside = (*_WITH_HOSTS, _MOUNT_HOSTS, str(hosts))
-        process = stack.enter_context(operator(kubeconfig, log, inside, AEGAEON_NAMESPACES=""))
+        running = stack.enter_context(operator(kubeconfig, log, inside, AEGAEON_NAMESPACES=""))
         async with server.connect() as client:
             world = World(client, kubeconfig, folder, size)
             try:
-                return report("tenants", await run(world, process.pid, stack), short)  # before an end that may fail
+                figures = await run(world, running.pid, stack, inside)
+                return report("tenants", figures, short)  # before an end that may fail
             finally:
                 print((folder / "operator.log").read_text("utf-8")[-2000:], file=sys.stderr)
                 await clean(world)

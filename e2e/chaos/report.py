@@ -42,7 +42,7 @@ def rows(campaign: Campaign) -> list[Row]:
 
 def _cuts(campaign: Campaign) -> Iterator[Row]:
     for group in (CUT, MAINTAINED):
-        first = [one.first_answer_s for one in campaign.struck if one.group == group]
+        first = [strike.first_answer_s for strike in campaign.struck if strike.group == group]
         if answered := [seconds for seconds in first if seconds is not None]:
             yield Row(f"{group}: first new answer, at most", max(answered), "s", ANSWER_S, "<=")
     if late := campaign.world.late_connects:

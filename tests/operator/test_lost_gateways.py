@@ -25,14 +25,14 @@ A, B = "pool-gateway-a", "pool-gateway-b"
 
 
 def gateway(name: str, ready: bool = True, ending: bool = False) -> Json:
-    found = pod(name, "gateway")
-    found["metadata"] |= {"labels": labels(KEY, "gateway")}
-    found["spec"]["nodeName"] = f"node-of-{name}"
+    gateway = pod(name, "gateway")
+    gateway["metadata"] |= {"labels": labels(KEY, "gateway")}
+    gateway["spec"]["nodeName"] = f"node-of-{name}"
     if not ready:
-        found["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+        gateway["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
     if ending:
-        found["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    return found
+        gateway["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return gateway
 
 
 @dataclass
@@ -47,8 +47,8 @@ class Looks:
         self.now += 1.0
         seen = observed(gpu_pool(), *(pods or (gateway(A), gateway(B))))
         facts = None if silent else SchedulerFacts(leader, gateways=frozenset(attached))
-        found = self.lost.to_evict(seen, facts, self.now)
-        return str(found["metadata"]["name"]) if found else ""
+        evicted = self.lost.to_evict(seen, facts, self.now)
+        return str(evicted["metadata"]["name"]) if evicted else ""
 
 
 def test_one_that_was_attached_is_evicted_once_it_has_been_lost_for_some_seconds() -> None:

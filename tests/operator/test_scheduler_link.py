@@ -128,8 +128,8 @@ async def test_the_scheduler_learns_which_engines_the_pool_is_to_have(
     split = gpu_pool(engines=None, prefill={"replicas": 1}, decode={"replicas": 2})
     async with scheduler(tmp_path, secrets["pool-scheduler-tls"]) as (_, admin):
         link = SchedulerLink(admin, made.own)
-        for one in (seen, seen, replace(seen, replicas={"unified": 0}), observed(split)):
-            await link.exchange(desired(one), 1 << 20)
+        for look in (seen, seen, replace(seen, replicas={"unified": 0}), observed(split)):
+            await link.exchange(desired(look), 1 << 20)
         await link.close()
     assert expected == [
         ("pool-engine-0", "pool-engine-1"),

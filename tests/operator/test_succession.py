@@ -95,8 +95,8 @@ def test_old_engines_stay_until_new_ones_serve_what_they_serve(
 def test_a_prefill_engine_without_a_decoder_in_reach_takes_over_from_none() -> None:
     """Both are attached, on two nodes: the scheduler gives neither of them requests."""
     children = [
-        {**one, "metadata": {**one["metadata"], "uid": one["metadata"]["name"]}}
-        for one in desired(observed(UNITED, RED)).manifests
+        {**manifest, "metadata": {**manifest["metadata"], "uid": manifest["metadata"]["name"]}}
+        for manifest in desired(observed(UNITED, RED)).manifests
     ]
     seen = observed(SPLIT, RED, *children)
     facts = attached("prefill", "decode", "unified")

@@ -119,7 +119,7 @@ async def test_the_engines_that_the_pool_is_to_have_reach_the_core(serve: Any, b
             await set_catalog(stack, A, engines=admin_pb2.Engines(instances=["engine-0"]))
         await set_catalog(stack, A)  # of an older operator, or of `aegaeon apply`
         await set_catalog(stack, A, engines=admin_pb2.Engines())
-        assert [one.instances for one in brain.all_of(events.EnginesExpected)] == [("engine-0",), None, ()]
+        assert [event.instances for event in brain.all_of(events.EnginesExpected)] == [("engine-0",), None, ()]
 
 
 async def test_tier_and_weight_of_a_model_reach_the_core(serve: Any, brain: Any) -> None:

@@ -48,7 +48,7 @@ async def test_a_model_counts_as_served_while_a_pair_of_engines_that_can_exchang
         served = await next_of_a(gateway)
         assert (served.phase, served.wait, served.apart) == (model_pb2.MODEL_PHASE_CACHED, False, False)
         roles = [engine_pb2.ROLE_PREFILL, engine_pb2.ROLE_DECODE]
-        assert [list(one.roles) for one in (alone, fetching, served)] == [[], [], roles]
+        assert [list(model.roles) for model in (alone, fetching, served)] == [[], [], roles]
         await decoder.report(draining=engine_pb2.Draining())
         drained = await next_of_a(gateway)
         assert (drained.apart, list(drained.roles)) == (True, [])

@@ -128,7 +128,7 @@ def facts(status: admin_pb2.AdminStatus, slab_bytes: int) -> SchedulerFacts:
         ended=sum(one.requests for one in status.pool.models),
         refused={note.model: note.reason for note in status.refused},
         changing={note.model: note.reason for note in status.changing},
-        gateways=frozenset(one.gateway for one in status.gateways if one.attached),
+        gateways=frozenset(link.gateway for link in status.gateways if link.attached),
         redis_away={one.gateway: one.redis_away for one in status.gateways if one.attached and one.redis_away},
         suspects=tuple(
             SuspectFacts(device.instance, device.node, device.uuid, device.error) for device in status.pool.suspects

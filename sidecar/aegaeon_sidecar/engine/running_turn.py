@@ -124,8 +124,8 @@ class RunningTurn:
             sequence = self._here(key)
             if sequence is not None and _has_next(sequence) and self._admit(sequence, sequence.busy + 1):
                 batch.append(sequence)
-        whole = len(batch) == len(self.turn.decode) and all(sequence.adapter is None for sequence in batch)
-        self.turn.together = Together(batch, [sequence.blocks for sequence in batch]) if whole else None
+        complete = len(batch) == len(self.turn.decode) and all(sequence.adapter is None for sequence in batch)
+        self.turn.together = Together(batch, [sequence.blocks for sequence in batch]) if complete else None
         return batch
 
     def _here(self, key: SeqKey) -> Sequence | None:

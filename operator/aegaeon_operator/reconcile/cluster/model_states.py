@@ -13,8 +13,8 @@ def model_states(served: Served) -> list[Json]:
     for model in pool.spec.models if pool else ():
         for name in model.names:
             why = served.unserved.get(name)
-            one = _state(name, served.facts[name], served.traffic.get(name)) if why is None else _refused(name, why)
-            found.append(one if name == model.name else one | {"parent": model.name})
+            state = _state(name, served.facts[name], served.traffic.get(name)) if why is None else _refused(name, why)
+            found.append(state if name == model.name else state | {"parent": model.name})
     return sorted(found, key=lambda one: str(one["name"]))
 
 

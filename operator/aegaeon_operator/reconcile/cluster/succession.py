@@ -31,7 +31,7 @@ def superseded(observed: Observed, facts: SchedulerFacts | None) -> tuple[str, .
 
 def _serve(roles: list[str], facts: SchedulerFacts | None) -> bool:
     """Whether engines of all these roles are attached, and serve every model that any engine might serve now."""
-    if facts is None or not {one.role for one in facts.engines if one.attached}.issuperset(roles):
+    if facts is None or not {engine.role for engine in facts.engines if engine.attached}.issuperset(roles):
         return False
     return all(_is_served(model, roles) for model in facts.models.values())
 

@@ -31,9 +31,10 @@ async def send(session: aiohttp.ClientSession, body: dict[str, Any]) -> tuple[in
 
 @pytest.fixture(scope="module")
 def impatient(make_model: Callable[..., Path]) -> Iterator[Stack]:
-    """One engine, and requests that wait for a moment only."""
+    """One engine, and requests that wait for a moment only: none is due later."""
     models = {"good": make_model("llama", max_position_embeddings=CONTEXT)}
-    with running(manifests(models, engines=1, hold=f"{HOLD_S:g}s")) as stack:
+    text = manifests(models, engines=1, hold=f"{HOLD_S:g}s").replace("ttft: 5s", f"ttft: {HOLD_S:g}s")
+    with running(text) as stack:
         yield stack
 
 

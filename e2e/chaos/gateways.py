@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from types import TracebackType
-from typing import Self
 
+from e2e.chaos.follower import Follower
 from e2e.chaos.view import UNREACHABLE, View
 
 _EVERY_S = 0.3
@@ -24,29 +23,18 @@ class _Harm:
     until: float = float("inf")
 
 
-class Gateways:
+class Gateways(Follower):
     """In a `with`: follows the pods that a Service leads to, as kube-proxy does, and takes one after the other.
 
     While the API server is unavailable its last answer counts.
     """
 
     def __init__(self, view: View, service: str) -> None:
+        super().__init__("endpoints", _EVERY_S)
         self._view, self._service = view, service
         self._urls: list[str] = view.endpoints(service)
         self._turn = count()
         self._harms: list[_Harm] = []
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="endpoints", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end.set()
-        self._thread.join()
 
     @property
     def urls(self) -> list[str]:
@@ -70,9 +58,6 @@ class Gateways:
         """Whether the gateway was killed or cut off while the request was under way, or was not back yet."""
         return any(harm.url == url and sent <= harm.until and harm.since <= ended for harm in self._harms)
 
-    def _follow(self) -> None:
-        while not self._end.wait(_EVERY_S):
-            try:
-                self._urls = self._view.endpoints(self._service) or self._urls
-            except UNREACHABLE:
-                continue  # as long as the API server is unavailable
+    def look(self) -> None:
+        with suppress(*UNREACHABLE):  # its last answer counts
+            self._urls = self._view.endpoints(self._service) or self._urls

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
+from e2e.chaos.follower import Follower
 from e2e.chaos.view import UNREACHABLE, View
 
 _EVERY_S = 0.5
@@ -17,32 +15,20 @@ Sample = tuple[float, bool]
 """when (monotonic), and whether it said Ready"""
 
 
-class Readiness:
+class Readiness(Follower):
     """In a `with`: reads the condition again and again. While the API server is unavailable nothing is read."""
 
     def __init__(self, view: View, pool: str) -> None:
+        super().__init__("readiness", _EVERY_S)
         self._view, self._pool = view, pool
         self.samples: list[Sample] = []
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="readiness", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _follow(self) -> None:
-        while not self._end.wait(_EVERY_S):
-            try:
-                ready = self._view.condition("gpupools", self._pool, "Ready").get("status") == "True"
-            except UNREACHABLE:
-                continue
-            self.samples.append((time.monotonic(), ready))
+    def look(self) -> None:
+        try:
+            ready = self._view.condition("gpupools", self._pool, "Ready").get("status") == "True"
+        except UNREACHABLE:
+            return
+        self.samples.append((time.monotonic(), ready))
 
 
 def untrue_s(samples: Sequence[Sample], answers: Sequence[float]) -> float:

@@ -96,9 +96,11 @@ class View:
 
     def condition(self, plural: str, name: str, condition: str) -> dict[str, Any]:
         """Empty where there is none, or where it is of an older spec."""
-        found = next(one for one in self._custom(plural) if one["metadata"]["name"] == name)
-        status = found.get("status", {})
-        current = status.get("observedGeneration") == found["metadata"]["generation"]
+        body = next((body for body in self._custom(plural) if body["metadata"]["name"] == name), None)
+        if body is None:
+            return {}
+        status = body.get("status", {})
+        current = status.get("observedGeneration") == body["metadata"]["generation"]
         return _condition(status, condition) or {} if current else {}
 
     def _custom(self, plural: str) -> list[dict[str, Any]]:

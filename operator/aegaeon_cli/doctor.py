@@ -40,7 +40,7 @@ class Finding:
     """One line: what was looked at, what was found, and what to do about it."""
 
     what: str
-    found: str
+    text: str
     verdict: Verdict
     remedy: str = ""
 
@@ -77,7 +77,7 @@ def doctor(check: bool, sweep: bool, machine: bool, segments: tuple[Path, ...], 
     findings = list(examine())
     for finding in findings:
         word, colour = finding.verdict.value
-        click.echo(f"{click.style(f'{word:>8}', fg=colour)}  {finding.what:<16} {finding.found}")
+        click.echo(f"{click.style(f'{word:>8}', fg=colour)}  {finding.what:<16} {finding.text}")
         if finding.remedy:
             click.echo(f"{'':>8}  {'':<16} {finding.remedy}")
     sys.exit(any(finding.verdict is Verdict.MISSING for finding in findings))

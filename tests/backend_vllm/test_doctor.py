@@ -24,9 +24,9 @@ def test_doctor_names_the_version_the_hooks_and_the_attention_that_a_model_gets(
     from aegaeon_sidecar.backends.vllm import surface
 
     assert finding.verdict is Verdict.GOOD
-    assert f" {surface.VERSION}, all {len(HOOKS)} hooks found" in f" {finding.found}"
+    assert f" {surface.VERSION}, all {len(HOOKS)} hooks found" in f" {finding.text}"
     attention = layout.kv_shape.split("-")[1]
-    assert finding.found.endswith(f"attention {attention} in blocks of {layout.kv_block_tokens} tokens")
+    assert finding.text.endswith(f"attention {attention} in blocks of {layout.kv_block_tokens} tokens")
 
 
 def test_doctor_names_the_library_of_kernels_that_vllm_loads(vllm_backend: Any) -> None:
@@ -34,7 +34,7 @@ def test_doctor_names_the_library_of_kernels_that_vllm_loads(vllm_backend: Any) 
     from aegaeon_sidecar.backends.vllm import surface
 
     kernels = next(found for found in examine() if found.what == "vllm's kernels")
-    assert kernels.found.startswith(surface.KERNELS.name)
+    assert kernels.text.startswith(surface.KERNELS.name)
     assert ("no kernels for weights of 4 bits" in kernels.remedy) is not AVX512
 
 

@@ -223,7 +223,7 @@ def test_doctor_names_gpus_that_engines_of_this_machine_leave_alone(tmp_path: Pa
         LostDevices(folder, ["5f1c"], time.time).note(NativeError("cuMemMap: (CUDA error 719)"))
     (finding,) = lost_devices(tmp_path)
     assert (finding.verdict, finding.what) == (Verdict.NOTE, "suspect gpu")
-    assert finding.found == "GPU 5f1c was lost 2 times, the last time with: cuMemMap: (CUDA error 719)"
+    assert finding.text == "GPU 5f1c was lost 2 times, the last time with: cuMemMap: (CUDA error 719)"
     assert str(folder / "5f1c.lost") in finding.remedy
 
 

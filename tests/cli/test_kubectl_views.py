@@ -71,12 +71,12 @@ def pool(**conditions: tuple[str, str]) -> dict[str, Any]:
 def test_conditions_decide_how_a_pool_is(conditions: Any, verdict: Verdict, found: str) -> None:
     finding = condition_finding(pool(**conditions))
 
-    assert (finding.verdict, finding.found) == (verdict, found)
+    assert (finding.verdict, finding.text) == (verdict, found)
 
 
 def test_a_gpu_that_is_left_alone_has_a_line_of_its_own() -> None:
     (finding,) = suspect_finding(pool(Ready=("True", "Serving"), DeviceSuspect=("True", "DeviceLost")))
-    assert (finding.what, finding.verdict, finding.found) == ("suspect GPU", Verdict.NOTE, "n/p: a sentence")
+    assert (finding.what, finding.verdict, finding.text) == ("suspect GPU", Verdict.NOTE, "n/p: a sentence")
     assert not list(suspect_finding(pool(DeviceSuspect=("False", "NoneSuspect"))))
 
 
@@ -94,7 +94,7 @@ def test_certificates_that_expire_refusals_and_old_looks_are_wrong() -> None:
         )
     )
 
-    found = [(one.verdict, one.found) for one in metric_findings(scraped, NOW, "n")]
+    found = [(one.verdict, one.text) for one in metric_findings(scraped, NOW, "n")]
 
     assert found == [
         (Verdict.MISSING, "n/p: that of engine expires 2026-12-16"),
@@ -110,7 +110,7 @@ def test_kinds_that_the_cluster_does_not_define_are_a_note() -> None:
 
     (finding,) = metric_findings(scraped, NOW, None)
 
-    assert (finding.verdict, finding.found) == (Verdict.NOTE, "not defined here: httproutes, inferencepools")
+    assert (finding.verdict, finding.text) == (Verdict.NOTE, "not defined here: httproutes, inferencepools")
 
 
 def test_certificates_that_last_are_well() -> None:
@@ -119,7 +119,7 @@ def test_certificates_that_last_are_well() -> None:
 
     (finding,) = metric_findings(scraped, NOW, None)
 
-    assert (finding.verdict, finding.found) == (Verdict.GOOD, "1, the first expires 2027-02-14")
+    assert (finding.verdict, finding.text) == (Verdict.GOOD, "1, the first expires 2027-02-14")
 
 
 def test_a_scheduler_that_is_late_is_named_with_what_waits_for_it() -> None:
@@ -127,4 +127,4 @@ def test_a_scheduler_that_is_late_is_named_with_what_waits_for_it() -> None:
     finding = late_finding("n/p", PoolStatus(lag_s=0.13, intake=7, refused=9))
     assert finding is not None
     assert finding.verdict is Verdict.NOTE
-    assert finding.found == "n/p: 130 ms late, 7 new requests wait for it, 9 were refused since its start"
+    assert finding.text == "n/p: 130 ms late, 7 new requests wait for it, 9 were refused since its start"

@@ -161,7 +161,7 @@ def _aged(finding: Finding, age_s: float) -> Finding:
     if age_s <= _RENEWED_WITHIN_S:
         return finding
     verdict = Verdict.NOTE if finding.verdict is Verdict.GOOD else finding.verdict
-    return replace(finding, found=f"{finding.found} (as it was {age_s:.0f} s ago: no operator leads)", verdict=verdict)
+    return replace(finding, text=f"{finding.text} (as it was {age_s:.0f} s ago: no operator leads)", verdict=verdict)
 
 
 def suspect_finding(body: Json) -> Iterator[Finding]:

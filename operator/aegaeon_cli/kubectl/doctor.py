@@ -93,12 +93,12 @@ def _lines(findings: list[Finding]) -> Iterator[str]:
     width = max(len(one.what) for one in findings)
     for one in findings:
         word, colour = one.verdict.value
-        yield f"{click.style(f'{_WORDS.get(word, word):>8}', fg=colour)}  {one.what:<{width}}  {one.found}"
+        yield f"{click.style(f'{_WORDS.get(word, word):>8}', fg=colour)}  {one.what:<{width}}  {one.text}"
         if one.remedy:
             yield f"{'':>8}  {'':<{width}}  {one.remedy}"
 
 
 def _as_json(finding: Finding) -> dict[str, str]:
     word = finding.verdict.value[0]
-    said = {"what": finding.what, "found": finding.found, "remedy": finding.remedy}
+    said = {"what": finding.what, "found": finding.text, "remedy": finding.remedy}
     return {"verdict": _WORDS.get(word, word), **said}

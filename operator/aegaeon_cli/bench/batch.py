@@ -15,8 +15,8 @@ from pathlib import Path
 
 from aegaeon_cli.bench.spans import Span, extent, shifted
 from aegaeon_cli.bench.testing.rig import PROMPT, OneEngine, Size, make_model, one_engine
-from aegaeon_sidecar.domain import commands
-from aegaeon_sidecar.domain.sequences import SeqKey
+from aegaeon_proto.engine import commands
+from aegaeon_proto.engine.ids import SeqId
 
 MANY = 1 << 20  # slabs: the engine is ours alone
 SLAB_BYTES = 8 << 20
@@ -79,7 +79,7 @@ class Switched:
         return max(self.bytes_of("load"), self.bytes_of("swap-in"), self.bytes_of("swap-out")) / self.plain_bytes_per_s
 
 
-async def prepare(one: OneEngine, model: str, sequences: int, tokens: int) -> list[SeqKey]:
+async def prepare(one: OneEngine, model: str, sequences: int, tokens: int) -> list[SeqId]:
     """Prefill a batch of a model; it ends on the host, the model unloaded."""
     await one.outcome(one.send(commands.Load(model=model, slabs=MANY)))
     seqs = [one.open(f"{model}-{i}", model, [(7 * i + k) % 1000 for k in range(tokens)]) for i in range(sequences)]
@@ -91,7 +91,7 @@ async def prepare(one: OneEngine, model: str, sequences: int, tokens: int) -> li
     return seqs
 
 
-async def enter(one: OneEngine, model: str, seqs: Sequence[SeqKey]) -> None:
+async def enter(one: OneEngine, model: str, seqs: Sequence[SeqId]) -> None:
     """Bring a batch in where nothing has to leave."""
     sent = [one.send(commands.Load(model=model, slabs=MANY))]
     sent += [one.send(commands.SwapIn(seq=seq, epoch=1, slabs=MANY)) for seq in seqs]
@@ -103,9 +103,9 @@ async def enter(one: OneEngine, model: str, seqs: Sequence[SeqKey]) -> None:
 async def switch(
     one: OneEngine,
     leaving: str,
-    gone: Sequence[SeqKey],
+    gone: Sequence[SeqId],
     coming: str,
-    seqs: Sequence[SeqKey],
+    seqs: Sequence[SeqId],
     plain_rate: PlainRate,
     steps: int = 4,
 ) -> Switched:
@@ -156,7 +156,7 @@ async def alone(folder: Path, sequences: int, tokens: int, rounds: int) -> Measu
 
 
 async def to_and_fro(
-    one: OneEngine, seqs: Mapping[str, Sequence[SeqKey]], rounds: int, plain_rate: PlainRate = memcpy_rate
+    one: OneEngine, seqs: Mapping[str, Sequence[SeqId]], rounds: int, plain_rate: PlainRate = memcpy_rate
 ) -> tuple[Switched, ...]:
     """So many switches between two prepared batches, after one in each direction that touches all pages."""
     here, there = seqs
@@ -168,7 +168,7 @@ async def to_and_fro(
     return tuple(runs[2:])
 
 
-async def between_steps(one: OneEngine, model: str, seqs: Sequence[SeqKey], steps: int = 16) -> float:
+async def between_steps(one: OneEngine, model: str, seqs: Sequence[SeqId], steps: int = 16) -> float:
     """Seconds from the end of a step to the next one's begin, within a turn: the median."""
     one.backend.steps.clear()
     await one.outcome(one.send(commands.Turn(model=model, decode=tuple(seqs), steps=steps, slabs=MANY)))

@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, field
 
 from aegaeon_native import Range, SlabPool
+from aegaeon_proto.engine.catalog import AdapterSpec, AdapterState, Footprint, ModelPhase, ModelSpec, ModelState
 from aegaeon_sidecar.backends import AdapterWeights
-from aegaeon_sidecar.domain.catalog import AdapterSpec, AdapterState, Footprint, ModelPhase, ModelSpec, ModelState
 from aegaeon_sidecar.domain.errors import BackendError, OtherWeightsError
 from aegaeon_sidecar.domain.first_steps import FirstSteps
 from aegaeon_sidecar.models.placement import Layout

@@ -135,9 +135,15 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
 def _record(kind: Any) -> st.SearchStrategy[Any]:
     if issubclass(kind, Enum):
         return st.sampled_from(kind)
+    if kind is commands.Load:
+        return st.builds(_load, *map(values, get_type_hints(kind).values()))
     if kind is reports.CommandDone:
         return st.builds(_done, *map(values, (CommandId, float, reports.Memory, int, KvHandle | None)))
     return st.builds(kind, **{name: values(hint) for name, hint in get_type_hints(kind).items()})
+
+
+def _load(model: Any, slabs: int, past_host: bool, twin: Any, identity: str) -> commands.Load:
+    return commands.Load(model, slabs, past_host, twin or None, identity)  # on the wire no twin is an empty name
 
 
 def _done(id: CommandId, seconds: float, memory: reports.Memory, moved: int, handle: KvHandle | None) -> Any:

@@ -16,7 +16,7 @@ from aegaeon_proto.engine.catalog import (
     Source,
     Tier,
 )
-from aegaeon_proto.engine.ids import KvShape, ModelName
+from aegaeon_proto.engine.ids import KvShape
 from aegaeon_proto.redaction import encodable
 from aegaeon_proto.v1 import model_pb2
 
@@ -53,7 +53,7 @@ def source_to(source: Source) -> model_pb2.ModelSource:
 def spec_from(message: model_pb2.ModelSpec) -> ModelSpec:
     """A model as the scheduler tells of it."""
     return ModelSpec(
-        name=ModelName(message.name),
+        name=message.name,
         source=source_from(message.source),
         max_model_len=message.max_model_len,
         ttft_s=message.ttft_s,

@@ -24,6 +24,7 @@ from aegaeon_proto.engine.reports import (
     Progress,
     Report,
     TurnProgress,
+    Update,
 )
 from aegaeon_proto.redaction import encodable
 from aegaeon_proto.v1 import engine_pb2
@@ -144,7 +145,7 @@ class ReportDecoder:
         self._node = node
         self._memory = memory
         self._base = base
-        self._readers: Mapping[str | None, Callable[[Any], Report]] = {
+        self._readers: Mapping[str | None, Callable[[Any], Update]] = {
             "done": self._done,
             "step_done": self._turn,
             "failed": self._failed,
@@ -154,8 +155,8 @@ class ReportDecoder:
             "draining": self._draining,
         }
 
-    def report(self, message: engine_pb2.Report) -> Report | None:
-        """The report of a message; None for a body that this version does not know."""
+    def report(self, message: engine_pb2.Report) -> Update | None:
+        """What a message reports; None for a body that this version does not know."""
         kind = message.WhichOneof("body")
         read = self._readers.get(kind)
         return read(getattr(message, kind)) if read and kind else None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Union
 
-from aegaeon_proto.engine.ids import KvShape, ModelName
+from aegaeon_proto.engine.ids import KvShape
 from aegaeon_proto.pooling import Task
 
 _POOLING = frozenset((Task.EMBED.value, Task.SCORE.value))
@@ -84,7 +84,7 @@ class ModelSpec:
     what its files show.
     """
 
-    name: ModelName
+    name: str
     source: Source
     max_model_len: int = 0
     ttft_s: float = 0.0

@@ -213,14 +213,6 @@ class InstanceDraining:
     instance: InstanceId
 
 
-Report = Union[
-    Hello,
-    CommandDone,
-    TurnProgress,
-    CommandFailed,
-    CommandSkipped,
-    MemoryReported,
-    ModelState,
-    HostReported,
-    InstanceDraining,
-]
+Update = Union[CommandDone, TurnProgress, CommandFailed, CommandSkipped, MemoryReported, HostReported, InstanceDraining]
+"""an event of the scheduler's core as it is"""
+Report = Union[Hello, ModelState, Update]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from aegaeon_proto.engine import commands
 from aegaeon_proto.engine.catalog import ModelPhase
-from aegaeon_proto.engine.ids import CommandId
+from aegaeon_proto.engine.ids import CommandId, ModelName
 from aegaeon_proto.engine.reports import CommandSkipped
 from aegaeon_sidecar.domain.errors import (
     AbsentError,
@@ -73,7 +73,9 @@ class Dispatcher:
                 if isinstance(body, commands.Load | commands.Cancel):
                     self._state.update_pins()
             except CommandError as error:
-                shell = Queued(command.id, Lane.COMPUTE, (), commands.Unload(""), owner)  # its id and owner count
+                shell = Queued(
+                    command.id, Lane.COMPUTE, (), commands.Unload(ModelName("")), owner
+                )  # its id and owner count
                 self._fail(shell, error)
             self._state.monitor.notify_lanes(self._state.program)
 

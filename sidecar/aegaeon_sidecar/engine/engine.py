@@ -14,7 +14,7 @@ from pathlib import Path
 from aegaeon_native import CudaDevice, EventTable
 from aegaeon_native.leases import locked
 from aegaeon_proto.engine import commands, reports
-from aegaeon_proto.engine.ids import CommandId, InstanceId
+from aegaeon_proto.engine.ids import CommandId, InstanceId, ModelName
 from aegaeon_proto.engine.sequences import Place
 from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.backends.device import enter, memory_infos
@@ -177,7 +177,7 @@ class Engine:
         locked: for seconds, where that evicts a large image."""
         self._evictions.look()
         held = self._held.news()
-        return None if held is None else reports.HostReported(self._config.node, tuple(held))
+        return None if held is None else reports.HostReported(self._config.node, tuple(map(ModelName, held)))
 
     def park(self) -> None:
         """The scheduler has been unavailable for longer than the lease: KV goes to the host, where it is held."""

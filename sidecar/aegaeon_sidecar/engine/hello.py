@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from aegaeon_proto.engine.ids import ModelName
 from aegaeon_proto.engine.reports import Hello, InstanceUp, Role
 from aegaeon_proto.engine.sequences import Held, Place
 from aegaeon_sidecar.config import SidecarConfig
@@ -26,9 +27,9 @@ def hello(config: SidecarConfig, device: str, incarnation: str, started: float, 
         host_slabs=state.kv.host.pool.total,
         max_batch=config.max_batch,
         memory=state.memory(),
-        resident=tuple(model.name for model in models if model.resident),
+        resident=tuple(ModelName(model.name) for model in models if model.resident),
         held=tuple(_held(config.node, segment, state)),
-        twins=tuple(shared(state.table).items()),
+        twins=tuple((ModelName(name), ModelName(stands)) for name, stands in shared(state.table).items()),
     )
     return Hello(up, tuple(model.state() for model in models), tuple(model.spec for model in models), started)
 
@@ -42,7 +43,7 @@ def _held(node: str, segment: str, state: State) -> Iterator[Held]:
         yield Held(
             seq=sequence.key,
             epoch=sequence.epoch,
-            model=sequence.model,
+            model=ModelName(sequence.model),
             prompt_tokens=len(sequence.prompt),
             output_tokens=len(sequence.output),
             kv_tokens=sequence.kv_tokens,

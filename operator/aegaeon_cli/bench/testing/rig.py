@@ -19,7 +19,7 @@ from aegaeon_cli.bench.spans import Span
 from aegaeon_operator.podrunner import SocketFolder
 from aegaeon_proto.engine import commands
 from aegaeon_proto.engine.catalog import AdapterSpec, DirectorySource, ModelPhase, ModelSpec, ModelState
-from aegaeon_proto.engine.ids import SeqId
+from aegaeon_proto.engine.ids import CommandId, ModelName, SeqId
 from aegaeon_proto.engine.reports import CommandDone, CommandFailed, Report, TurnProgress
 from aegaeon_proto.engine.sampling import SamplingParams
 from aegaeon_proto.frame_server import Connection, FrameServer
@@ -108,14 +108,14 @@ class OneEngine:
     def __init__(self, engine: Engine, backend: TimedBackend, outbox: TimedOutbox, target: str) -> None:
         self.engine, self.backend, self.outbox, self.target = engine, backend, outbox, target
         self.states: dict[str, ModelState] = {}
-        self._last_id = 0
+        self._last_id = CommandId(0)
         self._sent: dict[int, tuple[str, str]] = {}
         self._models: dict[SeqId, str] = {}
         self._over: dict[int, CommandDone | TurnProgress] = {}
 
-    def send(self, body: commands.Body, after: Iterable[int] = ()) -> int:
+    def send(self, body: commands.Body, after: Iterable[CommandId] = ()) -> CommandId:
         """Issue a command; returns its id."""
-        self._last_id += 1
+        self._last_id = CommandId(self._last_id + 1)
         match body:
             case commands.Load(model):
                 self._sent[self._last_id] = ("load", model)
@@ -180,7 +180,7 @@ class OneEngine:
         seq = SeqId(name, 0)
         self._models[seq] = model
         limits = SamplingParams(), 100_000, self.target
-        self.send(commands.Open(seq, 1, model, tuple(prompt), (), *limits, adapter=adapter, salt=salt))
+        self.send(commands.Open(seq, 1, ModelName(model), tuple(prompt), (), *limits, adapter=adapter, salt=salt))
         return seq
 
 

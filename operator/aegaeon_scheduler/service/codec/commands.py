@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from aegaeon_proto.codec.commands import WRITERS, name_seq
+from collections.abc import Mapping
+
+from aegaeon_proto.codec.commands import WRITERS, Writer, name_seq
 from aegaeon_proto.v1 import engine_pb2
 from aegaeon_scheduler.core import commands
 
@@ -17,7 +19,7 @@ def _adopt(out: engine_pb2.Command, body: commands.Adopt) -> None:
     out.adopt.epoch, out.adopt.slabs = body.epoch, body.slabs
 
 
-_WRITERS = {**WRITERS, commands.Open: _open, commands.Adopt: _adopt}
+_WRITERS: Mapping[type, Writer] = {**WRITERS, commands.Open: _open, commands.Adopt: _adopt}
 
 
 def command_to(send: commands.Send, base: int) -> engine_pb2.Command:

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.report import Row, report
 
 from aegaeon_cli.bench.testing.rig import PROMPT, OneEngine, Size, make_model, one_engine
-from aegaeon_sidecar.domain import commands
+from aegaeon_proto.engine import commands
 
 BATCH = 8
 STEPS = 400

@@ -17,8 +17,8 @@ from pathlib import Path
 from benchmarks.gpu_rig import EIGHT_B, GB, MODEL, SEVEN_B, Bench, Placed, begin, median_s, memory_rate, placed
 from benchmarks.report import Row
 
+from aegaeon_proto.engine.sampling import SamplingParams
 from aegaeon_sidecar.backends import Launched, StepInput
-from aegaeon_sidecar.domain.sequences import SamplingParams
 from aegaeon_sidecar.sampling import SamplerState
 
 STEPS = 32

@@ -10,7 +10,7 @@ from benchmarks.gpu_decode import step_s
 from benchmarks.gpu_rig import EIGHT_B, begin, placed
 from benchmarks.report import Row
 
-from aegaeon_sidecar.domain.sequences import SamplingParams
+from aegaeon_proto.engine.sampling import SamplingParams
 from aegaeon_sidecar.sampling import SamplerState
 
 BATCHES = (1, 16, 64)

@@ -20,8 +20,7 @@ from pathlib import Path
 from benchmarks.report import Row, report
 from benchmarks.structured import EOS, VOCAB, save_model
 
-from aegaeon_proto.constraints import ConstraintKind
-from aegaeon_sidecar.domain.sequences import Constraint
+from aegaeon_proto.engine.sampling import Constraint, ConstraintKind
 from aegaeon_sidecar.sampling import Masker, SamplerState
 from aegaeon_sidecar.sampling.grammars import Grammars, Vocabulary
 

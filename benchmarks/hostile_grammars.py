@@ -29,8 +29,8 @@ from benchmarks.report import Row, report
 from benchmarks.structured import CONSTRAINT, EOS, VOCAB, save_model
 
 from aegaeon_gateway.workers.grammars import Compiler, compiler_of
+from aegaeon_proto.engine.sampling import Constraint
 from aegaeon_proto.process_limits import raise_on_cpu_timer, resident
-from aegaeon_sidecar.domain.sequences import Constraint
 from aegaeon_sidecar.sampling import Masker, SamplerState
 from aegaeon_sidecar.sampling.grammars import Grammars, Vocabulary
 

@@ -31,9 +31,9 @@ _BAR = 1.3
 
 def serve(folder: Path) -> None:
     """A line of stdin: how many rows, and helpers; a line of stdout: the median seconds of STEPS such steps."""
+    from aegaeon_proto.engine.sampling import SamplingParams
     from aegaeon_sidecar.backends import StepInput
     from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
-    from aegaeon_sidecar.domain.sequences import SamplingParams
     from aegaeon_sidecar.sampling import SamplerState
 
     configure_threads(1)

@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.report import Row, report
 
 from aegaeon_cli.bench.testing.rig import OneEngine, Size, make_model, one_engine
-from aegaeon_sidecar.domain import commands
+from aegaeon_proto.engine import commands
 
 LENGTHS = Path(__file__).parent / "data" / "sharegpt_pairs.csv"
 SCALE = 8

@@ -6,7 +6,8 @@ import json
 from random import Random
 from typing import Any
 
-from aegaeon_proto.constraints import ConstraintKind, lark_of_choice
+from aegaeon_proto.constraints import lark_of_choice
+from aegaeon_proto.engine.sampling import ConstraintKind
 
 Schema = dict[str, Any]
 _NUMBERS = (0, 1, 2, 7, 97, 9973, 65_536, 1_000_003, 99_999_999, 2**31, 2**53, 1e-9, 0.01, 1e300, -1)

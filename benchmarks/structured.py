@@ -18,10 +18,9 @@ from benchmarks.random_qwen3 import MODEL, hold, save
 from benchmarks.report import Row, report
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from aegaeon_proto.constraints import ConstraintKind
+from aegaeon_proto.engine.sampling import Constraint, ConstraintKind, SamplingParams
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
-from aegaeon_sidecar.domain.sequences import Constraint, SamplingParams
 from aegaeon_sidecar.sampling import Masker, Sampled, SamplerState
 from aegaeon_sidecar.sampling.grammars import Grammars, Vocabulary
 

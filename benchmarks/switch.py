@@ -19,7 +19,7 @@ from benchmarks.report import Row, report
 
 from aegaeon_cli.bench.batch import MANY, MODEL, SLAB_BYTES, prepare, to_and_fro, to_residents
 from aegaeon_cli.bench.testing.rig import OneEngine, make_model, one_engine
-from aegaeon_sidecar.domain import commands
+from aegaeon_proto.engine import commands
 
 ROUNDS = 5
 SEQUENCES, TOKENS = 8, 500
@@ -43,7 +43,7 @@ async def loads(one: OneEngine, names: list[str]) -> list[Row]:
             whole.append(done.seconds * 1e3)
         await one.outcome(one.send(commands.Unload(model=name)))
         done = await one.outcome(one.send(commands.Load(model=name, slabs=MANY)))
-        assert done.bytes == 0
+        assert done.bytes_moved == 0
         again.append(done.seconds * 1e3)
         await one.outcome(one.send(commands.Unload(model=name)))
         pool.give(others)

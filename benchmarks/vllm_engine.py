@@ -25,10 +25,10 @@ from benchmarks.switch import in_shared_memory
 
 from aegaeon_cli.bench.batch import MANY, MODEL, SLAB_BYTES
 from aegaeon_cli.bench.testing.rig import OneEngine, make_model, one_engine
+from aegaeon_proto.engine import commands
+from aegaeon_proto.engine.ids import SeqId
 from aegaeon_sidecar.backends import AdapterLimits
 from aegaeon_sidecar.backends.vllm import open_backend
-from aegaeon_sidecar.domain import commands
-from aegaeon_sidecar.domain.sequences import SeqKey
 from aegaeon_sidecar.memory.outside import outside_bytes
 
 DTYPE = "float32"
@@ -93,7 +93,7 @@ async def ours(
 
 async def prompts(
     one: OneEngine, round_: str, batch: int, prompt: int = PROMPT, adapters: Sequence[str] = ()
-) -> list[SeqKey]:
+) -> list[SeqId]:
     """So many sequences with their prompts computed, and one token of each. `adapters`: of each; empty: none."""
     tokens = [[(7 * i + k) % 1000 for k in range(prompt)] for i in range(batch)]
     named = zip(tokens, adapters or [""] * batch, strict=True)
@@ -103,7 +103,7 @@ async def prompts(
     return seqs
 
 
-def close(one: OneEngine, seqs: Iterable[SeqKey]) -> None:
+def close(one: OneEngine, seqs: Iterable[SeqId]) -> None:
     for seq in seqs:
         one.send(commands.Close(seq=seq, epoch=1))
 

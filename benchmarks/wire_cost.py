@@ -25,10 +25,10 @@ import grpc
 from benchmarks.report import Row, report
 from benchmarks.wire import scheduler
 
+from aegaeon_proto.codec.reports import ReportDecoder
 from aegaeon_scheduler import __main__ as process
 from aegaeon_scheduler.core.scheduler import Scheduler
 from aegaeon_scheduler.service import driver, engine, frontend
-from aegaeon_scheduler.service.codec.reports import ReportDecoder
 from aegaeon_scheduler.service.metrics import EventMetrics
 
 MODELS_EACH, RATE, WARM_S, SPAN_S, SECONDS = 4, 0.5, 12.0, 15.0, 30.0
@@ -108,7 +108,7 @@ def serve(config: str, file: Path) -> int:
     signal.signal(signal.SIGUSR1, write)
     with ExitStack() as stack:
         for owner, name, part in (
-            (ReportDecoder, "event", "reports"),
+            (ReportDecoder, "report", "reports"),
             (driver, "command_to", "commands"),
             (EventMetrics, "__call__", "metrics"),
             (engine.EngineService, "_reports", "service"),

@@ -17,7 +17,9 @@ from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 
-PACKAGES = Path(__file__).resolve().parent.parent / "operator"
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ROOT / "operator"
+sys.path.insert(0, str(ROOT / "proto"))
 sys.path.insert(0, str(PACKAGES / "aegaeon_scheduler"))  # installed it may be nowhere: an image's build has its files
 
 import compiled  # noqa: E402  # found by the line above
@@ -92,6 +94,10 @@ def _compile(scratch: Path) -> None:
     shutil.copytree(PACKAGES / "aegaeon_scheduler" / "core", tree / compiled.CORE.replace(".", "/"))
     for name in ("__init__.py", "compiled.py", "py.typed"):
         shutil.copy(PACKAGES / "aegaeon_scheduler" / name, tree / "aegaeon_scheduler" / name)
+    protocol = compiled.protocol()
+    shutil.copytree(protocol, tree / compiled.PROTOCOL.replace(".", "/"))
+    for name in ("__init__.py", "pooling.py", "py.typed"):
+        shutil.copy(protocol.parent / name, tree / "aegaeon_proto" / name)
     with contextlib.chdir(tree):
         files = [f"{name.replace('.', '/')}.py" for name in compiled.modules()]
         extensions = mypycify(

@@ -36,7 +36,9 @@ def served(
 ) -> Served:
     """A model that loads in 0.2 s and decodes a step in 10 ms; a block holds 16 tokens."""
     weight_bytes = weight_slabs * SLAB_BYTES
-    footprint = Footprint(weight_bytes, weight_slabs, KvShape(shape), block_bytes, BLOCK_TOKENS, 4096, content, pools)
+    footprint = Footprint(
+        weight_bytes, weight_slabs, KvShape(shape), block_bytes, BLOCK_TOKENS, 4096, content, "embed" if pools else ""
+    )
     return Served(footprint, LatencyConstants(load_bytes_per_s=weight_bytes / 0.2, kv_bytes_per_s=4e9))
 
 

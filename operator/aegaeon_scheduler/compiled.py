@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
-from importlib.util import spec_from_file_location
+from importlib.util import find_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
 CORE = "aegaeon_scheduler.core"
+PROTOCOL = "aegaeon_proto.engine"
 GROUP = "aegaeon_core"
 FOLDER = Path(__file__).with_name("_compiled")
 SOURCES = "sources.sha256"
@@ -27,18 +28,32 @@ _INTERPRETED = {f"{name}.py" for name in ("commands", "config", "domain", "event
 
 
 def digest() -> str:
-    """Hexadecimal SHA-256 of the sources of the core, names included."""
-    found = sha256()
-    for file in _files():
+    """Hexadecimal SHA-256 of the sources that a build depends on, names included."""
+    digested = sha256()
+    for name, file in _sources():
         content = file.read_bytes()
-        found.update(f"{file.relative_to(_ROOT).as_posix()} {len(content)}\n".encode() + content)
-    return found.hexdigest()
+        digested.update(f"{name} {len(content)}\n".encode() + content)
+    return digested.hexdigest()
 
 
 def modules() -> list[str]:
     """Full names of the modules that are compiled."""
     parts = (file.relative_to(_ROOT).with_suffix("").parts for file in _files() if file.name not in _INTERPRETED)
     return [".".join((CORE, *names)) for names in parts]
+
+
+def protocol() -> Path:
+    """The folder of the protocol's types, which stay interpreted and which the core is compiled against."""
+    spec = find_spec(PROTOCOL)
+    if spec is None or not spec.submodule_search_locations:
+        raise ImportError(f"{PROTOCOL} is not installed beside the scheduler")
+    return Path(spec.submodule_search_locations[0])
+
+
+def _sources() -> Iterator[tuple[str, Path]]:
+    for package, root in ((CORE, _ROOT), (PROTOCOL, protocol())):
+        for file in sorted(root.rglob("*.py")):
+            yield f"{package}/{file.relative_to(root).as_posix()}", file
 
 
 def _files() -> list[Path]:

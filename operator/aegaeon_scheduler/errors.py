@@ -4,7 +4,6 @@ SchedulerError
 ├── ConfigError     the configuration file cannot be used
 ├── ListenError     an address cannot be bound
 ├── RequestError    what an administrator asks for makes no sense
-├── ProtocolError   a peer sent something that the contract does not allow
 └── ReplacedError   a sidecar in whose place another one came, which lives
 """
 
@@ -25,10 +24,6 @@ class ListenError(SchedulerError):
 
 class RequestError(SchedulerError):
     """A call of Admin that makes no sense; it ends with INVALID_ARGUMENT."""
-
-
-class ProtocolError(SchedulerError):
-    """A sidecar or gateway broke the contract of `proto/`; its stream ends with INVALID_ARGUMENT."""
 
 
 class ReplacedError(SchedulerError):

@@ -9,23 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING
 
 import llguidance
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
+from aegaeon_proto.engine.sampling import ConstraintKind
+
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
-
-
-class ConstraintKind(Enum):
-    """How a constraint's text is to be read."""
-
-    JSON_SCHEMA = "json_schema"
-    REGEX = "regex"
-    LARK = "lark"
 
 
 @dataclass(frozen=True, slots=True)

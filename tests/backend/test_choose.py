@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aegaeon_proto.engine.sampling import ReasoningBudget, SamplingParams, TokenRun
 from aegaeon_sidecar.backends.choose import choose
 from aegaeon_sidecar.backends.draws import NO_TOKEN, numbers, pick
 from aegaeon_sidecar.backends.logprobs import score
-from aegaeon_sidecar.domain.sequences import ReasoningBudget, SamplingParams, TokenRun
 from aegaeon_sidecar.sampling import NotFinite, Sampled, SamplerState
 from aegaeon_sidecar.sampling.state import uniform
 

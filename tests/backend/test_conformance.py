@@ -18,8 +18,8 @@ from tokenizers import Tokenizer
 
 from aegaeon_gateway.request.structured import StructuredFields, form_of
 from aegaeon_proto.constraints import fault
+from aegaeon_proto.engine.sampling import Constraint, SamplingParams
 from aegaeon_sidecar.backends import StepInput
-from aegaeon_sidecar.domain.sequences import Constraint, SamplingParams
 from aegaeon_sidecar.sampling import Sampled, SamplerState
 from aegaeon_sidecar.sampling.grammars import Grammars, Vocabulary
 

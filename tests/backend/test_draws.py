@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from aegaeon_proto.engine.sampling import SamplingParams
 from aegaeon_sidecar.backends import fused_draws
 from aegaeon_sidecar.backends.draws import NO_TOKEN, likeliest, numbers, pick
-from aegaeon_sidecar.domain.sequences import SamplingParams
 from aegaeon_sidecar.sampling import SamplerState
 
 

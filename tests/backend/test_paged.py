@@ -15,6 +15,7 @@ import torch
 from conftest import NAN_TOKEN
 
 from aegaeon_operator.spec.engines import PASS_ROWS
+from aegaeon_proto.engine.sampling import SamplingParams
 from aegaeon_sidecar.backends import StepInput, decodes
 from aegaeon_sidecar.backends.choose import choose
 from aegaeon_sidecar.backends.decodes import ROWS
@@ -22,7 +23,6 @@ from aegaeon_sidecar.backends.draws import numbers, on_device, pick
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.paged import MOST_SPLITS, SPLIT_TOKENS, Paged
 from aegaeon_sidecar.domain.errors import BackendError
-from aegaeon_sidecar.domain.sequences import SamplingParams
 from aegaeon_sidecar.models.layout import KvShape
 from aegaeon_sidecar.sampling import NotFinite, SamplerState
 

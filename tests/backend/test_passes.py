@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from benchmarks.model_memory import BESIDE_GRAPHS_MIB, kept
 
+from aegaeon_proto.engine.sampling import SamplingParams
 from aegaeon_sidecar.backends import MAX_GRAPHS, StepInput
 from aegaeon_sidecar.backends.passes import Buffers
 from aegaeon_sidecar.domain.errors import BackendError
-from aegaeon_sidecar.domain.sequences import SamplingParams
 from aegaeon_sidecar.sampling import SamplerState
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from aegaeon_proto.engine.sampling import PoolingParams
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend
 from aegaeon_sidecar.domain.errors import BackendError, ConfigError
-from aegaeon_sidecar.domain.sequences import PoolingParams
 from aegaeon_sidecar.sampling import NotFinite, Pooled, SamplerState
 
 Floats = NDArray[np.float32]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aegaeon_proto.engine.sampling import SamplingParams
 from aegaeon_sidecar.backends import StepInput
-from aegaeon_sidecar.domain.sequences import SamplingParams
 from aegaeon_sidecar.sampling import SamplerState
 
 STEPS = 80  # more than attention's metadata is good for

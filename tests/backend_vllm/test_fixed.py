@@ -12,8 +12,8 @@ import pytest
 from sidecar.programs import Machine, run_identically
 from sidecar.rig import Rig as Scheduler
 
+from aegaeon_proto.engine.sampling import SamplingParams
 from aegaeon_sidecar.backends import StepInput
-from aegaeon_sidecar.domain.sequences import SamplingParams
 from aegaeon_sidecar.sampling import SamplerState
 
 # Who decodes in each step: sequences join, leave and come back; blocks of 32 tokens begin on the way.

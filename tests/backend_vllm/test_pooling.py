@@ -13,10 +13,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from aegaeon_proto.engine.sampling import PoolingParams
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend
 from aegaeon_sidecar.domain.errors import ModelError
-from aegaeon_sidecar.domain.sequences import PoolingParams
 from aegaeon_sidecar.models.weight_files import look
 from aegaeon_sidecar.sampling import Pooled
 from aegaeon_sidecar.weights.fill import fill

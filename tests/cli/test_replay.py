@@ -59,7 +59,7 @@ def test_a_log_with_another_decision_in_it_names_the_first_difference(log: Path)
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"hello", b"{}", b'{"log":1}', b'{"log":2}', b'{"log":2,"version":"1","config":3}', b"\xff\xfe"]
+    "content", [b"", b"hello", b"{}", b'{"log":1}', b'{"log":2}', b'{"log":3,"version":"1","config":3}', b"\xff\xfe"]
 )
 def test_a_file_that_is_not_a_log_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "other.log"

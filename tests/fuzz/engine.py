@@ -159,14 +159,14 @@ def _credentials() -> Iterator[One]:
 @contextmanager
 def _commands() -> Iterator[One]:
     """Commands of a scheduler, applied one after the other to one state, as Engine.Attach brings them."""
+    from aegaeon_proto.codec.commands import command_from
+    from aegaeon_proto.engine.commands import Amend, Open
+    from aegaeon_proto.engine.commands import Turn as Asked
     from aegaeon_proto.v1 import engine_pb2
-    from aegaeon_sidecar.domain.commands import Amend, Open
-    from aegaeon_sidecar.domain.commands import Turn as Asked
     from aegaeon_sidecar.domain.errors import SidecarError
     from aegaeon_sidecar.engine.opening import open_sequence
     from aegaeon_sidecar.engine.turn import Turn
     from aegaeon_sidecar.models.placement import Layout
-    from aegaeon_sidecar.rpc.codec.commands import command_from
 
     layout = Layout(1024, (), "f32-1x8x16", 512, 16, 128, ())
     words = ("r", "s", "m", "engine-0")
@@ -194,7 +194,7 @@ def _commands() -> Iterator[One]:
     yield one
 
 
-_COMMANDS = ("aegaeon_sidecar.rpc.codec", "aegaeon_sidecar.engine.opening", "aegaeon_sidecar.engine.turn")
+_COMMANDS = ("aegaeon_proto.codec", "aegaeon_sidecar.engine.opening", "aegaeon_sidecar.engine.turn")
 TARGETS = (
     Target("safetensors_header", _header, ("aegaeon_sidecar.models",)),
     Target("model_config", _config, ("aegaeon_sidecar.models",)),

@@ -13,14 +13,18 @@ _WORDS = ("r", "s", "m", "engine-0", "gateway", "f32-1x8x16")
 
 @contextmanager
 def _reports() -> Iterator[One]:
+    from aegaeon_proto.codec.errors import ProtocolError
+    from aegaeon_proto.codec.hello import instance_up_from
+    from aegaeon_proto.codec.reports import ReportDecoder, command_named
+    from aegaeon_proto.engine.ids import InstanceId
+    from aegaeon_proto.engine.reports import Memory
     from aegaeon_proto.v1 import engine_pb2
-    from aegaeon_scheduler.core.domain import InstanceId, Memory
-    from aegaeon_scheduler.errors import ProtocolError
-    from aegaeon_scheduler.service.codec.reports import ReportDecoder, command_named, instance_up
+    from aegaeon_scheduler.service.codec.reports import model_reported
 
     def one(data: bytes) -> None:
         body, draw = raw(data), Draw(data[1:])
-        decoder = ReportDecoder(InstanceId("engine-0"), "n", Memory(0, 0, {}, {}), 0)
+        engine = InstanceId("engine-0")
+        decoder = ReportDecoder(engine, "n", Memory(0, 0, {}, {}), 0)
         for _ in range(4):
             report = received(body, draw, engine_pb2.Report, _WORDS)
             if report is None:
@@ -28,10 +32,12 @@ def _reports() -> Iterator[One]:
             try:
                 command_named(report)
                 if report.WhichOneof("body") == "hello":
-                    up = instance_up(report.hello)
+                    up = instance_up_from(report.hello)
                     assert all((up.instance, up.incarnation))
+                elif report.HasField("model"):
+                    model_reported(engine, report.model)
                 else:
-                    decoder.event(report)
+                    decoder.report(report)
             except ProtocolError as error:
                 assert str(error)
 
@@ -58,6 +64,6 @@ def _frontend() -> Iterator[One]:
 
 
 TARGETS = (
-    Target("engine_reports", _reports, ("aegaeon_scheduler.service.codec",)),
+    Target("engine_reports", _reports, ("aegaeon_proto.codec", "aegaeon_scheduler.service.codec")),
     Target("gateway_messages", _frontend, ("aegaeon_scheduler.service.codec",)),
 )

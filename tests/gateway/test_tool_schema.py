@@ -10,7 +10,8 @@ import pytest
 from byte_tokenizer import byte_tokenizer
 
 from aegaeon_gateway.request.tool_schema import Tool, call_schema, calls_schema
-from aegaeon_proto.constraints import ConstraintKind, fault
+from aegaeon_proto.constraints import fault
+from aegaeon_proto.engine.sampling import ConstraintKind
 
 NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "additionalProperties": False}
 TOOLS = [

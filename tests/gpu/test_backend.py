@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native import BlockPool, CudaDevice, Range, SlabPool
+from aegaeon_proto.engine.sampling import SamplingParams
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.draws import numbers, pick
 from aegaeon_sidecar.backends.graphs import cuda_graphs
 from aegaeon_sidecar.backends.torch import TorchBackend
 from aegaeon_sidecar.domain.errors import BackendError
-from aegaeon_sidecar.domain.sequences import SamplingParams
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.sampling import SamplerState
 

@@ -13,14 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLTokenizer
 
-from aegaeon_proto.constraints import (
-    MAX_TEXT_BYTES,
-    ConstraintKind,
-    fault,
-    lark_of,
-    lark_of_choice,
-    matcher_of,
-)
+from aegaeon_proto.constraints import MAX_TEXT_BYTES, fault, lark_of, lark_of_choice, matcher_of
+from aegaeon_proto.engine.sampling import ConstraintKind
 
 SCHEMA, REGEX, LARK = ConstraintKind.JSON_SCHEMA, ConstraintKind.REGEX, ConstraintKind.LARK
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=12)

@@ -21,10 +21,10 @@ from sidecar.rig import Rig, config, inside, spec
 from sidecar.web import ANYWHERE, outbound, quick_tier
 
 from aegaeon_proto.credentials import CredentialsError
+from aegaeon_proto.engine.catalog import HttpSource, HubSource, S3Source
 from aegaeon_proto.outbound.errors import GivenUpError, RefusedError, UnreachableError
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.domain.catalog import HttpSource, HubSource, S3Source
 from aegaeon_sidecar.domain.errors import FillCancelledError, SourceError
 from aegaeon_sidecar.weights import download
 from aegaeon_sidecar.weights import hub as hub_module

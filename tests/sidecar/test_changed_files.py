@@ -16,9 +16,7 @@ from sidecar.rig import PATIENCE_S, Link, Rig, config, inside, scrub, spec
 from sidecar.test_cache_engine import resident_bytes
 from sidecar.web import ANYWHERE, Server
 
-from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.domain.catalog import (
+from aegaeon_proto.engine.catalog import (
     DirectorySource,
     HttpSource,
     HubSource,
@@ -28,6 +26,8 @@ from aegaeon_sidecar.domain.catalog import (
     S3Source,
     Source,
 )
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.domain.errors import SourceError, WeightsError
 from aegaeon_sidecar.domain.monitor import Monitor
 from aegaeon_sidecar.engine.engine import Engine

@@ -16,9 +16,9 @@ from sidecar.test_full import serves
 from sidecar.test_sources import http, obtain
 from sidecar.web import ANYWHERE, Server, quick_tier
 
+from aegaeon_proto.engine.catalog import HttpSource, HubSource, ModelSpec, S3Source
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.domain.catalog import HttpSource, HubSource, ModelSpec, S3Source
 from aegaeon_sidecar.domain.errors import DiskFullError, SourceError, TooLargeError
 from aegaeon_sidecar.domain.monitor import Monitor
 from aegaeon_sidecar.weights.addresses import folder_name, folder_names

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from aegaeon_proto.constraints import ConstraintKind, proof_of
+from aegaeon_proto.constraints import proof_of
+from aegaeon_proto.engine.sampling import Constraint, ConstraintKind
 from aegaeon_sidecar.domain.errors import EngineError, InvalidError
-from aegaeon_sidecar.domain.sequences import Constraint
 from aegaeon_sidecar.sampling import Guide, Masker, SamplerState
 from aegaeon_sidecar.sampling.grammar_wire import send
 from aegaeon_sidecar.sampling.grammars import Grammars, Vocabulary

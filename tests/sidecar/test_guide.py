@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from aegaeon_proto.constraints import ConstraintKind
-from aegaeon_sidecar.domain.sequences import Constraint, SamplingParams
+from aegaeon_proto.engine.sampling import Constraint, ConstraintKind, SamplingParams
 from aegaeon_sidecar.sampling import Guide, Masker, SamplerState
 from aegaeon_sidecar.sampling.grammars import Grammars, Vocabulary
 

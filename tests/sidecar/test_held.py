@@ -10,7 +10,7 @@ from typing import cast
 
 from sidecar.rig import Rig, config, inside, ready
 
-from aegaeon_sidecar.domain.catalog import DirectorySource, ModelSpec
+from aegaeon_proto.engine.catalog import DirectorySource, ModelSpec
 from aegaeon_sidecar.domain.monitor import Monitor
 from aegaeon_sidecar.models.weight_files import WeightFiles
 from aegaeon_sidecar.weights.cache import HostCache

@@ -16,11 +16,11 @@ import pytest
 from sidecar.rig import Rig, config, inside
 from sidecar.web import ANYWHERE, outbound, quick_tier
 
+from aegaeon_proto.codec.catalog import source_to
+from aegaeon_proto.engine.catalog import HubSource
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.domain.catalog import HubSource
 from aegaeon_sidecar.domain.errors import SourceError
-from aegaeon_sidecar.rpc.codec.nouns import source_to
 from aegaeon_sidecar.weights.download import Progress
 from aegaeon_sidecar.weights.sources import Sources
 

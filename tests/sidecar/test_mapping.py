@@ -14,8 +14,8 @@ import pytest
 from sidecar.driver_double import DriverDouble
 
 from aegaeon_native import EventTable, NativeError, Range, SlabPool
-from aegaeon_sidecar.domain.catalog import DirectorySource, ModelSpec
-from aegaeon_sidecar.domain.commands import Load
+from aegaeon_proto.engine.catalog import DirectorySource, ModelSpec
+from aegaeon_proto.engine.commands import Load
 from aegaeon_sidecar.domain.errors import EngineError
 from aegaeon_sidecar.domain.program import Lane
 from aegaeon_sidecar.engine.state import Queued

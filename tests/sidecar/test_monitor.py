@@ -9,10 +9,11 @@ from typing import cast
 
 import pytest
 
-from aegaeon_sidecar.domain.commands import Unload
+from aegaeon_proto.engine.commands import Unload
+from aegaeon_proto.engine.ids import InstanceId
+from aegaeon_proto.engine.reports import Memory, Report
 from aegaeon_sidecar.domain.monitor import Monitor
-from aegaeon_sidecar.domain.program import Item, Lane
-from aegaeon_sidecar.domain.reports import Memory, Report
+from aegaeon_sidecar.domain.program import Item, Lane, Program
 from aegaeon_sidecar.engine.lanes import Lanes
 from aegaeon_sidecar.engine.outcome import Outcome
 from aegaeon_sidecar.engine.state import Queued, State
@@ -46,7 +47,7 @@ class World:
         self.monitor = Monitor()
         self.monitor.queued = {lane: Counted(self.monitor.changed) for lane in Lane}  # type: ignore[arg-type]  # a lock
         table = ModelTable(self.monitor)
-        self.state = Quiet(self.monitor, cast(KvMemory, None), table, Outside(0))
+        self.state = Quiet(self.monitor, cast(KvMemory, None), table, Outside(0), Program(InstanceId("e")))
         self.device = threading.local()
         self.entered: dict[str, object] = {}
         self._over: queue.SimpleQueue[int] = queue.SimpleQueue()

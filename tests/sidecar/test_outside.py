@@ -11,9 +11,9 @@ from sidecar.driver_double import DriverDouble
 from sidecar.rig import config
 
 from aegaeon_native import SlabPool
+from aegaeon_proto.engine.reports import OutsideSlabs
 from aegaeon_sidecar.config import SidecarConfig
 from aegaeon_sidecar.domain.errors import SettingsError
-from aegaeon_sidecar.domain.reports import OutsideSlabs
 from aegaeon_sidecar.memory.outside import Outside, outside_bytes
 
 MIB = 1 << 20

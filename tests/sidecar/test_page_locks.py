@@ -14,7 +14,7 @@ import pytest
 from sidecar.driver_double import READ_ONLY_LOCKS, DriverDouble
 
 from aegaeon_native import BlockPool, CopyLane, Range, SlabPool
-from aegaeon_sidecar.domain.catalog import DirectorySource, ModelSpec
+from aegaeon_proto.engine.catalog import DirectorySource, ModelSpec
 from aegaeon_sidecar.domain.monitor import Monitor
 from aegaeon_sidecar.memory.leases import Lending
 from aegaeon_sidecar.memory.segments import Attachments, leases_path, segment_path

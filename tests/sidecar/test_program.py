@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aegaeon_proto.engine.ids import InstanceId
+from aegaeon_proto.engine.reports import CommandSkipped
 from aegaeon_sidecar.domain.program import Item, Lane, Program
-from aegaeon_sidecar.domain.reports import Skipped
 
+HERE = InstanceId("engine-0")
 LANES = list(Lane)
 
 
@@ -31,12 +33,12 @@ def commands(draw: st.DrawFn) -> list[Item[str]]:
 def test_every_command_ends_once_in_order_and_after_its_fences(
     issued: list[Item[str]], rng: random.Random, failing: float
 ) -> None:
-    program: Program[str] = Program()
+    program: Program[str] = Program(HERE)
     ended: dict[int, str] = {}
     order: dict[Lane, list[int]] = {lane: [] for lane in LANES}
     waiting, running = list(issued), []
 
-    def skip(skips: list[Skipped]) -> None:
+    def skip(skips: list[CommandSkipped]) -> None:
         for one in skips:
             assert ended[one.because] in ("failed", "skipped")
             assert one.id not in ended
@@ -65,11 +67,11 @@ def test_every_command_ends_once_in_order_and_after_its_fences(
 
 def test_a_later_id_in_after_is_refused() -> None:
     with pytest.raises(ValueError, match="earlier"):
-        Program[str]().issue(item(1, Lane.WEIGHTS, 2))
+        Program[str](HERE).issue(item(1, Lane.WEIGHTS, 2))
 
 
 def test_waiting_is_detected_across_fences_and_lane_order() -> None:
-    program: Program[str] = Program()
+    program: Program[str] = Program(HERE)
     program.issue(item(1, Lane.COMPUTE))
     program.issue(item(2, Lane.KV_IN, 1))
     program.issue(item(3, Lane.KV_IN))
@@ -79,7 +81,7 @@ def test_waiting_is_detected_across_fences_and_lane_order() -> None:
 
 
 def test_queued_commands_can_be_dropped_and_running_ones_stay() -> None:
-    program: Program[str] = Program()
+    program: Program[str] = Program(HERE)
     for command in (1, 2):
         program.issue(item(command, Lane.WEIGHTS))
     first = program.head(Lane.WEIGHTS)

@@ -15,10 +15,10 @@ from real_proxy import real_proxy, through_proxy
 from sidecar.test_sources import contents, obtain
 from sidecar.web import FILES, outbound, quick_tier
 
+from aegaeon_proto.engine.catalog import S3Source
 from aegaeon_proto.outbound.client import Outbound
 from aegaeon_proto.outbound.egress import Egress
 from aegaeon_proto.outbound.policy import Policy
-from aegaeon_sidecar.domain.catalog import S3Source
 from aegaeon_sidecar.domain.errors import SourceError
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.s3 import S3Remote

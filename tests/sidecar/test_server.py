@@ -11,9 +11,9 @@ import pytest
 from sidecar.rig import Rig, config, inside, spec
 
 from aegaeon_proto.channels import plain_channel
+from aegaeon_proto.engine.reports import Memory
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import engine_pb2_grpc as rpc
-from aegaeon_sidecar.domain.reports import Memory
 from aegaeon_sidecar.engine.state import State
 from aegaeon_sidecar.rpc.server import _write
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from sidecar.rig import PATIENCE_S, Rig
 
-from aegaeon_sidecar.domain.reports import Token
-from aegaeon_sidecar.domain.sequences import Said, SeqKey
+from aegaeon_proto.engine.ids import SeqId
+from aegaeon_proto.engine.tokens import Said, Token
 from aegaeon_sidecar.rpc import sink
 from aegaeon_sidecar.rpc.sink import Sinks
 
 
 def token(index: int) -> Token:
-    return Token(SeqKey("r", 0), epoch=1, index=index, token=index + 100)
+    return Token(SeqId("r", 0), epoch=1, index=index, token=index + 100)
 
 
 def sinks(alive: bool, keep_s: float = 0.2) -> Sinks:
@@ -110,7 +110,7 @@ async def test_tokens_that_come_as_a_gateway_is_given_up_do_not_cut_it_off(folde
     await asyncio.wait_for(asked.wait(), PATIENCE_S)
     again = Rig(folder)
     await again.serve()
-    made.push(again.sink, [replace(token(0), seq=SeqKey("later", 0))])
+    made.push(again.sink, [replace(token(0), seq=SeqId("later", 0))])
     assert await again.received_tokens("later", 1) == [100]
     await made.close()
     await again.vanish()

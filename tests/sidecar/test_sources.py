@@ -19,9 +19,9 @@ from sidecar.mounts import small_tmpfs
 from sidecar.rig import Rig, config, inside, spec
 from sidecar.web import ANYWHERE, FILES, WEIGHTS, Server, outbound, quick_tier, remote
 
+from aegaeon_proto.engine.catalog import HttpSource
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.domain.catalog import HttpSource
 from aegaeon_sidecar.domain.errors import DiskFullError, FillCancelledError, SourceError
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.disk import DiskTier, Stored
@@ -31,7 +31,7 @@ from aegaeon_sidecar.weights.sources import Sources
 FETCHER = """
 import sys, time
 from pathlib import Path
-from aegaeon_sidecar.domain.catalog import HttpSource
+from aegaeon_proto.engine.catalog import HttpSource
 from aegaeon_proto.outbound.client import Outbound
 from aegaeon_proto.outbound.policy import EVERYWHERE, Policy
 from aegaeon_sidecar.weights.boundary import Guarded

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
+from aegaeon_proto.engine.catalog import DirectorySource, ModelSpec
+from aegaeon_proto.engine.ids import SeqId
+from aegaeon_proto.engine.tokens import Token
 from aegaeon_sidecar.backends import Launched, StepInput
-from aegaeon_sidecar.domain.catalog import DirectorySource, ModelSpec
 from aegaeon_sidecar.domain.errors import DeviceLostError
 from aegaeon_sidecar.domain.monitor import Monitor
-from aegaeon_sidecar.domain.reports import Token
-from aegaeon_sidecar.domain.sequences import SeqKey
-from aegaeon_sidecar.engine.progress import TurnProgress
+from aegaeon_sidecar.engine.progress import TurnCounts
 from aegaeon_sidecar.engine.step import Step
 from aegaeon_sidecar.engine.steps import Steps
 from aegaeon_sidecar.engine.turn import Turn
@@ -74,7 +74,7 @@ class Rig:
         self.model = Model(ModelSpec("m", DirectorySource("/m")))
         self.both = [decoding(name) for name in "ab"]
         self.a, self.b = self.both
-        self.turn = Turn(TurnProgress(1), "m", [], {self.a.key: None, self.b.key: None}, 9, 9)
+        self.turn = Turn(TurnCounts(1), "m", [], {self.a.key: None, self.b.key: None}, 9, 9)
         kv.sequences.add(self.a)
         kv.sequences.add(self.b)
 
@@ -91,7 +91,7 @@ class Rig:
 
 
 def decoding(name: str) -> Sequence:
-    return Sequence(SeqKey(name, 0), 1, "m", "", 16, [5, 6], [7], SamplerState(), frozenset(), 99, "g", kv_tokens=2)
+    return Sequence(SeqId(name, 0), 1, "m", "", 16, [5, 6], [7], SamplerState(), frozenset(), 99, "g", kv_tokens=2)
 
 
 def test_tokens_of_a_completed_part_are_dropped_when_the_device_is_lost_after_a_failed_one() -> None:

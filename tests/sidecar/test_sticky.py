@@ -15,15 +15,16 @@ from sidecar.rig import Rig, config, inside, seq, spec
 from torch import Tensor
 
 from aegaeon_native import CopyLane, NativeError, Range, SlabPool
+from aegaeon_proto.engine.commands import Unload
+from aegaeon_proto.engine.ids import InstanceId
+from aegaeon_proto.engine.reports import Memory, Report
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.device import drained_on_error
 from aegaeon_sidecar.backends.torch import TorchBackend
-from aegaeon_sidecar.domain.commands import Unload
 from aegaeon_sidecar.domain.errors import DeviceLostError, EngineError, UnreadableError
 from aegaeon_sidecar.domain.monitor import Monitor
-from aegaeon_sidecar.domain.program import Lane
-from aegaeon_sidecar.domain.reports import Memory, Report
+from aegaeon_sidecar.domain.program import Lane, Program
 from aegaeon_sidecar.domain.sticky import end_if_sticky, loss_in
 from aegaeon_sidecar.engine.lanes import Lanes
 from aegaeon_sidecar.engine.outcome import Outcome
@@ -100,7 +101,7 @@ def ran_by_lanes(handler: Callable[[Queued], Outcome]) -> tuple[int, int]:
     """How often lanes crashed, and reported something, of one command that the handler carries out."""
     monitor, over = Monitor(), threading.Event()
     crashed, reported = [], []
-    state = Quiet(monitor, cast(KvMemory, None), ModelTable(monitor), Outside(0))
+    state = Quiet(monitor, cast(KvMemory, None), ModelTable(monitor), Outside(0), Program(InstanceId("e")))
 
     def end(_: Queued, report: Report) -> None:
         reported.append(report)
@@ -135,7 +136,7 @@ def test_a_copy_that_finds_the_device_lost_ends_the_process_and_another_failure_
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_other_lanes_begin_nothing_on_a_device_that_one_has_lost() -> None:
     monitor, over, carried_out = Monitor(), threading.Event(), list[int]()
-    state = Quiet(monitor, cast(KvMemory, None), ModelTable(monitor), Outside(0))
+    state = Quiet(monitor, cast(KvMemory, None), ModelTable(monitor), Outside(0), Program(InstanceId("e")))
 
     def handle(command: Queued) -> Outcome:
         carried_out.append(command.id)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from aegaeon_proto.constraints import JSON_OBJECT, ConstraintKind
-from aegaeon_sidecar.domain.sequences import Constraint, SamplingParams
+from aegaeon_proto.constraints import JSON_OBJECT
+from aegaeon_proto.engine.sampling import Constraint, ConstraintKind, SamplingParams
 from aegaeon_sidecar.sampling import Masker, SamplerState
 from aegaeon_sidecar.sampling.grammars import Grammars, Vocabulary
 from aegaeon_sidecar.sampling.white_space import MAX_WHITE_SPACE

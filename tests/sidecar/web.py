@@ -14,12 +14,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from aegaeon_proto.engine.catalog import HttpSource
 from aegaeon_proto.outbound.client import Outbound
 from aegaeon_proto.outbound.egress import DIRECT, Egress
 from aegaeon_proto.outbound.limits import Limits
 from aegaeon_proto.outbound.policy import EVERYWHERE, Policy
 from aegaeon_proto.pooling import POOLING
-from aegaeon_sidecar.domain.catalog import HttpSource
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.disk import DiskTier
 from aegaeon_sidecar.weights.sources import remote_of

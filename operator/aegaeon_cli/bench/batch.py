@@ -15,8 +15,8 @@ from pathlib import Path
 
 from aegaeon_cli.bench.spans import Span, extent, shifted
 from aegaeon_cli.bench.testing.rig import PROMPT, OneEngine, Size, make_model, one_engine
-from aegaeon_sidecar.domain import commands
-from aegaeon_sidecar.domain.sequences import SeqKey
+from aegaeon_proto.engine import commands
+from aegaeon_proto.engine.ids import ModelName, SeqId
 
 MANY = 1 << 20  # slabs: the engine is ours alone
 SLAB_BYTES = 8 << 20
@@ -29,8 +29,8 @@ PlainRate = Callable[[OneEngine, str], float]  # bytes a second of a plain copy 
 class Switched:
     """One switch: spans from the moment at which it was asked for, and the rate of a plain copy after it."""
 
-    leaving: str
-    coming: str
+    leaving: ModelName
+    coming: ModelName
     spans: tuple[Span, ...]
     plain_bytes_per_s: float
 
@@ -79,7 +79,7 @@ class Switched:
         return max(self.bytes_of("load"), self.bytes_of("swap-in"), self.bytes_of("swap-out")) / self.plain_bytes_per_s
 
 
-async def prepare(one: OneEngine, model: str, sequences: int, tokens: int) -> list[SeqKey]:
+async def prepare(one: OneEngine, model: ModelName, sequences: int, tokens: int) -> list[SeqId]:
     """Prefill a batch of a model; it ends on the host, the model unloaded."""
     await one.outcome(one.send(commands.Load(model=model, slabs=MANY)))
     seqs = [one.open(f"{model}-{i}", model, [(7 * i + k) % 1000 for k in range(tokens)]) for i in range(sequences)]
@@ -91,7 +91,7 @@ async def prepare(one: OneEngine, model: str, sequences: int, tokens: int) -> li
     return seqs
 
 
-async def enter(one: OneEngine, model: str, seqs: Sequence[SeqKey]) -> None:
+async def enter(one: OneEngine, model: ModelName, seqs: Sequence[SeqId]) -> None:
     """Bring a batch in where nothing has to leave."""
     sent = [one.send(commands.Load(model=model, slabs=MANY))]
     sent += [one.send(commands.SwapIn(seq=seq, epoch=1, slabs=MANY)) for seq in seqs]
@@ -102,10 +102,10 @@ async def enter(one: OneEngine, model: str, seqs: Sequence[SeqKey]) -> None:
 
 async def switch(
     one: OneEngine,
-    leaving: str,
-    gone: Sequence[SeqKey],
-    coming: str,
-    seqs: Sequence[SeqKey],
+    leaving: ModelName,
+    gone: Sequence[SeqId],
+    coming: ModelName,
+    seqs: Sequence[SeqId],
     plain_rate: PlainRate,
     steps: int = 4,
 ) -> Switched:
@@ -148,15 +148,15 @@ async def alone(folder: Path, sequences: int, tokens: int, rounds: int) -> Measu
     models = {name: make_model(folder / name, i, MODEL) for i, name in enumerate("AB")}
     async with one_engine(folder, 96 * SLAB_BYTES, SLAB_BYTES, 1 << 30) as one:
         await one.serve(models)
-        seqs = {name: await prepare(one, name, sequences, tokens) for name in models}
+        seqs = {name: await prepare(one, name, sequences, tokens) for name in map(ModelName, models)}
         switches = await to_and_fro(one, seqs, rounds)
         overhead_s = await between_steps(one, switches[-1].coming, seqs[switches[-1].coming])
         await one.outcome(one.send(commands.Load(model=switches[-1].leaving, slabs=MANY)))
-        return Measured(switches, await to_residents(one, list(models)), overhead_s)
+        return Measured(switches, await to_residents(one, list(seqs)), overhead_s)
 
 
 async def to_and_fro(
-    one: OneEngine, seqs: Mapping[str, Sequence[SeqKey]], rounds: int, plain_rate: PlainRate = memcpy_rate
+    one: OneEngine, seqs: Mapping[ModelName, Sequence[SeqId]], rounds: int, plain_rate: PlainRate = memcpy_rate
 ) -> tuple[Switched, ...]:
     """So many switches between two prepared batches, after one in each direction that touches all pages."""
     here, there = seqs
@@ -168,14 +168,14 @@ async def to_and_fro(
     return tuple(runs[2:])
 
 
-async def between_steps(one: OneEngine, model: str, seqs: Sequence[SeqKey], steps: int = 16) -> float:
+async def between_steps(one: OneEngine, model: ModelName, seqs: Sequence[SeqId], steps: int = 16) -> float:
     """Seconds from the end of a step to the next one's begin, within a turn: the median."""
     one.backend.steps.clear()
     await one.outcome(one.send(commands.Turn(model=model, decode=tuple(seqs), steps=steps, slabs=MANY)))
     return statistics.median(b.begin_s - a.end_s for a, b in pairwise(one.backend.steps))
 
 
-async def to_residents(one: OneEngine, names: Sequence[str], turns: int = 40) -> float:
+async def to_residents(one: OneEngine, names: Sequence[ModelName], turns: int = 40) -> float:
     """Turns of one step, to and fro between residents, queued as a scheduler does: seconds beyond the step, median."""
     seqs = {name: one.open(f"{name}-resident", name) for name in names}
     for name, seq in seqs.items():

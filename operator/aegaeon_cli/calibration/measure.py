@@ -164,8 +164,8 @@ class _Bench:
     @contextmanager
     def _inputs(self, batch: int, tokens: int, position: int) -> Iterator[list[StepInput]]:
         """Of sequences with blocks of their own, which are free again behind the `with`."""
+        from aegaeon_proto.engine.sampling import PoolingParams
         from aegaeon_sidecar.backends import StepInput
-        from aegaeon_sidecar.domain.sequences import PoolingParams
         from aegaeon_sidecar.sampling import SamplerState
 
         each = -(-(position + tokens + _AHEAD) // self._block_tokens)

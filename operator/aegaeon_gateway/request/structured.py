@@ -15,7 +15,8 @@ from msgspec import Meta, Struct
 from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.request.sampling_fields import SamplingFields
 from aegaeon_gateway.request.subschemas import Schema, changed
-from aegaeon_proto.constraints import JSON_OBJECT, ConstraintKind, lark_of, lark_of_choice
+from aegaeon_proto.constraints import JSON_OBJECT, lark_of, lark_of_choice
+from aegaeon_proto.engine.sampling import ConstraintKind
 from aegaeon_proto.v1 import model_pb2 as pb
 
 MAX_CHOICE_TEXTS = 1024

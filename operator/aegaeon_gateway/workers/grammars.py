@@ -14,7 +14,8 @@ from pathlib import Path
 from llguidance import LLTokenizer
 
 from aegaeon_proto import process_limits as limits
-from aegaeon_proto.constraints import PROOF, ConstraintKind, fault, proof_of
+from aegaeon_proto.constraints import PROOF, fault, proof_of
+from aegaeon_proto.engine.sampling import ConstraintKind
 
 _MOST_BYTES = 4096  # of a reason
 

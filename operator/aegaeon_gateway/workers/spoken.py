@@ -18,7 +18,7 @@ from aegaeon_gateway.request.structured import Form, form_of
 from aegaeon_gateway.request.subschemas import Schema
 from aegaeon_gateway.workers.model import ModelText
 from aegaeon_gateway.workers.wire import Job
-from aegaeon_proto.constraints import ConstraintKind
+from aegaeon_proto.engine.sampling import ConstraintKind
 from aegaeon_proto.v1.model_pb2 import ReasoningBudget, TokenRun
 
 Request = ChatRequest | CompletionRequest

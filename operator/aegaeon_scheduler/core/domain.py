@@ -1,50 +1,20 @@
-"""The domain types that events, commands and policies share: ids, objectives, models, memory.
+"""The nouns that events, commands and policies share: those of the engines' protocol, and the scheduler's own.
 
-They mirror `proto/` without the fields that no decision needs (prompts, token ids, addresses).
+They leave out what no decision needs (prompts, token ids, addresses).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, NewType, Protocol
+from typing import NewType, Protocol
 
-ModelName = NewType("ModelName", str)
-InstanceId = NewType("InstanceId", str)
+from aegaeon_proto.engine.catalog import Footprint, Tier
+from aegaeon_proto.engine.ids import CommandId, InstanceId, KvShape, ModelName, SeqId
+from aegaeon_proto.engine.reports import FailureKind, Memory, OutsideSlabs, PrefixReuse, Role, ShapeMemory
+from aegaeon_proto.engine.sequences import Finish, Held, Place
+
 GatewayId = NewType("GatewayId", str)
-CommandId = NewType("CommandId", int)
-KvShape = NewType("KvShape", str)
-
-
-class SeqId(NamedTuple):
-    """One choice of one request; what moves between engines."""
-
-    request: str
-    choice: int
-
-
-class Role(Enum):
-    """What an instance is sent. Every sidecar can do both."""
-
-    UNIFIED = "unified"
-    PREFILL = "prefill"
-    DECODE = "decode"
-
-
-class Place(Enum):
-    """Where a sequence's KV cache is on an instance."""
-
-    NONE = "none"
-    DEVICE = "device"
-    HOST = "host"
-
-
-class Finish(Enum):
-    """Why a sequence ended."""
-
-    STOP = "stop"
-    LENGTH = "length"
-    ERROR = "error"
 
 
 class Phase(Enum):
@@ -75,40 +45,12 @@ PASSING = (RejectCode.OVERLOADED, RejectCode.UNSERVED)
 """the same request may succeed later"""
 
 
-class FailureKind(Enum):
-    """What kind of failure a sidecar reports for a command."""
-
-    NO_MEMORY = "no_memory"
-    UNKNOWN = "unknown"
-    STALE = "stale"
-    CANCELLED = "cancelled"
-    ENGINE = "engine"
-    INVALID = "invalid"
-    NOT_FINITE = "not_finite"
-
-
 @dataclass(frozen=True, slots=True)
 class Slo:
     """Service-level objective: token k is on time at arrival + ttft_s + k * tbt_s."""
 
     ttft_s: float
     tbt_s: float
-
-
-class Tier(Enum):
-    """Who comes late first when not all can be in time: batch before standard before interactive."""
-
-    INTERACTIVE = "interactive"
-    STANDARD = "standard"
-    BATCH = "batch"
-
-    @property
-    def level(self) -> int:
-        """Tiers above standard are less than 0."""
-        return _LEVELS[self]
-
-
-_LEVELS = {Tier.INTERACTIVE: -1, Tier.STANDARD: 0, Tier.BATCH: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +62,6 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Footprint:
-    """What one model takes on an engine. `pools`: it generates nothing, a sequence ends with its prompt."""
-
-    weight_bytes: int
-    weight_slabs: int
-    kv_shape: KvShape
-    kv_block_bytes: int
-    kv_block_tokens: int
-    max_model_len: int
-    content: str = ""
-    pools: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """A model of the catalog: its served name, its objective, its terms. `identity`: of what is computed under it."""
 
@@ -141,58 +69,6 @@ class ModelConfig:
     slo: Slo
     terms: Terms = Terms()
     identity: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ShapeMemory:
-    """Blocks of one KV shape in slabs that are mapped already."""
-
-    free_blocks: int
-    used_blocks: int
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixReuse:
-    """Tokens of prompts since an instance's start, and how many of them it had not to compute. For people."""
-
-    prompt_tokens: int = 0
-    device_tokens: int = 0
-    host_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class OutsideSlabs:
-    """Bytes that an instance has reserved beside its slabs, takes there, and took at most. For people."""
-
-    reserved_bytes: int = 0
-    used_bytes: int = 0
-    peak_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What an instance has free, as it reports it. Counts of slabs; blocks by KV shape."""
-
-    slabs_free: int
-    host_slabs_free: int
-    shapes: dict[KvShape, ShapeMemory] = field(default_factory=dict)
-    host_shapes: dict[KvShape, ShapeMemory] = field(default_factory=dict)
-    reuse: PrefixReuse = PrefixReuse()
-    slabs_kept: int = 0  # of slabs_free: weights of unloaded models are in them still. For people
-    outside: OutsideSlabs = OutsideSlabs()
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A sequence that an instance says it holds when it attaches."""
-
-    seq: SeqId
-    epoch: int
-    model: ModelName
-    prompt_tokens: int
-    output_tokens: int
-    kv_tokens: int
-    place: Place
 
 
 Lacking = dict[InstanceId, dict[str, str]]

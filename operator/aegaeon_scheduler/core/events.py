@@ -1,23 +1,31 @@
-"""The scheduler's input events. Frozen, serialisable (core.log), free of prompts and answers."""
+"""The scheduler's input events: engines' reports, and what gateways and operators ask for.
+
+Frozen, serialisable (core.log), free of prompts and answers.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Union
 
+from aegaeon_proto.engine.reports import (
+    CommandDone,
+    CommandFailed,
+    CommandSkipped,
+    HostReported,
+    InstanceDraining,
+    InstanceUp,
+    MemoryReported,
+    Progress,
+    TurnProgress,
+)
 from aegaeon_scheduler.core.domain import (
-    CommandId,
-    FailureKind,
-    Finish,
     Footprint,
     GatewayId,
-    Held,
     InstanceId,
-    Memory,
     ModelConfig,
     ModelName,
     Phase,
-    Role,
     SeqId,
 )
 
@@ -47,39 +55,8 @@ class EnginesExpected:
 
 
 @dataclass(frozen=True, slots=True)
-class InstanceUp:
-    """A sidecar attached (Hello). A known instance with a new incarnation was restarted: what it held is lost.
-
-    `twins`: residents that share slabs, each with the name that stands for all who share them. `beside`: the former
-    process of that name lives, so it did not die of what it ran.
-    """
-
-    instance: InstanceId
-    incarnation: str
-    node: str
-    role: Role
-    device: str
-    slab_bytes: int
-    slabs: int
-    host_slabs: int
-    max_batch: int
-    memory: Memory
-    resident: tuple[ModelName, ...] = ()
-    held: tuple[Held, ...] = ()
-    twins: tuple[tuple[ModelName, ModelName], ...] = ()
-    beside: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class InstanceDown:
     """A sidecar is gone: its stream broke and did not come back, or its heartbeats stopped."""
-
-    instance: InstanceId
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceDraining:
-    """A sidecar is about to end: nothing new is to go there, and what is there is to go elsewhere while it can."""
 
     instance: InstanceId
 
@@ -100,14 +77,6 @@ class ModelReported:
     without: tuple[tuple[str, str], ...] = ()
     cold: bool = False
     remaining_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class HostReported:
-    """The models whose weights a node's host memory holds: the whole list, whenever it changed."""
-
-    node: str
-    cached: tuple[ModelName, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,90 +115,6 @@ class GatewayDown:
     """A gateway did not come back: its sequences have no reader."""
 
     gateway: GatewayId
-
-
-@dataclass(frozen=True, slots=True)
-class CommandDone:
-    """A command with a lane (all but Turn) ended well. `seconds` on its lane, `bytes_moved` where it copied.
-
-    `kv_tokens`: for SwapOut, the tokens whose KV the handle holds.
-    """
-
-    instance: InstanceId
-    id: CommandId
-    seconds: float
-    memory: Memory
-    bytes_moved: int = 0
-    kv_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where one sequence of a turn stands. `output_tokens` and `kv_tokens` are totals.
-
-    `failure` and `reason`: of one that ended with an error, alone; see `Reports._failed`.
-    """
-
-    seq: SeqId
-    epoch: int
-    output_tokens: int
-    kv_tokens: int
-    starved: bool = False
-    finish: Finish | None = None
-    failure: FailureKind | None = None
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TurnProgress:
-    """A step report of a turn (proto StepDone). Seconds and steps are since the last report of this turn.
-
-    `first_s`: of steps that were the first of their kind there, which is in none of the others. `warm`: the model has
-    none to come.
-    """
-
-    instance: InstanceId
-    turn: CommandId
-    progress: tuple[Progress, ...]
-    steps: int
-    decode_s: float
-    prefill_tokens: int
-    prefill_s: float
-    wait_s: float
-    batch: int
-    context_tokens: int
-    memory: Memory
-    end: bool
-    first_s: float = 0.0
-    warm: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class CommandFailed:
-    """A command failed. Its dependants are reported Skipped."""
-
-    instance: InstanceId
-    id: CommandId
-    kind: FailureKind
-    reason: str
-    memory: Memory | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CommandSkipped:
-    """A command never ran because one in its `after` failed or was cancelled."""
-
-    instance: InstanceId
-    id: CommandId
-    because: CommandId
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryReported:
-    """A heartbeat."""
-
-    instance: InstanceId
-    memory: Memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from aegaeon_scheduler.core.config import PolicySettings, SchedulerConfig
 from aegaeon_scheduler.core.errors import LogError
 from aegaeon_scheduler.core.scheduler import Scheduler
 
-FORMAT = 2  # 2: settings by policy
+FORMAT = 3  # 3: a footprint has a task
 _NAMED: dict[str, type] = {
     t.__name__: t
     for t in (

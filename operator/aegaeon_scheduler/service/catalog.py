@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
+from aegaeon_proto.codec.nouns import ROLES, TIER_OF, TIERS
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.config import ModelEntry, SourceEntry
 from aegaeon_scheduler.core.domain import InstanceId, ModelConfig, ModelName, Phase, Role, Slo, Terms, Tier
 from aegaeon_scheduler.core.events import CatalogChanged
 from aegaeon_scheduler.core.nodes import Apart
-from aegaeon_scheduler.service.codec.nouns import role_to
 from aegaeon_scheduler.service.identity import identified, with_adapter
 
 # A model that is cached anywhere can be served, one being fetched may be soon; failed is what failed everywhere.
@@ -25,12 +25,6 @@ _PHASES = {
     Phase.FAILED: model_pb2.MODEL_PHASE_FAILED,
     None: model_pb2.MODEL_PHASE_UNSPECIFIED,
 }
-_TIERS = {
-    Tier.BATCH: model_pb2.TIER_BATCH,
-    Tier.STANDARD: model_pb2.TIER_STANDARD,
-    Tier.INTERACTIVE: model_pb2.TIER_INTERACTIVE,
-}
-_TIER_OF = {wire: tier for tier, wire in _TIERS.items()}
 _ENDING = "withdrawn: what was asked of it before is being answered"
 _CHANGING = "it changes: what was asked of the former one is being answered, new requests wait"
 
@@ -44,7 +38,7 @@ def spec_of(entry: ModelEntry) -> model_pb2.ModelSpec:
             max_model_len=entry.max_model_len,
             ttft_s=entry.ttft_s,
             tbt_s=entry.tbt_s,
-            tier=_TIERS[entry.tier],
+            tier=TIERS[entry.tier],
             weight=entry.weight,
             tool_calls=entry.tool_calls,
             reasoning=entry.reasoning,
@@ -62,7 +56,7 @@ def spec_of(entry: ModelEntry) -> model_pb2.ModelSpec:
 
 def _config(spec: model_pb2.ModelSpec) -> ModelConfig:
     """A model as the core knows it."""
-    terms = Terms(_TIER_OF.get(spec.tier, Tier.STANDARD), spec.weight or 1)
+    terms = Terms(TIER_OF.get(spec.tier, Tier.STANDARD), spec.weight or 1)
     return ModelConfig(ModelName(spec.name), Slo(spec.ttft_s, spec.tbt_s), terms, spec.identity)
 
 
@@ -309,7 +303,7 @@ class Catalog:
             absent=best.absent,
             unsupported=_unsupported(best, states),
             apart=apart is not None,
-            roles=sorted(map(role_to, self._roles(name))),
+            roles=sorted(ROLES[role] for role in self._roles(name)),
         )
 
     def _adapter(self, name: str, adapter: model_pb2.AdapterSpec) -> gateway_pb2.ModelStatus:

@@ -15,13 +15,16 @@ from typing import Any, NamedTuple
 
 import grpc
 
+from aegaeon_proto.codec.errors import ProtocolError
+from aegaeon_proto.codec.hello import instance_up_from
+from aegaeon_proto.codec.reports import ReportDecoder, command_named
 from aegaeon_proto.v1 import engine_pb2, engine_pb2_grpc, model_pb2
 from aegaeon_scheduler.core import events
 from aegaeon_scheduler.core.domain import InstanceId
-from aegaeon_scheduler.errors import ProtocolError, ReplacedError
+from aegaeon_scheduler.errors import ReplacedError
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.changes import CatalogChanges
-from aegaeon_scheduler.service.codec.reports import ReportDecoder, command_named, instance_up, model_reported
+from aegaeon_scheduler.service.codec.reports import model_reported
 from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.leadership import refuse_streams
 from aegaeon_scheduler.service.outbox import Outbox
@@ -175,7 +178,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         self._changes.attached(hello)
         known = [spec for spec in hello.catalog if self._catalog.serves(spec.name)]
         others = {spec.name for spec in known if not self._catalog.means(spec.name, spec.identity)}
-        up = replace(instance_up(hello, others), beside=beside)
+        up = instance_up_from(hello)
+        up = replace(up, beside=beside, held=tuple(held for held in up.held if held.model not in others))
         for state in hello.models:
             model_reported(up.instance, state)  # refused before the instance is known anywhere
         attachment = Attachment(up, self._bases(), hello.started)
@@ -241,17 +245,21 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         named = command_named(report)
         if named is not None and named <= attachment.base:
             return  # about a command of an earlier stream, or of an earlier life
-        event = attachment.decoder.event(report)
+        if report.HasField("model"):
+            self._model(attachment, report.model)
+            return
+        if report.HasField("hello"):
+            raise ProtocolError(f"{attachment.instance}: Hello twice on one stream; open a new stream instead")
+        event = attachment.decoder.report(report)
         if isinstance(event, events.InstanceDraining):
             self._drains(attachment, event)
         elif isinstance(event, events.CommandDone):
             self._driver.done(event, report.done.handle if report.done.HasField("handle") else None)
-        elif isinstance(event, events.ModelReported):
-            self._model(attachment, event, report.model)
         elif event is not None:
             self._driver.handle(event)
 
-    def _model(self, attachment: Attachment, event: events.ModelReported, state: model_pb2.ModelState) -> None:
+    def _model(self, attachment: Attachment, state: model_pb2.ModelState) -> None:
+        event = model_reported(attachment.instance, state)
         if self._catalog.report(event.instance, state):
             self._driver.handle(event)
         elif state.absent and self._catalog.prepares(state.model):

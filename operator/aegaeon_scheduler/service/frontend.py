@@ -13,9 +13,9 @@ from typing import Any
 
 import grpc
 
+from aegaeon_proto.codec.errors import ProtocolError
 from aegaeon_proto.v1 import admin_pb2, gateway_pb2, gateway_pb2_grpc
 from aegaeon_scheduler.core.domain import GatewayId, RejectCode
-from aegaeon_scheduler.errors import ProtocolError
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.intake import Intake

@@ -7,11 +7,12 @@ import math
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 
+from aegaeon_proto.codec.memory import memory_to
+from aegaeon_proto.codec.nouns import ROLES, seq_to
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2
 from aegaeon_scheduler.core.domain import InstanceId, ModelName
 from aegaeon_scheduler.core.snapshot import InstanceView, ModelView, SequenceView, Snapshot
 from aegaeon_scheduler.service.catalog import Catalog
-from aegaeon_scheduler.service.codec.nouns import memory_to, role_to, seq_to
 from aegaeon_scheduler.service.driver import Brain
 from aegaeon_scheduler.service.lag import SchedulerLoad
 
@@ -85,7 +86,7 @@ def _complete(
 def _instance(view: InstanceView, alive: bool) -> gateway_pb2.InstanceStatus:
     return gateway_pb2.InstanceStatus(
         instance=view.instance,
-        role=role_to(view.role),
+        role=ROLES[view.role],
         device=view.device,
         alive=alive,
         resident=view.resident,

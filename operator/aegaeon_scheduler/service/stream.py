@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from aegaeon_scheduler.errors import ProtocolError
+from aegaeon_proto.codec.errors import ProtocolError
 from aegaeon_scheduler.service.outbox import Outbox
 
 In = TypeVar("In")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aegaeon_native.arrays import DeviceBytes
-from aegaeon_sidecar.domain.sequences import PoolingParams
+from aegaeon_proto.engine.sampling import PoolingParams
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.sampling import Chosen, SamplerState
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from aegaeon_proto.engine.sampling import PoolingParams
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.choose import choose
 from aegaeon_sidecar.backends.logprobs import score
 from aegaeon_sidecar.domain.errors import BackendError
-from aegaeon_sidecar.domain.sequences import PoolingParams
 from aegaeon_sidecar.sampling import Chosen, Masks, NotFinite, Pooled, Scored
 
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
+from aegaeon_proto.engine.tokens import Said
 from aegaeon_sidecar.backends.draws import NO_TOKEN
-from aegaeon_sidecar.domain.sequences import Said
 from aegaeon_sidecar.sampling import NotFinite, Picked, Sampled
 
 Rows = list[list[float]]

@@ -21,7 +21,7 @@ SidecarError
 ├── DiskFullError       the disk tier has no room for a model's files
 │   └── TooLargeError       nor would it have if it were empty
 ├── MemoryBookError     the memory's books do not balance: a defect of this package
-└── CommandError        a command cannot be carried out; reported as Failed, dependants as Skipped
+└── CommandError        a command cannot be carried out; reported, and dependants are skipped
     ├── NoMemoryError   the grant or the tier is too small; nothing changed
     ├── UnknownError    unknown model, sequence or handle
     │   └── AbsentError     the model's files have made room for others

@@ -13,7 +13,8 @@ from enum import Enum
 from itertools import count
 from typing import Any, Generic, TypeVar
 
-from aegaeon_sidecar.domain.reports import Skipped
+from aegaeon_proto.engine.ids import CommandId, InstanceId
+from aegaeon_proto.engine.reports import CommandSkipped
 
 Body = TypeVar("Body")
 _FAILURES_KEPT = 65536
@@ -36,9 +37,9 @@ class Item(Generic[Body]):
     no other command's.
     """
 
-    id: int
+    id: CommandId
     lane: Lane
-    after: tuple[int, ...]
+    after: tuple[CommandId, ...]
     body: Body
     owner: int
     issued_s: float = 0.0
@@ -54,13 +55,14 @@ AnyCommand = Item[Any]
 class Program(Generic[Body]):
     """Commands that are queued or running, in the order of issue. Ids rise; `after` names smaller ones."""
 
-    def __init__(self) -> None:
-        self._pending: OrderedDict[int, Item[Body]] = OrderedDict()
-        self._failed: OrderedDict[int, None] = OrderedDict()
+    def __init__(self, instance: InstanceId) -> None:
+        self.instance = instance
+        self._pending: OrderedDict[CommandId, Item[Body]] = OrderedDict()
+        self._failed: OrderedDict[CommandId, None] = OrderedDict()
         self.last_id = 0
 
-    def issue(self, item: Item[Body]) -> Skipped | None:
-        """Queue a command; Skipped when something it waits for has failed. Raises ValueError for a later id."""
+    def issue(self, item: Item[Body]) -> CommandSkipped | None:
+        """Queue a command; CommandSkipped when something it waits for has failed. Raises ValueError for a later id."""
         late = [i for i in item.after if i >= item.id]
         if late:
             raise ValueError(f"command {item.id} waits for {late}: `after` may name earlier ids alone")
@@ -68,7 +70,7 @@ class Program(Generic[Body]):
         for cause in item.after:
             if cause in self._failed:
                 self.mark_failed(item.id)
-                return Skipped(item.id, cause)
+                return CommandSkipped(self.instance, item.id, cause)
         self._pending[item.id] = item
         return None
 
@@ -83,28 +85,28 @@ class Program(Generic[Body]):
         """The commands of a lane, running one first, in order of issue."""
         return (item for item in self._pending.values() if item.lane is lane)
 
-    def get(self, command: int) -> Item[Body] | None:
+    def get(self, command: CommandId) -> Item[Body] | None:
         """A queued or running command; None when it has ended or never had a lane."""
         return self._pending.get(command)
 
-    def finish(self, command: int) -> None:
+    def finish(self, command: CommandId) -> None:
         """It ended well: who waited for it may start."""
         self._pending.pop(command, None)
 
-    def fail(self, command: int) -> list[Skipped]:
+    def fail(self, command: CommandId) -> list[CommandSkipped]:
         """It failed or was cancelled: everything that waits for it, directly or not, is dropped and returned."""
         self._pending.pop(command, None)
         self.mark_failed(command)
-        skips: list[Skipped] = []
+        skips: list[CommandSkipped] = []
         for item in list(self._pending.values()):
             cause = next((i for i in item.after if i in self._failed), None)
             if cause is not None:
                 del self._pending[item.id]
                 self.mark_failed(item.id)
-                skips.append(Skipped(item.id, cause))
+                skips.append(CommandSkipped(self.instance, item.id, cause))
         return skips
 
-    def mark_failed(self, command: int) -> None:
+    def mark_failed(self, command: CommandId) -> None:
         """Remember a failure (also of a command without a lane) for commands still to come."""
         self._failed[command] = None
         if len(self._failed) > _FAILURES_KEPT:
@@ -115,16 +117,16 @@ class Program(Generic[Body]):
         self._pending = OrderedDict((i, item) for i, item in self._pending.items() if item.running)
         return list(self._pending.values())
 
-    def waits_for(self, command: int, other: int) -> bool:
+    def waits_for(self, command: CommandId, other: CommandId) -> bool:
         """Whether `command` cannot start before `other` has ended, by `after` and by the order within lanes."""
         return other in self._closure(self._before(command))
 
-    def ends_before(self, other: int, lane: Lane, matches: Callable[[Body], bool]) -> bool:
+    def ends_before(self, other: CommandId, lane: Lane, matches: Callable[[Body], bool]) -> bool:
         """Whether such a command of this lane is queued or running, and can end before `other` does."""
         return any(matches(item.body) and not self.waits_for(item.id, other) for item in self.of(lane))
 
-    def _closure(self, start: Iterable[int]) -> set[int]:
-        seen: set[int] = set()
+    def _closure(self, start: Iterable[CommandId]) -> set[CommandId]:
+        seen: set[CommandId] = set()
         todo = list(start)
         while todo:
             command = todo.pop()
@@ -133,7 +135,7 @@ class Program(Generic[Body]):
                 todo.extend(self._before(command))
         return seen
 
-    def _before(self, command: int) -> list[int]:
+    def _before(self, command: CommandId) -> list[CommandId]:
         item = self._pending.get(command)
         if item is None:
             return []

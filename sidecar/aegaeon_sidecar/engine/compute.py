@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from aegaeon_sidecar.domain.commands import Load
+from aegaeon_proto.engine.commands import Load
+from aegaeon_proto.engine.reports import TurnProgress
 from aegaeon_sidecar.domain.errors import CancelledError, UnknownError
 from aegaeon_sidecar.domain.program import Lane
-from aegaeon_sidecar.domain.reports import StepDone
 from aegaeon_sidecar.engine.outcome import Outcome
 from aegaeon_sidecar.engine.running_turn import RunningTurn
 from aegaeon_sidecar.engine.state import Queued, State
@@ -20,7 +20,7 @@ from aegaeon_sidecar.kv.reuse import PrefixReuse
 from aegaeon_sidecar.weights.deaths import Deaths
 from aegaeon_sidecar.weights.models import Model
 
-PostStep = Callable[[Queued, StepDone], None]
+PostStep = Callable[[Queued, TurnProgress], None]
 
 
 class Compute:
@@ -47,7 +47,7 @@ class Compute:
         self._boundary_s = 0.0  # from which the time of the step that ends next is counted
 
     def turn(self, command: Queued, turn: Turn) -> Outcome:
-        """Carry a turn out; reports itself by StepDone. Raises UnknownError, CancelledError, EngineError."""
+        """Carry a turn out; reports itself by TurnProgress. Raises UnknownError, CancelledError, EngineError."""
         now, progress, well = time.monotonic(), turn.progress, False
         progress.last_s, progress.wait_s = now, now - max(self._free_since_s, command.issued_s)
         try:
@@ -133,4 +133,6 @@ class Compute:
 
     def _report(self, command: Queued, turn: Turn, end: bool) -> None:
         with self._state.monitor.changed:
-            self._post(command, turn.progress.flush(time.monotonic(), self._state.memory(), end))
+            self._post(
+                command, turn.progress.flush(self._state.program.instance, time.monotonic(), self._state.memory(), end)
+            )

@@ -8,8 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from aegaeon_sidecar.domain import commands
-from aegaeon_sidecar.domain.catalog import ModelPhase
+from aegaeon_proto.engine import commands
+from aegaeon_proto.engine.catalog import ModelPhase
+from aegaeon_proto.engine.ids import CommandId, ModelName
+from aegaeon_proto.engine.reports import CommandSkipped
 from aegaeon_sidecar.domain.errors import (
     AbsentError,
     CancelledError,
@@ -19,7 +21,6 @@ from aegaeon_sidecar.domain.errors import (
     UnknownError,
 )
 from aegaeon_sidecar.domain.program import Lane
-from aegaeon_sidecar.domain.reports import Skipped
 from aegaeon_sidecar.engine.lanes import Post, failed
 from aegaeon_sidecar.engine.opening import open_sequence
 from aegaeon_sidecar.engine.outputs import PushTokens, token_of
@@ -54,7 +55,7 @@ class Dispatcher:
         self._post = post
 
     def apply(self, command: commands.Command, owner: int) -> None:
-        """Queue it or carry it out; what is wrong with it is reported as Failed."""
+        """Queue it or carry it out; what is wrong with it is reported as CommandFailed."""
         body = command.body
         with self._state.monitor.changed:
             try:
@@ -72,11 +73,13 @@ class Dispatcher:
                 if isinstance(body, commands.Load | commands.Cancel):
                     self._state.update_pins()
             except CommandError as error:
-                shell = Queued(command.id, Lane.COMPUTE, (), commands.Unload(""), owner)  # its id and owner count
+                shell = Queued(
+                    command.id, Lane.COMPUTE, (), commands.Unload(ModelName("")), owner
+                )  # its id and owner count
                 self._fail(shell, error)
             self._state.monitor.notify_lanes(self._state.program)
 
-    def issue(self, command: int, after: Iterable[int], lane: Lane, work: Work, owner: int) -> None:
+    def issue(self, command: CommandId, after: Iterable[CommandId], lane: Lane, work: Work, owner: int) -> None:
         """Queue work on a lane (lock held). Raises EngineError when `after` names a later id."""
         item = Queued(command, lane, tuple(after), work, owner, issued_s=time.monotonic())
         try:
@@ -155,7 +158,7 @@ class Dispatcher:
         if item is not None and isinstance(item.body, Turn):
             item.body.amend(change)
 
-    def _cancel(self, command: int) -> None:
+    def _cancel(self, command: CommandId) -> None:
         item = self._state.program.get(command)
         if item is None:
             return
@@ -166,8 +169,8 @@ class Dispatcher:
             self._copiers[item.lane].cancel(item)
 
     def _fail(self, item: Queued, error: CommandError) -> None:
-        skips: list[Skipped] = self._state.program.fail(item.id)
-        self._post(item, failed(item.id, error, self._state.memory()))
+        skips: list[CommandSkipped] = self._state.program.fail(item.id)
+        self._post(item, failed(self._state.program.instance, item.id, error, self._state.memory()))
         for skip in skips:
             self._post(item, skip)
 

@@ -13,13 +13,14 @@ from pathlib import Path
 
 from aegaeon_native import CudaDevice, EventTable
 from aegaeon_native.leases import locked
+from aegaeon_proto.engine import commands, reports
+from aegaeon_proto.engine.ids import CommandId, InstanceId, ModelName
+from aegaeon_proto.engine.sequences import Place
 from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.backends.device import enter, memory_infos
 from aegaeon_sidecar.config import SidecarConfig
-from aegaeon_sidecar.domain import commands, reports
 from aegaeon_sidecar.domain.monitor import Monitor
 from aegaeon_sidecar.domain.program import Lane, Program
-from aegaeon_sidecar.domain.sequences import Place
 from aegaeon_sidecar.engine.compute import Compute
 from aegaeon_sidecar.engine.dispatch import Dispatcher
 from aegaeon_sidecar.engine.hello import hello
@@ -152,7 +153,7 @@ class Engine:
                     item.body.ended = True
             self.state.monitor.notify_lanes(self.state.program)
             self.state.monitor.wait_until(lambda: self.state.running == 0)
-            self.state.program = Program()
+            self.state.program = Program(self.state.program.instance)
 
     def hello(self, attachment: int) -> reports.Hello:
         """Begin an attachment on a quiet engine: reports are kept from here on, and this is the first."""
@@ -169,21 +170,21 @@ class Engine:
         self.state.outside.sample()
         with self.state.monitor.changed:
             self.state.kv.sequences.reclaim_loans()
-            self._outbox.post(reports.Heartbeat(self.state.memory()))
+            self._outbox.post(reports.MemoryReported(self.state.program.instance, self.state.memory()))
 
-    def host_cache(self) -> reports.HostCache | None:
+    def host_cache(self) -> reports.HostReported | None:
         """What the host cache holds when that has changed. It waits while another sidecar has the cache's folder
         locked: for seconds, where that evicts a large image."""
         self._evictions.look()
         held = self._held.news()
-        return None if held is None else reports.HostCache(tuple(held))
+        return None if held is None else reports.HostReported(self._config.node, tuple(map(ModelName, held)))
 
     def park(self) -> None:
         """The scheduler has been unavailable for longer than the lease: KV goes to the host, where it is held."""
         with self.state.monitor.changed:
             for sequence in [s for s in self.state.kv.sequences if s.place is Place.DEVICE]:
                 swap = commands.SwapOut(sequence.key, sequence.epoch)
-                self._dispatcher.issue(self.state.program.last_id + 1, (), Lane.KV_OUT, swap, _NOBODY)
+                self._dispatcher.issue(CommandId(self.state.program.last_id + 1), (), Lane.KV_OUT, swap, _NOBODY)
             self.state.monitor.notify_lanes(self.state.program)
 
     @property
@@ -296,4 +297,5 @@ def _state(config: SidecarConfig, segment: Path, lending: Lending, gpus: Gpus) -
     host = Tier("host", host_pool(gpus, files, slab_bytes, host_slabs))
     monitor, sequences = Monitor(), SequenceTable(device, host, lending)
     kv = KvMemory(monitor, device, host, sequences, memory.prefix_reuse)
-    return State(monitor, kv, ModelTable(monitor), Outside(config.reserved_bytes, slabs * slab_bytes, infos))
+    outside = Outside(config.reserved_bytes, slabs * slab_bytes, infos)
+    return State(monitor, kv, ModelTable(monitor), outside, Program(InstanceId(config.instance)))

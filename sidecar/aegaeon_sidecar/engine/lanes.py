@@ -1,6 +1,6 @@
 """The four lanes: one thread each, which takes the head of its queue when it may start and executes it.
 
-A command's error becomes Failed, and every command that waits for it is Skipped. A sticky error of the device, after
+A command's error becomes CommandFailed, and what waits for it is skipped. A sticky error of the device, after
 which every other command would fail, and any other exception end the sidecar: a dead lane would block the engine.
 """
 
@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 
 from aegaeon_native import NativeError
+from aegaeon_proto.engine.ids import CommandId, InstanceId
+from aegaeon_proto.engine.reports import CommandDone, CommandFailed, FailureKind, Memory, Report
 from aegaeon_sidecar.domain.errors import (
     CancelledError,
     CommandError,
@@ -21,7 +23,6 @@ from aegaeon_sidecar.domain.errors import (
     UnknownError,
 )
 from aegaeon_sidecar.domain.program import Lane, Program
-from aegaeon_sidecar.domain.reports import Done, Failed, FailureKind, Memory, Report
 from aegaeon_sidecar.domain.sticky import end_if_sticky
 from aegaeon_sidecar.engine.outcome import Outcome
 from aegaeon_sidecar.engine.state import Queued, State, Work
@@ -40,10 +41,16 @@ _KINDS: tuple[tuple[type[CommandError], FailureKind], ...] = (
 )
 
 
-def failed(command: int, error: Exception, memory: Memory) -> Failed:
+def failed(instance: InstanceId, command: CommandId, error: Exception, memory: Memory) -> CommandFailed:
     """The report on a command that failed with this error."""
     kind = next((kind for cls, kind in _KINDS if isinstance(error, cls)), FailureKind.ENGINE)
-    return Failed(command, kind, str(error), memory)
+    return CommandFailed(instance, command, kind, str(error), memory)
+
+
+def _done(instance: InstanceId, command: Queued, seconds: float, memory: Memory, outcome: Outcome) -> CommandDone:
+    handle = outcome.handle
+    kv_tokens = 0 if handle is None else handle.kv_tokens
+    return CommandDone(instance, command.id, seconds, memory, outcome.nbytes, kv_tokens, handle)
 
 
 class Lanes:
@@ -111,8 +118,7 @@ class Lanes:
         seconds = time.monotonic() - start
         if not outcome.silent:
             with self._state.monitor.changed:
-                done = Done(command.id, seconds, self._state.memory(), outcome.handle, outcome.nbytes)
-                self._post(command, done)
+                self._post(command, _done(program.instance, command, seconds, self._state.memory(), outcome))
         self._end(program, command, None)
 
     def _end(self, program: Program[Work], command: Queued, error: Exception | None) -> None:
@@ -123,7 +129,7 @@ class Lanes:
                 skips = []
             else:
                 skips = program.fail(command.id)
-                self._post(command, failed(command.id, error, self._state.memory()))
+                self._post(command, failed(program.instance, command.id, error, self._state.memory()))
             for skip in skips:
                 self._post(command, skip)
             self._state.monitor.notify_lanes(program)

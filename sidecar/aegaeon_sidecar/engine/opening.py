@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import chain
 
+from aegaeon_proto.engine.commands import Open
 from aegaeon_proto.sampling import LEAST_TEMPERATURE, MAX_PROMPT_LOGPROBS, MAX_STOP_IDS, fault
-from aegaeon_sidecar.domain.commands import Open
 from aegaeon_sidecar.domain.errors import InvalidError
 from aegaeon_sidecar.kv.sequences import Sequence, UsedAdapter
 from aegaeon_sidecar.memory.prefix import MOST_SALT_BYTES

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 
-from aegaeon_sidecar.domain.reports import Report
+from aegaeon_proto.engine.reports import Report
 
 
 class Outbox:

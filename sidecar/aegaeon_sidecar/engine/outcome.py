@@ -1,10 +1,10 @@
-"""The result of a lane's command, for its Done report."""
+"""The result of a lane's command, for its report."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aegaeon_sidecar.domain.sequences import KvHandle
+from aegaeon_proto.engine.sequences import KvHandle
 
 
 @dataclass(frozen=True, slots=True)

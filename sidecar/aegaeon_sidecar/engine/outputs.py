@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Union
 
-from aegaeon_sidecar.domain.reports import FailureKind, Token
-from aegaeon_sidecar.domain.sequences import Finish
+from aegaeon_proto.engine.reports import FailureKind
+from aegaeon_proto.engine.sequences import Finish
+from aegaeon_proto.engine.tokens import Token
 from aegaeon_sidecar.engine.step import Step
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.kv.memory import KvMemory

@@ -1,11 +1,11 @@
-"""The progress of a turn since its last report: the counts of a StepDone."""
+"""The counts of a turn since its last report, which TurnProgress says to the scheduler."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from aegaeon_sidecar.domain.reports import Memory, SeqProgress, StepDone
-from aegaeon_sidecar.domain.sequences import SeqKey
+from aegaeon_proto.engine.ids import CommandId, InstanceId, SeqId
+from aegaeon_proto.engine.reports import Memory, Progress, TurnProgress
 from aegaeon_sidecar.kv.sequences import Sequence
 
 REPORT_STEPS = 8
@@ -13,10 +13,10 @@ REPORT_S = 0.05
 
 
 @dataclass(slots=True)
-class TurnProgress:
+class TurnCounts:
     """Counts and seconds since the last report; `urgent` when the scheduler needs them at once."""
 
-    turn: int
+    turn: CommandId
     last_s: float = 0.0
     steps: int = 0
     decode_s: float = 0.0
@@ -29,7 +29,7 @@ class TurnProgress:
     context_tokens: int = 0
     urgent: bool = False
     _advanced: list[Sequence] = field(default_factory=list)
-    _noted: dict[SeqKey, SeqProgress] = field(default_factory=dict)
+    _noted: dict[SeqId, Progress] = field(default_factory=dict)
 
     def advanced(self, sequence: Sequence) -> None:
         """It stands elsewhere: the report will say where."""
@@ -37,7 +37,7 @@ class TurnProgress:
         if self._noted:
             self._noted.pop(sequence.key, None)
 
-    def note(self, standing: SeqProgress) -> None:
+    def note(self, standing: Progress) -> None:
         """How a sequence has left the turn; an end or starvation is urgent."""
         self._noted[standing.seq] = standing
         self.urgent = self.urgent or standing.starved or standing.finish is not None
@@ -45,10 +45,11 @@ class TurnProgress:
     def due(self, now_s: float) -> bool:
         return self.urgent or self.steps >= REPORT_STEPS or now_s - self.last_s >= REPORT_S
 
-    def flush(self, now_s: float, memory: Memory, end: bool) -> StepDone:
+    def flush(self, instance: InstanceId, now_s: float, memory: Memory, end: bool) -> TurnProgress:
         """The report; everything starts again from nothing."""
         progress = {sequence.key: standing(sequence) for sequence in dict.fromkeys(self._advanced)} | self._noted
-        report = StepDone(
+        report = TurnProgress(
+            instance=instance,
             turn=self.turn,
             progress=tuple(progress.values()),
             steps=self.steps,
@@ -70,6 +71,6 @@ class TurnProgress:
         return report
 
 
-def standing(sequence: Sequence) -> SeqProgress:
+def standing(sequence: Sequence) -> Progress:
     """Where it is."""
-    return SeqProgress(sequence.key, sequence.epoch, len(sequence.output), sequence.kv_tokens)
+    return Progress(sequence.key, sequence.epoch, len(sequence.output), sequence.kv_tokens)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from aegaeon_native import OutOfSlabs
-from aegaeon_sidecar.domain.commands import Adopt, SwapIn
+from aegaeon_proto.engine.commands import Adopt, SwapIn
+from aegaeon_proto.engine.ids import SeqId
+from aegaeon_proto.engine.sequences import Place
 from aegaeon_sidecar.domain.program import Lane
-from aegaeon_sidecar.domain.sequences import Place, SeqKey
 from aegaeon_sidecar.engine.state import Queued, State
 from aegaeon_sidecar.engine.step import Step
 from aegaeon_sidecar.engine.steps import Steps
@@ -52,12 +53,12 @@ class RunningTurn:
             return False
         return any(self._is_coming(key) for key in self.turn.waiting())
 
-    def _is_coming(self, key: SeqKey) -> bool:
+    def _is_coming(self, key: SeqId) -> bool:
         """What this sequence lacks for a step is on its way: KV, or its compiled grammar."""
         sequence = self.state.kv.sequences.get(key)
         return self._kv_is_coming(key) or (sequence is not None and not sequence.ready)
 
-    def _kv_is_coming(self, key: SeqKey) -> bool:
+    def _kv_is_coming(self, key: SeqId) -> bool:
         return self.state.program.ends_before(
             self.command.id, Lane.KV_IN, lambda body: isinstance(body, SwapIn | Adopt) and body.seq == key
         )
@@ -128,7 +129,7 @@ class RunningTurn:
         self.turn.together = Together(batch, [sequence.blocks for sequence in batch]) if complete else None
         return batch
 
-    def _here(self, key: SeqKey) -> Sequence | None:
+    def _here(self, key: SeqId) -> Sequence | None:
         """The sequence if it is this model's, its grammar is compiled, and no copy touches or wants it."""
         sequence = self.state.kv.sequences.get(key)
         if sequence is None or sequence.model != self.model.name or sequence.moving or sequence.wanted:

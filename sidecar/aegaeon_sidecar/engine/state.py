@@ -6,13 +6,13 @@ all owners. One lock guards everything: `monitor`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Union
 
-from aegaeon_sidecar.domain.commands import Adopt, Load, SwapIn, SwapOut, Unload
+from aegaeon_proto.engine.commands import Adopt, Load, SwapIn, SwapOut, Unload
+from aegaeon_proto.engine.reports import Memory, PrefixReuse
 from aegaeon_sidecar.domain.monitor import Monitor
 from aegaeon_sidecar.domain.program import Item, Lane, Program
-from aegaeon_sidecar.domain.reports import Memory, PrefixReuse
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.memory.eviction import Blocks
@@ -34,7 +34,7 @@ class State:
     kv: KvMemory
     table: ModelTable
     outside: Outside
-    program: Program[Work] = field(default_factory=Program)
+    program: Program[Work]
     running: int = 0
     scratch: tuple[str, Blocks] | None = None
 

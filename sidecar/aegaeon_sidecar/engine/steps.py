@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 from collections import deque
 
+from aegaeon_proto.engine.reports import FailureKind
 from aegaeon_sidecar.backends import Backend, StepInput
 from aegaeon_sidecar.domain.errors import BackendError, DeviceLostError
-from aegaeon_sidecar.domain.reports import FailureKind
 from aegaeon_sidecar.engine.outputs import Failure, Outputs, PushTokens, Result
 from aegaeon_sidecar.engine.step import Step
 from aegaeon_sidecar.kv.memory import KvMemory

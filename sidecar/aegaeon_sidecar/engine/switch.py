@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 
 from aegaeon_native import NativeError, Range
-from aegaeon_sidecar.domain.catalog import ModelPhase
-from aegaeon_sidecar.domain.commands import Adopt, Load, SwapIn, SwapOut, Unload
+from aegaeon_proto.engine.catalog import ModelPhase
+from aegaeon_proto.engine.commands import Adopt, Load, SwapIn, SwapOut, Unload
+from aegaeon_proto.engine.sequences import Place
 from aegaeon_sidecar.domain.errors import AbsentError, CancelledError, CommandError, EngineError, UnknownError
 from aegaeon_sidecar.domain.program import Lane
-from aegaeon_sidecar.domain.sequences import Place
 from aegaeon_sidecar.engine.compute import Compute
 from aegaeon_sidecar.engine.outcome import Outcome
 from aegaeon_sidecar.engine.state import Queued, State
@@ -71,7 +71,7 @@ class Switch:
         self._put_off = put_off
 
     def carry_out(self, command: Queued) -> Outcome:
-        """One command, on its lane's thread. Raises CommandError or NativeError: Failed, and Skipped for dependants."""
+        """One command, on its lane's thread. Raises CommandError or NativeError: it failed."""
         try:
             return self._carry_out(command)
         finally:

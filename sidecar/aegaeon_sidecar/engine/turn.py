@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from aegaeon_sidecar.domain import commands
-from aegaeon_sidecar.domain.reports import FailureKind
-from aegaeon_sidecar.domain.sequences import Finish, SeqKey
-from aegaeon_sidecar.engine.progress import TurnProgress, standing
+from aegaeon_proto.engine import commands
+from aegaeon_proto.engine.ids import CommandId, SeqId
+from aegaeon_proto.engine.reports import FailureKind
+from aegaeon_proto.engine.sequences import Finish
+from aegaeon_sidecar.engine.progress import TurnCounts, standing
 from aegaeon_sidecar.kv.sequences import Sequence
 from aegaeon_sidecar.memory.eviction import Blocks
 
@@ -19,7 +20,7 @@ from aegaeon_sidecar.memory.eviction import Blocks
 class Part:
     """`left` more tokens of prompt and prefix to compute for this sequence."""
 
-    key: SeqKey
+    key: SeqId
     left: int
 
 
@@ -49,10 +50,10 @@ class Turn:
     may still take; `warm_up`: it has no sequence; `begun`: of its decode steps; `ended`: stop at this boundary;
     `together`: the newest step's, where it was of all of `decode`."""
 
-    progress: TurnProgress
+    progress: TurnCounts
     model: str
     prefill: list[Part]
-    decode: dict[SeqKey, None]
+    decode: dict[SeqId, None]
     steps: int
     grant: int
     warm_up: bool = False
@@ -61,10 +62,10 @@ class Turn:
     together: Together | None = None
 
     @staticmethod
-    def of(command: int, turn: commands.Turn) -> Turn:
+    def of(command: CommandId, turn: commands.Turn) -> Turn:
         """What a Turn asks for."""
         return Turn(
-            progress=TurnProgress(command),
+            progress=TurnCounts(command),
             model=turn.model,
             prefill=[Part(part.seq, part.tokens) for part in turn.prefill],
             decode=dict.fromkeys(turn.decode),
@@ -90,7 +91,7 @@ class Turn:
             self.together = None
         self.grant += change.slabs
 
-    def drop(self, key: SeqKey) -> None:
+    def drop(self, key: SeqId) -> None:
         """This sequence leaves the turn."""
         self.decode.pop(key, None)
         self.together = None
@@ -106,6 +107,6 @@ class Turn:
         self.progress.note(replace(standing(sequence), finish=finish, reason=reason, failure=failure))
         self.drop(sequence.key)
 
-    def waiting(self) -> list[SeqKey]:
+    def waiting(self) -> list[SeqId]:
         """Sequences that have something left to do in this turn."""
         return [part.key for part in self.prefill] + (list(self.decode) if self.decoding else [])

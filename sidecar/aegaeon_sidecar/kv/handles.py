@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aegaeon_native import BlockPool, Event, SlabPool
+from aegaeon_proto.engine.sequences import KvHandle
 from aegaeon_sidecar.domain.errors import StaleError, UnknownError
-from aegaeon_sidecar.domain.sequences import KvHandle
 from aegaeon_sidecar.kv.sequences import Sequence
 from aegaeon_sidecar.memory.copier import Units
 from aegaeon_sidecar.memory.eviction import Blocks

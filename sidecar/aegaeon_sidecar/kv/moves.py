@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aegaeon_native import BlockPool, OutOfSlabs, SlabPool
+from aegaeon_proto.engine.ids import SeqId
+from aegaeon_proto.engine.sequences import KvHandle, Place
 from aegaeon_sidecar.domain.errors import CancelledError, NoMemoryError
 from aegaeon_sidecar.domain.program import AnyCommand
-from aegaeon_sidecar.domain.sequences import KvHandle, Place, SeqKey
 from aegaeon_sidecar.kv.handles import check_blocks, check_handle, make_handle
 from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.kv.sequences import Sequence
@@ -44,7 +45,7 @@ class KvMoves:
             check_blocks(handle, source, block_bytes)
             yield source
 
-    def begin(self, command: AnyCommand, key: SeqKey, epoch: int) -> Sequence:
+    def begin(self, command: AnyCommand, key: SeqId, epoch: int) -> Sequence:
         """The sequence, once no step or copy touches it. Raises UnknownError, StaleError, CancelledError."""
         sequence = self._kv.sequences.require(key, epoch)
         sequence.wanted += 1  # no further step takes it: else steps could follow each other for ever

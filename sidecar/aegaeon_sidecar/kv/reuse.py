@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from aegaeon_native import Event, OutOfSlabs
-from aegaeon_sidecar.domain.sequences import Place
+from aegaeon_proto.engine.sequences import Place
 from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.kv.sequences import Sequence
 from aegaeon_sidecar.memory.copier import Copier, await_copy

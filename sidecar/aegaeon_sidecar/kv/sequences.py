@@ -15,9 +15,12 @@ from itertools import chain
 from typing import Protocol
 
 from aegaeon_native import Event
+from aegaeon_proto.engine.ids import SeqId
+from aegaeon_proto.engine.sampling import PoolingParams
+from aegaeon_proto.engine.sequences import Place
+from aegaeon_proto.engine.tokens import Said
 from aegaeon_sidecar.backends import AdapterWeights
 from aegaeon_sidecar.domain.errors import StaleError, UnknownError
-from aegaeon_sidecar.domain.sequences import Place, PoolingParams, Said, SeqKey
 from aegaeon_sidecar.memory.eviction import Blocks
 from aegaeon_sidecar.memory.leases import Lending
 from aegaeon_sidecar.memory.prefix import Name, name_block, seed_with
@@ -61,7 +64,7 @@ class Sequence:
     `pooling`: what is wanted instead of text; its KV is needed while the prompt is computed, and never afterwards.
     """
 
-    key: SeqKey
+    key: SeqId
     epoch: int
     model: str
     kv_shape: str
@@ -177,7 +180,7 @@ class SequenceTable:
         self._device = device
         self._host = host
         self._lending = lending
-        self._open: dict[SeqKey, Sequence] = {}
+        self._open: dict[SeqId, Sequence] = {}
         self._dying: set[Sequence] = set()
 
     def __len__(self) -> int:
@@ -186,10 +189,10 @@ class SequenceTable:
     def __iter__(self) -> Iterator[Sequence]:
         return iter(self._open.values())
 
-    def get(self, key: SeqKey) -> Sequence | None:
+    def get(self, key: SeqId) -> Sequence | None:
         return self._open.get(key)
 
-    def require(self, key: SeqKey, epoch: int) -> Sequence:
+    def require(self, key: SeqId, epoch: int) -> Sequence:
         """The sequence at exactly this epoch. Raises UnknownError or StaleError."""
         sequence = self._open.get(key)
         if sequence is None or epoch > sequence.epoch:
@@ -205,7 +208,7 @@ class SequenceTable:
         self.remove(sequence.key)
         self._open[sequence.key] = sequence
 
-    def remove(self, key: SeqKey) -> None:
+    def remove(self, key: SeqId) -> None:
         """Forget a sequence and free its blocks in both tiers, after a step or copy that is running on it."""
         sequence = self._open.pop(key, None)
         if sequence is not None:

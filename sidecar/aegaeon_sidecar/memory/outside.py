@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 
-from aegaeon_sidecar.domain.reports import OutsideSlabs
+from aegaeon_proto.engine.reports import OutsideSlabs
 
 log = logging.getLogger(__name__)
 

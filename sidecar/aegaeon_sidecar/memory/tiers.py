@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aegaeon_native import BlockPool, OutOfSlabs, SlabPool
+from aegaeon_proto.engine.ids import KvShape
+from aegaeon_proto.engine.reports import ShapeMemory
 from aegaeon_sidecar.domain.errors import MemoryBookError
-from aegaeon_sidecar.domain.reports import ShapeMemory
 from aegaeon_sidecar.memory.eviction import Blocks, Shape, least_blocks, least_slabs
 from aegaeon_sidecar.memory.prefix import PrefixIndex
 
@@ -63,9 +64,9 @@ class Tier:
         lent = sum(shape.pool.mapped_slabs - shape.pool.held_slabs for shape in list(self._shapes.values()))
         return self.pool.free + lent
 
-    def shapes(self) -> tuple[ShapeMemory, ...]:
+    def shapes(self) -> dict[KvShape, ShapeMemory]:
         shapes = list(self._shapes.items())  # a copy: the fetcher may add one meanwhile
-        return tuple(ShapeMemory(name, shape.pool.free, shape.pool.used) for name, shape in shapes)
+        return {KvShape(name): ShapeMemory(shape.pool.free, shape.pool.used) for name, shape in shapes}
 
     # -- taking and giving back (engine's lock held) -----------------------------------------------------------------
 

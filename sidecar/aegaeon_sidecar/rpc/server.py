@@ -14,16 +14,17 @@ import grpc
 
 from aegaeon_proto.certificates import TlsError
 from aegaeon_proto.channels import why
+from aegaeon_proto.codec.commands import command_from
+from aegaeon_proto.codec.reports import report_to
+from aegaeon_proto.engine.ids import InstanceId
+from aegaeon_proto.engine.reports import InstanceDraining
 from aegaeon_proto.leaders import Leader, Leaders, NoLeaderError
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import engine_pb2_grpc as rpc
 from aegaeon_sidecar.config import SidecarConfig
-from aegaeon_sidecar.domain.reports import Draining
 from aegaeon_sidecar.engine.engine import Engine
 from aegaeon_sidecar.engine.outbox import Outbox
 from aegaeon_sidecar.rpc.backoff import CHANNEL_OPTIONS, Backoff
-from aegaeon_sidecar.rpc.codec.commands import command_from
-from aegaeon_sidecar.rpc.codec.reports import report_to
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class Attachment:
     def __init__(self, engine: Engine, outbox: Outbox, config: SidecarConfig) -> None:
         self._engine = engine
         self._outbox = outbox
+        self._instance = InstanceId(config.instance)
         self._leaders = Leaders((config.scheduler, *config.standbys), config.tls, CHANNEL_OPTIONS)
         self._tls = config.tls
         self._lease_s = config.lease_s
@@ -57,7 +59,7 @@ class Attachment:
     def drain(self) -> None:
         """Tell the scheduler, and every later one, that this sidecar is about to end."""
         self._draining = True
-        self._outbox.post(Draining())
+        self._outbox.post(InstanceDraining(self._instance))
 
     async def leave(self, timeout_s: float) -> None:
         """Write what is queued and end the stream in good order; one that is broken needs none."""
@@ -119,7 +121,7 @@ class Attachment:
         self._attached = True  # before the scheduler can know, who may ask at once
         await _write(call, [report_to(hello)])
         if self._draining:
-            self._outbox.post(Draining())
+            self._outbox.post(InstanceDraining(self._instance))
         tasks = [
             asyncio.create_task(work, name=name)
             for name, work in (

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aegaeon_proto.certificates import TlsError
+from aegaeon_proto.codec.tokens import token_to
+from aegaeon_proto.engine.tokens import Token
 from aegaeon_proto.frames import dial, frame, read_frame, why_closed
 from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import gateway_pb2 as pb
-from aegaeon_sidecar.domain.reports import Token
 from aegaeon_sidecar.rpc.backoff import Backoff
-from aegaeon_sidecar.rpc.codec.tokens import token_to
 
 log = logging.getLogger(__name__)
 

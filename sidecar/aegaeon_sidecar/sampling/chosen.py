@@ -8,7 +8,7 @@ from typing import Union
 import numpy as np
 from numpy.typing import NDArray
 
-from aegaeon_sidecar.domain.sequences import Said
+from aegaeon_proto.engine.tokens import Said
 
 
 @dataclass(slots=True)

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aegaeon_proto.constraints import BUILD, Cost
+from aegaeon_proto.engine.sampling import Constraint
 from aegaeon_sidecar.domain.errors import EngineError, InvalidError
-from aegaeon_sidecar.domain.sequences import Constraint
 from aegaeon_sidecar.sampling.grammar_process import FORK, ORDER, STEP_CPU_S, WAIT
 from aegaeon_sidecar.sampling.grammar_wire import Header, receive, send
 

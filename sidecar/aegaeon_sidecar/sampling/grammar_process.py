@@ -24,7 +24,8 @@ from llguidance import LLExecutor, LLMatcher, LLTokenizer
 from llguidance.numpy import fill_next_token_bitmask_par
 
 from aegaeon_proto import process_limits as limits
-from aegaeon_proto.constraints import BUILD, ConstraintKind, Cost, matcher_of
+from aegaeon_proto.constraints import BUILD, Cost, matcher_of
+from aegaeon_proto.engine.sampling import ConstraintKind
 from aegaeon_sidecar.sampling.grammar_wire import Header, receive, send
 from aegaeon_sidecar.sampling.white_space import WORD_BITS, LeadingSpaces, WhiteSpace
 

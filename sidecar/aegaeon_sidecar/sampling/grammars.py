@@ -18,8 +18,8 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from aegaeon_proto.constraints import BUILD, PROOF, proof_of
+from aegaeon_proto.engine.sampling import Constraint
 from aegaeon_sidecar.domain.errors import CommandError, EngineError, InvalidError
-from aegaeon_sidecar.domain.sequences import Constraint
 from aegaeon_sidecar.sampling.grammar_client import GrammarClient, GrammarServer
 from aegaeon_sidecar.sampling.guide import Guide
 

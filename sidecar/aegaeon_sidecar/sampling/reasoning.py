@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from aegaeon_sidecar.domain.sequences import ReasoningBudget
+from aegaeon_proto.engine.sampling import ReasoningBudget
 
 
 class Reasoning:

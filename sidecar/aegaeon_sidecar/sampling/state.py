@@ -14,7 +14,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from aegaeon_sidecar.domain.sequences import SamplingParams
+from aegaeon_proto.engine.sampling import SamplingParams
 from aegaeon_sidecar.sampling.guide import Guide
 from aegaeon_sidecar.sampling.reasoning import Reasoning
 

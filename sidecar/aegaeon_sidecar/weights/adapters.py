@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from aegaeon_proto.engine.catalog import AdapterSpec, DirectorySource, ModelPhase
 from aegaeon_sidecar.backends import Backend
-from aegaeon_sidecar.domain.catalog import AdapterSpec, DirectorySource, ModelPhase
 from aegaeon_sidecar.domain.errors import FillCancelledError
 from aegaeon_sidecar.memory.prefix import seed_of
 from aegaeon_sidecar.models.documents import MOST_CONFIG_BYTES, read_document

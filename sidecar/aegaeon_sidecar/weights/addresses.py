@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from urllib.parse import quote
 
-from aegaeon_sidecar.domain.catalog import DirectorySource, HttpSource, HubSource, S3Source, Source
+from aegaeon_proto.engine.catalog import DirectorySource, HttpSource, HubSource, S3Source, Source
 
 _PLAIN = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from aegaeon_sidecar.domain.catalog import ModelPhase
+from aegaeon_proto.engine.catalog import ModelPhase
 from aegaeon_sidecar.kv.sequences import SequenceTable
 from aegaeon_sidecar.models.states import SETTLED_NS
 from aegaeon_sidecar.weights.cache import HostCache

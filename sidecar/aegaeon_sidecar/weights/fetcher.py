@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from functools import partial
 
 from aegaeon_native import Range
+from aegaeon_proto.engine.catalog import DirectorySource, ModelPhase, ModelSpec
 from aegaeon_proto.outbound.slots import Slots
 from aegaeon_sidecar.backends import Backend
-from aegaeon_sidecar.domain.catalog import DirectorySource, ModelPhase, ModelSpec
 from aegaeon_sidecar.domain.errors import CacheFullError, DiskFullError, FillCancelledError, ModelError, TooLargeError
 from aegaeon_sidecar.domain.first_steps import FirstSteps
 from aegaeon_sidecar.domain.sticky import end_if_sticky

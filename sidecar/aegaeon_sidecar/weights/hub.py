@@ -24,11 +24,11 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError 
 )
 
 from aegaeon_proto.credentials import token_of
+from aegaeon_proto.engine.catalog import HubSource
 from aegaeon_proto.outbound.client import Client
 from aegaeon_proto.outbound.urls import HUB_FILES_HOSTS
 from aegaeon_proto.pooling import POOLING
 from aegaeon_proto.redaction import sentence
-from aegaeon_sidecar.domain.catalog import HubSource
 from aegaeon_sidecar.domain.errors import SourceError
 from aegaeon_sidecar.weights.addresses import address_of
 from aegaeon_sidecar.weights.remote import (

@@ -6,8 +6,9 @@ import time
 from dataclasses import dataclass, field
 
 from aegaeon_native import Range, SlabPool
+from aegaeon_proto.engine.catalog import AdapterSpec, AdapterState, Footprint, ModelPhase, ModelSpec, ModelState
+from aegaeon_proto.engine.ids import KvShape
 from aegaeon_sidecar.backends import AdapterWeights
-from aegaeon_sidecar.domain.catalog import AdapterSpec, AdapterState, Footprint, ModelPhase, ModelSpec, ModelState
 from aegaeon_sidecar.domain.errors import BackendError, OtherWeightsError
 from aegaeon_sidecar.domain.first_steps import FirstSteps
 from aegaeon_sidecar.models.placement import Layout
@@ -182,7 +183,7 @@ class Model(Claims):
         return Footprint(
             weight_bytes=self.layout.weight_bytes,
             weight_slabs=self.range.slabs,
-            kv_shape=self.layout.kv_shape,
+            kv_shape=KvShape(self.layout.kv_shape),
             kv_block_bytes=self.layout.kv_block_bytes,
             kv_block_tokens=self.layout.kv_block_tokens,
             max_model_len=self.layout.max_model_len,

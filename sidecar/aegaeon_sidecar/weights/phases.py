@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from aegaeon_native import NativeError
-from aegaeon_proto.redaction import encodable, sentence
-from aegaeon_sidecar.domain.catalog import (
+from aegaeon_proto.engine.catalog import (
     DirectorySource,
     HttpSource,
     HubSource,
@@ -17,6 +16,7 @@ from aegaeon_sidecar.domain.catalog import (
     S3Source,
     Source,
 )
+from aegaeon_proto.redaction import encodable, sentence
 from aegaeon_sidecar.domain.errors import (
     ConfigMissingError,
     ModelError,

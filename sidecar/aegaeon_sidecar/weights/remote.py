@@ -16,10 +16,10 @@ from http import HTTPStatus
 from typing import Protocol
 
 from aegaeon_proto.credentials import token_of
+from aegaeon_proto.engine.catalog import HttpSource
 from aegaeon_proto.outbound.client import Answer, Client
 from aegaeon_proto.outbound.urls import check_source
 from aegaeon_proto.pooling import MODULES, POOLING
-from aegaeon_sidecar.domain.catalog import HttpSource
 from aegaeon_sidecar.domain.errors import SourceError
 from aegaeon_sidecar.models.adapters import ADAPTER_WEIGHTS
 from aegaeon_sidecar.models.documents import MOST_INDEX_BYTES

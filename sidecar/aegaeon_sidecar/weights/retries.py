@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from aegaeon_sidecar.domain.catalog import DirectorySource, ModelPhase, Source
+from aegaeon_proto.engine.catalog import DirectorySource, ModelPhase, Source
 from aegaeon_sidecar.models.states import FileState
 from aegaeon_sidecar.weights.models import Adapter, Model
 from aegaeon_sidecar.weights.table import ModelTable

@@ -9,10 +9,10 @@ from contextlib import closing, contextmanager
 from itertools import islice
 
 from aegaeon_proto.credentials import s3_keys
+from aegaeon_proto.engine.catalog import S3Source
 from aegaeon_proto.outbound.client import CHUNK_BYTES, Client
 from aegaeon_proto.outbound.store import read_whole, s3_client
 from aegaeon_proto.redaction import sentence
-from aegaeon_sidecar.domain.catalog import S3Source
 from aegaeon_sidecar.domain.errors import SourceError
 from aegaeon_sidecar.weights.addresses import address_of
 from aegaeon_sidecar.weights.remote import (

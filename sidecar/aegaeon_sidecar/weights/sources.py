@@ -8,10 +8,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from aegaeon_proto.engine.catalog import DirectorySource, HttpSource, HubSource, S3Source, Source
 from aegaeon_proto.folders import OutsideError, check_within
 from aegaeon_proto.outbound.client import Client, Outbound
 from aegaeon_proto.outbound.slots import http_slot, hub_slot, s3_slot
-from aegaeon_sidecar.domain.catalog import DirectorySource, HttpSource, HubSource, S3Source, Source
 from aegaeon_sidecar.domain.errors import ModelError, SourceError, WeightsError
 from aegaeon_sidecar.weights.addresses import plainly
 from aegaeon_sidecar.weights.boundary import Guarded, boundary

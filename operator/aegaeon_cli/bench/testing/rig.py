@@ -17,6 +17,11 @@ import torch
 
 from aegaeon_cli.bench.spans import Span
 from aegaeon_operator.podrunner import SocketFolder
+from aegaeon_proto.engine import commands
+from aegaeon_proto.engine.catalog import AdapterSpec, DirectorySource, ModelPhase, ModelSpec, ModelState
+from aegaeon_proto.engine.ids import CommandId, ModelName, SeqId
+from aegaeon_proto.engine.reports import CommandDone, CommandFailed, Report, TurnProgress
+from aegaeon_proto.engine.sampling import SamplingParams
 from aegaeon_proto.frame_server import Connection, FrameServer
 from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import gateway_pb2
@@ -24,10 +29,6 @@ from aegaeon_sidecar.backends import Backend, Launched, StepInput
 from aegaeon_sidecar.backends.completed import CompletedStep
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
 from aegaeon_sidecar.config import SidecarConfig
-from aegaeon_sidecar.domain import commands
-from aegaeon_sidecar.domain.catalog import AdapterSpec, DirectorySource, ModelPhase, ModelSpec, ModelState
-from aegaeon_sidecar.domain.reports import Done, Failed, Report, StepDone
-from aegaeon_sidecar.domain.sequences import SamplingParams, SeqKey
 from aegaeon_sidecar.engine.engine import Engine
 from aegaeon_sidecar.engine.outbox import Outbox
 from aegaeon_sidecar.rpc.sink import Sinks
@@ -89,13 +90,13 @@ class TimedOutbox(Outbox):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self.ends: dict[int, float] = {}
-        self.done: dict[int, Done] = {}
+        self.done: dict[int, CommandDone] = {}
 
     def post(self, report: Report, attachment: int | None = None) -> None:
         match report:
-            case StepDone(turn=turn, end=True):
+            case TurnProgress(turn=turn, end=True):
                 self.ends[turn] = time.monotonic()
-            case Done(id=command):
+            case CommandDone(id=command):
                 self.ends[command] = time.monotonic()
                 self.done[command] = report
         super().post(report, attachment)
@@ -107,14 +108,14 @@ class OneEngine:
     def __init__(self, engine: Engine, backend: TimedBackend, outbox: TimedOutbox, target: str) -> None:
         self.engine, self.backend, self.outbox, self.target = engine, backend, outbox, target
         self.states: dict[str, ModelState] = {}
-        self._last_id = 0
+        self._last_id = CommandId(0)
         self._sent: dict[int, tuple[str, str]] = {}
-        self._models: dict[SeqKey, str] = {}
-        self._over: dict[int, Done | StepDone] = {}
+        self._models: dict[SeqId, str] = {}
+        self._over: dict[int, CommandDone | TurnProgress] = {}
 
-    def send(self, body: commands.Body, after: Iterable[int] = ()) -> int:
+    def send(self, body: commands.Body, after: Iterable[CommandId] = ()) -> CommandId:
         """Issue a command; returns its id."""
-        self._last_id += 1
+        self._last_id = CommandId(self._last_id + 1)
         match body:
             case commands.Load(model):
                 self._sent[self._last_id] = ("load", model)
@@ -129,16 +130,16 @@ class OneEngine:
         self.engine.apply(commands.Command(self._last_id, body, tuple(after)), 1)
         return self._last_id
 
-    async def outcome(self, command: int) -> Done | StepDone:
+    async def outcome(self, command: int) -> CommandDone | TurnProgress:
         """The report that ends a command; a failure is an error here."""
         while command not in self._over:
             report = await self.outbox.take()
             match report:
-                case Failed(reason=reason):
+                case CommandFailed(reason=reason):
                     raise RuntimeError(reason)
                 case ModelState(model):
                     self.states[model] = report
-                case Done(id=over) | StepDone(turn=over, end=True):
+                case CommandDone(id=over) | TurnProgress(turn=over, end=True):
                     self._over[over] = report
         return self._over.pop(command)
 
@@ -156,9 +157,9 @@ class OneEngine:
         done, end = self.outbox.done[command], self.outbox.ends[command]
         lane, begin = _LANES[kind], end - done.seconds
         if kind != "load":
-            return [Span(lane, kind, model, begin, end, done.bytes)]
+            return [Span(lane, kind, model, begin, end, done.bytes_moved)]
         mapped = begin + self.engine.state.table.models[model].map_s
-        return [Span(lane, "map", model, begin, mapped), Span(lane, "load", model, mapped, end, done.bytes)]
+        return [Span(lane, "map", model, begin, mapped), Span(lane, "load", model, mapped, end, done.bytes_moved)]
 
     async def serve(self, models: dict[str, Path], adapters: Mapping[str, Mapping[str, Path]] | None = None) -> None:
         """The catalog, until every model is in the host cache, and so are these adapters of each."""
@@ -174,12 +175,12 @@ class OneEngine:
 
     def open(
         self, name: str, model: str, prompt: Sequence[int] = PROMPT, adapter: str = "", salt: bytes = b""
-    ) -> SeqKey:
+    ) -> SeqId:
         """Tell the engine of a greedy sequence that never ends by itself."""
-        seq = SeqKey(name, 0)
+        seq = SeqId(name, 0)
         self._models[seq] = model
         limits = SamplingParams(), 100_000, self.target
-        self.send(commands.Open(seq, 1, model, tuple(prompt), (), *limits, adapter=adapter, salt=salt))
+        self.send(commands.Open(seq, 1, ModelName(model), tuple(prompt), (), *limits, adapter=adapter, salt=salt))
         return seq
 
 

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from aegaeon_proto.codec.nouns import seq_to
 from aegaeon_proto.v1 import gateway_pb2
 from aegaeon_scheduler.core import commands, events
-from aegaeon_scheduler.core.domain import GatewayId, ModelName, SeqId
-from aegaeon_scheduler.service.codec.nouns import REJECTS, seq_to
+from aegaeon_scheduler.core.domain import GatewayId, ModelName, RejectCode, SeqId
+
+REJECTS: Mapping[RejectCode, gateway_pb2.RejectCode.ValueType] = {
+    RejectCode.UNKNOWN_MODEL: gateway_pb2.REJECT_CODE_UNKNOWN_MODEL,
+    RejectCode.MODEL_FAILED: gateway_pb2.REJECT_CODE_MODEL_FAILED,
+    RejectCode.OVERLOADED: gateway_pb2.REJECT_CODE_OVERLOADED,
+    RejectCode.TOO_LONG: gateway_pb2.REJECT_CODE_TOO_LONG,
+    RejectCode.ENGINE: gateway_pb2.REJECT_CODE_ENGINE,
+    RejectCode.INVALID: gateway_pb2.REJECT_CODE_INVALID,
+    RejectCode.CHANGED: gateway_pb2.REJECT_CODE_CHANGED,
+    RejectCode.UNSERVED: gateway_pb2.REJECT_CODE_UNSERVED,
+}
 
 
 def complaint(submit: gateway_pb2.Submit) -> str:

@@ -1,4 +1,4 @@
-"""Every command, report and token survives the way over the wire, and the codec knows every field that there is."""
+"""Commands, reports and tokens survive the way over the wire, and the codec knows every field that there is."""
 
 from __future__ import annotations
 
@@ -14,32 +14,37 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aegaeon_proto.constraints import ConstraintKind
-from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
-from aegaeon_sidecar.domain import catalog, commands, reports
-from aegaeon_sidecar.domain.sequences import (
+from aegaeon_proto.codec import commands as command_codec
+from aegaeon_proto.codec import nouns
+from aegaeon_proto.codec.catalog import footprint_from, spec_from, spec_to, state_to
+from aegaeon_proto.codec.commands import READERS, command_from
+from aegaeon_proto.codec.hello import instance_up_from
+from aegaeon_proto.codec.reports import WRITERS, ReportDecoder, command_named, report_to
+from aegaeon_proto.codec.tokens import token_to
+from aegaeon_proto.engine import catalog, commands, reports
+from aegaeon_proto.engine.ids import CommandId, InstanceId, SeqId
+from aegaeon_proto.engine.sampling import (
     Constraint,
-    Finish,
-    KvHandle,
-    Place,
+    ConstraintKind,
     PoolingParams,
     ReasoningBudget,
-    Said,
     SamplingParams,
-    SeqKey,
     TokenRun,
 )
-from aegaeon_sidecar.rpc.codec import nouns
-from aegaeon_sidecar.rpc.codec.commands import READERS, command_from
-from aegaeon_sidecar.rpc.codec.reports import WRITERS, report_to
-from aegaeon_sidecar.rpc.codec.tokens import token_to
+from aegaeon_proto.engine.sequences import Finish, Held, KvHandle, Place
+from aegaeon_proto.engine.tokens import Said, Token
+from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 
+BASE = 1_764_000_000 << 20
+HERE, NODE = InstanceId("engine-0"), "node"
 MESSAGES: Mapping[type, type[Message]] = {
-    SeqKey: model_pb2.SeqId,
+    SeqId: model_pb2.SeqId,
     KvHandle: engine_pb2.KvHandle,
+    Held: engine_pb2.HeldSequence,
     TokenRun: model_pb2.TokenRun,
     ReasoningBudget: model_pb2.ReasoningBudget,
     Said: gateway_pb2.PromptLogprob,
+    Token: gateway_pb2.Token,
     Constraint: model_pb2.Constraint,
     PoolingParams: model_pb2.Pooling,
     catalog.HubSource: model_pb2.HubSource,
@@ -51,16 +56,32 @@ MESSAGES: Mapping[type, type[Message]] = {
     catalog.Footprint: model_pb2.Footprint,
     catalog.ModelState: model_pb2.ModelState,
     commands.PrefillPart: engine_pb2.PrefillPart,
-    reports.ShapeMemory: engine_pb2.ShapeMemory,
+    commands.Cancel: engine_pb2.CancelCommand,
     reports.PrefixReuse: engine_pb2.PrefixReuse,
     reports.OutsideSlabs: engine_pb2.OutsideSlabs,
     reports.Memory: engine_pb2.Memory,
-    reports.HeldSequence: engine_pb2.HeldSequence,
-    reports.SeqProgress: engine_pb2.SeqProgress,
-    reports.Token: gateway_pb2.Token,
-    commands.Cancel: engine_pb2.CancelCommand,
-    **{one: getattr(engine_pb2, one.__name__) for one in get_args(commands.Body) if one is not commands.Cancel},
-    **{one: getattr(engine_pb2, one.__name__) for one in get_args(reports.Report) if one is not catalog.ModelState},
+    reports.Hello: engine_pb2.Hello,
+    reports.CommandDone: engine_pb2.Done,
+    reports.Progress: engine_pb2.SeqProgress,
+    reports.TurnProgress: engine_pb2.StepDone,
+    reports.CommandFailed: engine_pb2.Failed,
+    reports.CommandSkipped: engine_pb2.Skipped,
+    reports.MemoryReported: engine_pb2.Heartbeat,
+    reports.HostReported: engine_pb2.HostCache,
+    reports.InstanceDraining: engine_pb2.Draining,
+    **{kind: getattr(engine_pb2, kind.__name__) for kind in get_args(commands.Body) if kind is not commands.Cancel},
+}
+RENAMED = {"bytes_moved": "bytes", "cached": "models"}
+OFF_THE_WIRE: Mapping[
+    type, set[str]
+] = {  # the stream says of which engine a report is, the handle how many tokens it has
+    reports.CommandDone: {"instance", "kv_tokens"},
+    reports.TurnProgress: {"instance"},
+    reports.CommandFailed: {"instance"},
+    reports.CommandSkipped: {"instance"},
+    reports.MemoryReported: {"instance"},
+    reports.InstanceDraining: {"instance"},
+    reports.HostReported: {"node"},
 }
 CODES: Mapping[type[Enum], Mapping[Any, int]] = {
     reports.Role: nouns.ROLES,
@@ -69,7 +90,7 @@ CODES: Mapping[type[Enum], Mapping[Any, int]] = {
     Finish: nouns.FINISHES,
     ConstraintKind: nouns.CONSTRAINT_KINDS,
     reports.FailureKind: nouns.FAILURES,
-    catalog.ServiceTier: nouns.TIERS,
+    catalog.Tier: nouns.TIERS,
 }
 ENUMS: Mapping[type[Enum], Any] = {
     reports.Role: engine_pb2.Role,
@@ -78,7 +99,7 @@ ENUMS: Mapping[type[Enum], Any] = {
     Finish: model_pb2.FinishReason,
     ConstraintKind: model_pb2.ConstraintKind,
     reports.FailureKind: engine_pb2.FailureKind,
-    catalog.ServiceTier: model_pb2.Tier,
+    catalog.Tier: model_pb2.Tier,
 }
 SOURCES = {catalog.HubSource: "hub", catalog.S3Source: "s3", catalog.HttpSource: "http"}
 LIMITS = ("max_tokens", "min_tokens", "stop_ids")
@@ -95,7 +116,7 @@ PLAIN = {
 
 def test_a_reason_that_quotes_a_lone_surrogate_is_sent_escaped() -> None:
     state = catalog.ModelState("m", catalog.ModelPhase.FAILED, "tensor a\ud800 is missing")
-    assert nouns.state_to(state).reason == "tensor a\\ud800 is missing"
+    assert state_to(state).reason == "tensor a\\ud800 is missing"
 
 
 def values(kind: Any) -> st.SearchStrategy[Any]:
@@ -105,15 +126,28 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
         return st.one_of(*map(values, of))
     if origin is tuple:
         return st.lists(values(of[0]), max_size=3).map(tuple) if of[-1] is ... else st.tuples(*map(values, of))
-    if origin is Mapping:
+    if origin in (Mapping, dict):
         return st.dictionaries(values(of[0]), values(of[1]), max_size=3)
-    return PLAIN[kind] if kind in PLAIN else _whole(kind)
+    kind = getattr(kind, "__supertype__", kind)
+    return PLAIN[kind] if kind in PLAIN else _record(kind)
 
 
-def _whole(kind: Any) -> st.SearchStrategy[Any]:
+def _record(kind: Any) -> st.SearchStrategy[Any]:
     if issubclass(kind, Enum):
         return st.sampled_from(kind)
+    if kind is commands.Load:
+        return st.builds(_load, *map(values, get_type_hints(kind).values()))
+    if kind is reports.CommandDone:
+        return st.builds(_done, *map(values, (CommandId, float, reports.Memory, int, KvHandle | None)))
     return st.builds(kind, **{name: values(hint) for name, hint in get_type_hints(kind).items()})
+
+
+def _load(model: Any, slabs: int, past_host: bool, twin: Any, identity: str) -> commands.Load:
+    return commands.Load(model, slabs, past_host, twin or None, identity)  # on the wire no twin is an empty name
+
+
+def _done(id: CommandId, seconds: float, memory: reports.Memory, moved: int, handle: KvHandle | None) -> Any:
+    return reports.CommandDone(HERE, id, seconds, memory, moved, handle.kv_tokens if handle else 0, handle)
 
 
 def wire(value: Any) -> Any:
@@ -124,6 +158,8 @@ def wire(value: Any) -> Any:
         return _opened(value)
     if isinstance(value, catalog.Source):
         return _source(value)
+    if isinstance(value, reports.Hello):
+        return _hello(value)
     if type(value) in MESSAGES:
         return _message(value)
     return [wire(item) for item in value] if isinstance(value, tuple) else value
@@ -144,15 +180,37 @@ def _opened(value: commands.Open) -> engine_pb2.Open:
     return engine_pb2.Open(sampling=model_pb2.Sampling(**sampling), limits=limits, **rest)
 
 
+def _hello(value: reports.Hello) -> engine_pb2.Hello:
+    of = {name: wire(getattr(value.up, name)) for name in fields(reports.InstanceUp) - {"beside", "twins"}}
+    rest = {name: wire(getattr(value, name)) for name in fields(reports.Hello) - {"up"}}
+    return engine_pb2.Hello(twins=dict(value.up.twins), **of, **rest)
+
+
 def _message(value: Any) -> Message:
-    given = {name: wire(getattr(value, name)) for name in fields(type(value))}
-    if isinstance(value, reports.Token | Said):
-        given["top"] = [gateway_pb2.TopLogprob(token=token, logprob=logprob) for token, logprob in value.top]
-    return MESSAGES[type(value)](**{name: item for name, item in given.items() if item is not None})
+    kind = type(value)
+    named = {
+        RENAMED.get(name, name): wire(getattr(value, name)) for name in fields(kind) - OFF_THE_WIRE.get(kind, set())
+    }
+    if isinstance(value, Token | Said):
+        named["top"] = [gateway_pb2.TopLogprob(token=token, logprob=logprob) for token, logprob in value.top]
+    if isinstance(value, reports.Memory):
+        named |= {name: _shapes(getattr(value, name)) for name in ("shapes", "host_shapes")}
+    return MESSAGES[kind](**{name: item for name, item in named.items() if item is not None})
+
+
+def _shapes(shapes: Mapping[str, reports.ShapeMemory]) -> list[engine_pb2.ShapeMemory]:
+    return [
+        engine_pb2.ShapeMemory(kv_shape=shape, free_blocks=blocks.free_blocks, used_blocks=blocks.used_blocks)
+        for shape, blocks in shapes.items()
+    ]
 
 
 def fields(kind: type) -> set[str]:
     return set(kind._fields) if issubclass(kind, tuple) else {field.name for field in dataclasses.fields(kind)}
+
+
+def fields_on_wire(kind: type) -> set[str]:
+    return {RENAMED.get(name, name) for name in fields(kind) - OFF_THE_WIRE.get(kind, set())}
 
 
 def command_to(command: commands.Command) -> engine_pb2.Command:
@@ -171,6 +229,13 @@ def test_a_command_arrives_as_it_was_sent(command: commands.Command) -> None:
     assert command_from(engine_pb2.Command.FromString(command_to(command).SerializeToString())) == command
 
 
+@given(values(Union[tuple(command_codec.WRITERS)]))
+def test_a_command_that_is_decided_arrives(body: commands.Body) -> None:
+    out = engine_pb2.Command(id=1)
+    command_codec.WRITERS[type(body)](out, body)
+    assert command_from(engine_pb2.Command.FromString(out.SerializeToString())).body == body
+
+
 @given(values(reports.Report))
 def test_a_report_says_on_the_wire_what_it_says_here(report: reports.Report) -> None:
     kinds = {field.message_type.name: field.name for field in bodies(engine_pb2.Report)}
@@ -179,21 +244,54 @@ def test_a_report_says_on_the_wire_what_it_says_here(report: reports.Report) -> 
     assert engine_pb2.Report.FromString(report_to(report).SerializeToString()) == expected
 
 
-@given(values(reports.Token))
-def test_a_token_says_on_the_wire_what_it_says_here(token: reports.Token) -> None:
+@given(values(reports.Report))
+def test_a_report_arrives_as_it_was_sent(report: Any) -> None:
+    message = engine_pb2.Report.FromString(report_to(report).SerializeToString())
+    decoder = ReportDecoder(HERE, NODE, reports.Memory(7, 3), 0)
+    if isinstance(report, reports.Hello):
+        if report.up.instance and report.up.incarnation:
+            assert instance_up_from(message.hello) == _without_handles(report.up)
+    elif isinstance(report, catalog.ModelState):
+        assert report.footprint is None or footprint_from(message.model.footprint) == report.footprint
+    else:
+        where = {"instance": HERE, "node": NODE, "handle": None}
+        local = {name: value for name, value in where.items() if name in fields(type(report))}
+        assert decoder.report(message) == dataclasses.replace(report, **local)
+        assert command_named(message) == getattr(report, "id", getattr(report, "turn", None))
+
+
+def _without_handles(up: reports.InstanceUp) -> reports.InstanceUp:
+    held = tuple(dataclasses.replace(each, handle=None) for each in up.held)
+    return dataclasses.replace(up, held=held, beside=False, twins=tuple(sorted(dict(up.twins).items())))
+
+
+def test_ids_on_the_wire_are_higher_by_the_base_of_the_attachment() -> None:
+    skipped = engine_pb2.Report(skipped=engine_pb2.Skipped(id=BASE + 4, because=BASE + 3))
+    expected = reports.CommandSkipped(HERE, CommandId(4), CommandId(3))
+    assert ReportDecoder(HERE, NODE, reports.Memory(0, 0), BASE).report(skipped) == expected
+
+
+@given(values(Token))
+def test_a_token_says_on_the_wire_what_it_says_here(token: Token) -> None:
     assert gateway_pb2.Token.FromString(token_to(token).SerializeToString()) == wire(token)
 
 
 @given(values(catalog.ModelSpec))
 def test_a_model_reaches_the_next_scheduler_as_the_last_one_sent_it(spec: catalog.ModelSpec) -> None:
-    assert nouns.spec_from(nouns.spec_to(spec)) == spec
+    assert spec_from(spec_to(spec)) == spec
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in MESSAGES if kind is not commands.Open], ids=lambda kind: kind.__name__
+    "kind", [kind for kind in MESSAGES if kind not in (commands.Open, reports.Hello)], ids=lambda kind: kind.__name__
 )
 def test_a_type_has_the_fields_of_its_message(kind: type) -> None:
-    assert fields(kind) == set(MESSAGES[kind].DESCRIPTOR.fields_by_name)
+    assert fields_on_wire(kind) == set(MESSAGES[kind].DESCRIPTOR.fields_by_name)
+
+
+def test_a_hello_has_the_fields_of_its_message() -> None:
+    hello = fields(reports.Hello) - {"up"} | fields(reports.InstanceUp) - {"beside"}
+    assert hello == set(engine_pb2.Hello.DESCRIPTOR.fields_by_name)
+    assert fields(reports.ShapeMemory) | {"kv_shape"} == set(engine_pb2.ShapeMemory.DESCRIPTOR.fields_by_name)
 
 
 def test_an_open_has_the_fields_of_its_message_and_of_its_parts() -> None:
@@ -214,6 +312,8 @@ def test_a_source_has_the_kinds_of_its_message() -> None:
 
 def test_every_body_of_a_command_and_of_a_report_is_known() -> None:
     assert set(READERS) == {field.name for field in bodies(engine_pb2.Command)}
+    from_messages = {commands.Open, commands.Adopt, commands.Catalog}  # see the codec
+    assert set(command_codec.WRITERS) == set(get_args(commands.Body)) - from_messages
     assert set(WRITERS) == set(get_args(reports.Report))
     assert len(WRITERS) == len(bodies(engine_pb2.Report))
     assert fields(commands.Command) == {"body", "id", "after", "reason"}

@@ -1,22 +1,33 @@
-"""The scheduler's commands, with the names and fields of proto/aegaeon_proto/v1/engine.proto, which documents them."""
+"""What the scheduler sends to an engine, with the fields of v1/engine.proto.
+
+Lanes run side by side, each its commands in the order of issue; a command without a lane acts at once. Memory is
+granted, not raced for: `slabs` is how many slabs of the pool a command may take.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Union
 
-from aegaeon_sidecar.domain.catalog import ModelSpec
-from aegaeon_sidecar.domain.sequences import KvHandle, PoolingParams, SamplingParams, SeqKey
+from aegaeon_proto.engine.catalog import ModelSpec
+from aegaeon_proto.engine.ids import CommandId, ModelName, SeqId
+from aegaeon_proto.engine.sampling import PoolingParams, SamplingParams
+from aegaeon_proto.engine.sequences import KvHandle
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Weights lane: make a model resident in at most `slabs` slabs; with a `twin`, in those of that model."""
+    """Weights lane: map at most `slabs` slabs into the model's range and copy its weights in.
 
-    model: str
+    What is not in host memory is read from disk, and stays there as well: others that no device uses make room for it,
+    unless it is to go `past_host`. With a `twin`, which is resident and of the same content, its slabs are shown as
+    well: none is taken, nothing copied. `identity`: which model is meant, should the name have stood for another one.
+    """
+
+    model: ModelName
     slabs: int
     past_host: bool = False
-    twin: str = ""
+    twin: ModelName | None = None
     identity: str = ""
 
 
@@ -24,31 +35,31 @@ class Load:
 class Unload:
     """Weights lane: give the model's slabs back."""
 
-    model: str
+    model: ModelName
 
 
 @dataclass(frozen=True, slots=True)
 class SwapOut:
-    """KV-out lane: the sequence's blocks to the host tier."""
+    """KV-out lane: the sequence's blocks to the host tier; done means the device blocks are free."""
 
-    seq: SeqKey
+    seq: SeqId
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class SwapIn:
-    """KV-in lane: back from this sidecar's own host tier."""
+    """KV-in lane: back from this engine's own host tier."""
 
-    seq: SeqKey
+    seq: SeqId
     epoch: int
     slabs: int
 
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """KV-in lane: from another sidecar's host tier on this node."""
+    """KV-in lane: from another engine's host tier on this node."""
 
-    seq: SeqKey
+    seq: SeqId
     epoch: int
     handle: KvHandle
     slabs: int
@@ -56,9 +67,9 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class PrefillPart:
-    """Compute `tokens` more of prompt and prefix; the part that completes it samples one token."""
+    """Compute `tokens` more of prompt + prefix; the part that completes it samples a token, later ones do nothing."""
 
-    seq: SeqKey
+    seq: SeqId
     tokens: int
 
 
@@ -66,12 +77,12 @@ class PrefillPart:
 class Turn:
     """Compute lane: the prefill parts in order, then `steps` decode steps of everything in `decode`.
 
-    `warm_up`: of no sequence: one kind of step of the model runs that has not run yet.
+    `warm_up`: of no sequence: one kind of step of the model runs that has not run there yet.
     """
 
-    model: str
+    model: ModelName
     prefill: tuple[PrefillPart, ...] = ()
-    decode: tuple[SeqKey, ...] = ()
+    decode: tuple[SeqId, ...] = ()
     steps: int = 0
     slabs: int = 0
     warm_up: bool = False
@@ -86,9 +97,9 @@ class Open:
     `salt`: who may share its KV cache, those of the same one; all do within the first `public_tokens` of the prompt.
     """
 
-    seq: SeqKey
+    seq: SeqId
     epoch: int
-    model: str
+    model: ModelName
     prompt: tuple[int, ...]
     prefix: tuple[int, ...]
     sampling: SamplingParams
@@ -103,9 +114,9 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """At once: forget a sequence, free its blocks in both tiers."""
+    """At once: forget the sequence and free its blocks in both tiers."""
 
-    seq: SeqKey
+    seq: SeqId
     epoch: int
 
 
@@ -113,10 +124,10 @@ class Close:
 class Amend:
     """At once: change a queued or running turn at its next token boundary."""
 
-    turn: int
+    turn: CommandId
     steps: int | None = None
-    join: tuple[SeqKey, ...] = ()
-    leave: tuple[SeqKey, ...] = ()
+    join: tuple[SeqId, ...] = ()
+    leave: tuple[SeqId, ...] = ()
     slabs: int = 0
 
 
@@ -124,7 +135,7 @@ class Amend:
 class Cancel:
     """At once: drop a queued command; stop a load or copy at its next chunk."""
 
-    id: int
+    id: CommandId
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +148,9 @@ class Catalog:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """At once: requests wait for a model that is absent. `identity`: as in Load."""
+    """At once: bring a model that is absent to the node; `identity`: see Load."""
 
-    model: str
+    model: ModelName
     identity: str = ""
 
 
@@ -152,7 +163,7 @@ Body = Union[Load, Unload, SwapOut, SwapIn, Adopt, Turn, Immediate]
 class Command:
     """`after`: ids of earlier commands of this attachment; `body`: None of a kind that this version does not know."""
 
-    id: int
+    id: CommandId
     body: Body | None
-    after: tuple[int, ...] = ()
+    after: tuple[CommandId, ...] = ()
     reason: str = ""

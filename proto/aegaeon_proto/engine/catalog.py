@@ -1,10 +1,15 @@
-"""Models of the catalog: the location of their files, their pool's objectives, and their state in this sidecar."""
+"""Models of the catalog: the location of their files, their pool's objectives, and their state on an engine."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
 from typing import Union
+
+from aegaeon_proto.engine.ids import KvShape
+from aegaeon_proto.pooling import Task
+
+_POOLING = frozenset((Task.EMBED.value, Task.SCORE.value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +50,20 @@ class HttpSource:
 Source = Union[DirectorySource, HubSource, S3Source, HttpSource]
 
 
-class ServiceTier(Enum):
-    """Who comes late first when not all can be in time."""
+class Tier(Enum):
+    """Who comes late first when not all can be in time: batch before standard before interactive."""
 
+    INTERACTIVE = "interactive"
     STANDARD = "standard"
     BATCH = "batch"
-    INTERACTIVE = "interactive"
+
+    @property
+    def level(self) -> int:
+        """Tiers above standard are less than 0."""
+        return _LEVELS[self]
+
+
+_LEVELS = {Tier.INTERACTIVE: -1, Tier.STANDARD: 0, Tier.BATCH: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +89,7 @@ class ModelSpec:
     max_model_len: int = 0
     ttft_s: float = 0.0
     tbt_s: float = 0.0
-    tier: ServiceTier = ServiceTier.STANDARD
+    tier: Tier = Tier.STANDARD
     weight: int = 0
     identity: str = ""
     tool_calls: str = ""
@@ -99,18 +112,24 @@ class ModelPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What one model takes on this engine. `content`: hash of the weights, empty while they were never read whole.
+    """Memory that one model takes on an engine.
 
-    `task`: what it is for."""
+    `content`: hash of the weights, empty while they were never read whole; `task`: what it is for, empty: it generates.
+    """
 
     weight_bytes: int
     weight_slabs: int
-    kv_shape: str
+    kv_shape: KvShape
     kv_block_bytes: int
     kv_block_tokens: int
     max_model_len: int
-    content: str
+    content: str = ""
     task: str = ""
+
+    @property
+    def pools(self) -> bool:
+        """It generates nothing: a sequence ends with its prompt."""
+        return self.task in _POOLING
 
 
 @dataclass(frozen=True, slots=True)

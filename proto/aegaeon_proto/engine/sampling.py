@@ -1,66 +1,18 @@
-"""The description of a sequence: its key, its sampling options, the place of its KV cache, the reason for its end."""
+"""The options of sampling and pooling that a request has; meanings are those of the wire, which are vLLM's."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
-
-from aegaeon_proto.constraints import ConstraintKind
 
 
-class SeqKey(NamedTuple):
-    """One choice of one request."""
+class ConstraintKind(Enum):
+    """How a constraint's text is to be read."""
 
-    request: str
-    choice: int
-
-
-class Place(Enum):
-    """Where a sequence's KV cache is."""
-
-    NONE = "none"
-    DEVICE = "device"
-    HOST = "host"
-
-
-class Finish(Enum):
-    """Why a sequence ended."""
-
-    STOP = "stop"
-    LENGTH = "length"
-    ERROR = "error"
-
-
-@dataclass(frozen=True, slots=True)
-class KvHandle:
-    """Where a sequence's blocks lie in a node's segment, so that another sidecar can copy them (kv/handles.py).
-
-    `segment`: its file; `blocks`: in order, ids of the source's range of the shape; `slabs`: of the segment, at each
-    position of that range; `output`: all tokens so far; `lease_slot` and `lease_generation`: by which they stay.
-    """
-
-    node: str
-    segment: str
-    blocks: tuple[int, ...]
-    kv_shape: str
-    epoch: int
-    kv_tokens: int
-    output: tuple[int, ...]
-    slabs: tuple[int, ...]
-    lease_slot: int
-    lease_generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What the model said of a token of the prompt behind those before it. `rank`: 1 is the likeliest."""
-
-    token: int
-    logprob: float
-    rank: int
-    top: tuple[tuple[int, float], ...] = ()
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    LARK = "lark"
 
 
 @dataclass(frozen=True, slots=True)

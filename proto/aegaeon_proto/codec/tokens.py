@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from aegaeon_proto.codec.nouns import FINISHES, seq_to
+from aegaeon_proto.engine.tokens import Said, Token
 from aegaeon_proto.v1 import gateway_pb2
-from aegaeon_sidecar.domain.reports import Token
-from aegaeon_sidecar.domain.sequences import Said
-from aegaeon_sidecar.rpc.codec.nouns import FINISHES, seq_to
 
 
 def token_to(token: Token) -> gateway_pb2.Token:

@@ -39,7 +39,8 @@ class Answer:
         ]
         if charge is not None:
             charge.refilled = self.wake
-        self._prompt_tokens = request.prompt_tokens
+        self.prompt_tokens = request.prompt_tokens
+        """those that are billed, however it ends"""
         self.model = request.model
         self.choices = len(request.prompts) * request.options.n
 
@@ -148,9 +149,9 @@ class Answer:
         outputs = [choice.output for generation in self._generations for choice in generation.choices]
         output, reasoned = sum(one.tokens for one in outputs), sum(one.reasoning_tokens for one in outputs)
         return {
-            "prompt_tokens": self._prompt_tokens,
+            "prompt_tokens": self.prompt_tokens,
             "completion_tokens": output,
-            "total_tokens": self._prompt_tokens + output,
+            "total_tokens": self.prompt_tokens + output,
             "prompt_tokens_details": {"cached_tokens": cached},
             "completion_tokens_details": {"reasoning_tokens": reasoned},
         }

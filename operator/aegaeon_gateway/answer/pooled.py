@@ -69,8 +69,8 @@ class Pooling:
         return [np.frombuffer(self._results[number], dtype="<f4") for number in range(total)]
 
     @property
-    def computed_tokens(self) -> int:
-        """Of the prompts that were computed so far."""
+    def prompt_tokens(self) -> int:
+        """Those that are billed: of the prompts that were computed so far."""
         return sum(self._request.prompts[number].tokens for number in self._results)
 
     @property
@@ -132,7 +132,7 @@ async def embeddings(request: Request, pooled: Pooled, vectors: Sequence[Vector]
     return _framed(head, b"data", pieces, {"usage": _usage(request)})
 
 
-def scores(request: Request, pooled: Pooled, vectors: Sequence[Vector]) -> bytes:
+async def scores(request: Request, pooled: Pooled, vectors: Sequence[Vector]) -> bytes:
     """The body of /score."""
     data = [
         orjson.dumps({"index": number, "object": "score", "score": score})
@@ -142,7 +142,7 @@ def scores(request: Request, pooled: Pooled, vectors: Sequence[Vector]) -> bytes
     return _framed(head, b"data", data, {"usage": _usage(request)})
 
 
-def ranking(request: Request, pooled: Pooled, vectors: Sequence[Vector]) -> bytes:
+async def ranking(request: Request, pooled: Pooled, vectors: Sequence[Vector]) -> bytes:
     """The body of /rerank: the best document first."""
     found = list(_scores(pooled, vectors))
     order = sorted(range(len(found)), key=lambda number: (-found[number], number))

@@ -10,7 +10,6 @@ import re
 from collections.abc import Collection
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
 
 _MAX_AGE_S = 600
 _FIELD_NAMES = re.compile(r"[A-Za-z0-9_\-, ]{1,2048}")
@@ -42,23 +41,18 @@ class Cors:
             found["Access-Control-Expose-Headers"] = _EXPOSED
         return found
 
-    @property
-    def preflight(self) -> Middleware:
-        """Answers the question that browsers ask before the request itself; one of another origin gets 405."""
-
-        @web.middleware
-        async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
-            known = request.match_info.http_exception
-            if request.method != "OPTIONS" or not self.allows(request.headers.get("Origin")):
-                return await handler(request)
-            if (
-                not isinstance(known, web.HTTPMethodNotAllowed)
-                or "Access-Control-Request-Method" not in request.headers
-            ):
-                return await handler(request)
+    def preflight(self, request: web.Request) -> web.Response | None:
+        """The answer to what browsers ask before the request itself; None for any other request, and for one of
+        another origin, which gets 405."""
+        known = request.match_info.http_exception
+        if (
+            request.method == "OPTIONS"
+            and self.allows(request.headers.get("Origin"))
+            and isinstance(known, web.HTTPMethodNotAllowed)
+            and "Access-Control-Request-Method" in request.headers
+        ):
             return web.Response(status=204, headers=_allowed(request, known.allowed_methods))
-
-        return answer
+        return None
 
 
 def _allowed(request: web.Request, methods: Collection[str]) -> dict[str, str]:

@@ -12,7 +12,6 @@ from aegaeon_gateway.http.files import asked_of, listed
 from aegaeon_gateway.http.gateway import TENANT, Gateway
 from aegaeon_gateway.request import responses_input
 from aegaeon_gateway.request.parse import items_of_history
-from aegaeon_gateway.tenancy import Tenant
 
 _PAGE, _MOST = 20, 100  # items of a page, as OpenAI's
 
@@ -20,7 +19,7 @@ _PAGE, _MOST = 20, 100  # items of a page, as OpenAI's
 class KeptResponses:
     """Handlers of GET and DELETE /v1/responses/{id}, and of its input."""
 
-    def __init__(self, gateway: Gateway, background: Background | None = None) -> None:
+    def __init__(self, gateway: Gateway, background: Background) -> None:
         self._kept = gateway.conversations
         self._background = background
 
@@ -28,14 +27,12 @@ class KeptResponses:
         if http.query.get("stream", "false") != "false":
             raise InvalidRequestError("stream: what is kept is no stream; leave it out", param="stream")
         kept = await self._found(http)
-        body = kept.response
-        if self._background is not None:
-            body = await self._background.shown(http[TENANT].name, http.match_info["id"], kept)
+        body = await self._background.shown(http[TENANT].name, http.match_info["id"], kept)
         return web.Response(body=body, content_type="application/json")
 
     async def cancel(self, http: web.Request) -> web.Response:
         kept = await self._found(http)
-        if self._background is None or not orjson.loads(kept.response).get("background"):
+        if not orjson.loads(kept.response).get("background"):
             message = "Only a response that is generated in the background can be cancelled."
             raise InvalidRequestError(message, code="not_in_background")
         body = await self._background.cancel(http[TENANT].name, http.match_info["id"], kept)
@@ -58,17 +55,6 @@ class KeptResponses:
             raise _not_found(id_)
         body = orjson.dumps({"id": id_, "object": "response", "deleted": True})
         return web.Response(body=body, content_type="application/json")
-
-    async def conversation(self, tenant: Tenant, id_: str) -> bytes:
-        """The items of a response and of all before it. Raises InvalidRequestError, UnavailableError."""
-        kept: Kept | None = await self._kept.get(tenant.name, id_)
-        if kept is None:
-            message = f"Previous response with id {id_!r} not found; it was not kept, or not for so long."
-            raise InvalidRequestError(message, param="previous_response_id", code="previous_response_not_found")
-        if kept.beat:
-            message = f"Previous response with id {id_!r} is not complete; wait until it is."
-            raise InvalidRequestError(message, param="previous_response_id", code="previous_response_not_complete")
-        return kept.conversation
 
     async def _found(self, http: web.Request) -> Kept:
         """Raises HttpError, UnavailableError."""

@@ -21,7 +21,7 @@ LONGEST_BYTES = 256 << 20
 
 
 # fmt: off
-Endpoint = Literal[
+EndpointName = Literal[
     "chat", "completions", "messages", "count_tokens", "responses", "tokenize", "detokenize", "embeddings", "rerank",
     "score",
 ]
@@ -112,7 +112,7 @@ class Job(Struct, frozen=True, tag=True):
     """
 
     key: bytes
-    endpoint: Endpoint
+    endpoint: EndpointName
     model: str
     length: int
     calls: str = ""

@@ -156,7 +156,7 @@ class Metrics:
         """These are there; the series of those that have been gone for LINGER_S go. `now`: monotonic seconds."""
         gone = [("model", name) for name in self._models if name not in models]
         gone += [("tenant", name) for name in self.tenants if name not in tenants]
-        self._gone = {one: self._gone.get(one, now) for one in gone}
+        self._gone = {series: self._gone.get(series, now) for series in gone}
         for (label, name), since in self._gone.items():
             if now - since > LINGER_S:
                 self._forget(label, name)

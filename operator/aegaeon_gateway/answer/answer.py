@@ -147,7 +147,7 @@ class Answer:
         """OpenAI's usage object, in tokens. Each prompt counts once, whatever n is; what any choice computed counts."""
         cached = sum(min(c.cached_tokens for c in g.choices) for g in self._generations)
         outputs = [choice.output for generation in self._generations for choice in generation.choices]
-        output, reasoned = sum(one.tokens for one in outputs), sum(one.reasoning_tokens for one in outputs)
+        output, reasoned = sum(each.tokens for each in outputs), sum(each.reasoning_tokens for each in outputs)
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": output,

@@ -71,7 +71,7 @@ class Blocks:
     def take(self, delta: Delta) -> Iterator[Event]:
         """What a delta adds. To be iterated to its end."""
         self.finish, self.stop_reason = delta.finish, delta.stop_reason
-        self.nbytes += TOKEN_BYTES * (len(delta.tokens) + sum(1 + len(one.top) for one in delta.logprobs))
+        self.nbytes += TOKEN_BYTES * (len(delta.tokens) + sum(1 + len(entry.top) for entry in delta.logprobs))
         calls = [*delta.calls]
         if calls and not calls[0].name:
             yield self._more(calls.pop(0).arguments, [])

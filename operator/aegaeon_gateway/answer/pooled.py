@@ -144,9 +144,9 @@ async def scores(request: Request, pooled: Pooled, vectors: Sequence[Vector]) ->
 
 async def ranking(request: Request, pooled: Pooled, vectors: Sequence[Vector]) -> bytes:
     """The body of /rerank: the best document first."""
-    found = list(_scores(pooled, vectors))
-    order = sorted(range(len(found)), key=lambda number: (-found[number], number))
-    results = [orjson.dumps(_result(request, number, found[number])) for number in order[: pooled.top_n or None]]
+    relevance = list(_scores(pooled, vectors))
+    order = sorted(range(len(relevance)), key=lambda number: (-relevance[number], number))
+    results = [orjson.dumps(_result(request, number, relevance[number])) for number in order[: pooled.top_n or None]]
     usage = {"prompt_tokens": request.prompt_tokens, "total_tokens": request.prompt_tokens}
     return _framed({"id": request.id, "model": request.model, "usage": usage}, b"results", results, {})
 
@@ -188,7 +188,7 @@ def _written(vector: Vector, pooled: Pooled) -> str | Vector:
 def _scores(pooled: Pooled, vectors: Sequence[Vector]) -> Iterator[float]:
     if pooled.pairs:
         units = [_unit(vector) for vector in vectors]
-        yield from (float(units[one] @ units[other]) for one, other in pooled.pairs)
+        yield from (float(units[first] @ units[second]) for first, second in pooled.pairs)
         return
     for vector in vectors:
         # Of two logits the second one's share; of one the logistic function, which is the same of a difference.

@@ -263,8 +263,9 @@ class Work:
         self._progress = structs.replace(self._progress, status=state, ended_at=ended, faults=faults)
         log.info("batch %s is %s: %d of %d requests answered", self._order.id, state, self._progress.completed,
                  self._progress.total)  # fmt: skip
-        store, said = self._tools.store, msgspec.json.encode(self._progress)
-        return await store.create(self._at.end, said) or await store.get(self._at.end) == said  # when it was sent twice
+        store, record = self._tools.store, msgspec.json.encode(self._progress)
+        # Equal: it was sent twice.
+        return await store.create(self._at.end, record) or await store.get(self._at.end) == record
 
 
 def _line(line: Line, response: dict[str, object] | None = None, error: dict[str, str] | None = None) -> bytes:

@@ -95,17 +95,17 @@ class CallStream:
     def _begin(self) -> bool:
         """Look for the next call; True when one has begun."""
         pattern = self._form.following if self._begun else self._form.head
-        found = pattern.match(self._rest) if pattern is not None else None
-        if found is None:
+        match = pattern.match(self._rest) if pattern is not None else None
+        if match is None:
             self._over = pattern is None or len(self._rest) > LONGEST_HEAD
             return False
-        name = found[found.lastindex].strip() if found.lastindex else self._name
+        name = match[match.lastindex].strip() if match.lastindex else self._name
         if name not in self._tools.names:
             self._over = True
             return False
         self._begun += 1
         self._parts.append(Call(name, ""))
-        self._rest = self._rest[found.end() :]
+        self._rest = self._rest[match.end() :]
         self._arguments = JsonObject()
         return True
 
@@ -116,7 +116,7 @@ class CallStream:
         if used:
             self._parts.append(Call("", self._rest[:used]))
             self._rest = self._rest[used:]
-        if self._arguments.whole:
+        if self._arguments.complete:
             self._arguments = None
             return True
         self._over = bool(self._rest)  # it is no JSON from here on

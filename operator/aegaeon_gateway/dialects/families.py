@@ -61,8 +61,8 @@ class Dialect:
 
     def overridden(self, tools: str, reasoning: str) -> Dialect:
         """By what a manifest says; empty: nothing."""
-        said = Dialect(tools or self.tools, reasoning or self.reasoning)
-        return Dialect(said.tools.replace(NONE, ""), said.reasoning.replace(NONE, ""))
+        made = Dialect(tools or self.tools, reasoning or self.reasoning)
+        return Dialect(made.tools.replace(NONE, ""), made.reasoning.replace(NONE, ""))
 
     def reader(self, tools: Tools, *, inside: bool) -> Reader | None:
         """For one answer; None where there is nothing to be read. `inside`: the prompt ends within reasoning."""

@@ -25,7 +25,7 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 
 
 class JsonObject:
-    """A state machine over its characters. `whole`: its last brace has come."""
+    """A state machine over its characters. `complete`: its last brace has come."""
 
     def __init__(self) -> None:
         self._state = "begin"
@@ -35,7 +35,7 @@ class JsonObject:
         self._hex = 0  # digits of an escape that are to come
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         return self._state == "whole"
 
     @property

@@ -96,7 +96,7 @@ class Generation:
         if request.options.pooled is not None:
             submit.pooling.SetInParent()
             submit.pooling.logits_of.extend(request.options.pooled.logits_of)
-        paused_s = min((self.choices[one.choice].paused_s for one in submit.choices), default=0.0)
+        paused_s = min((self.choices[submitted.choice].paused_s for submitted in submit.choices), default=0.0)
         submit.age_s = max(now - request.arrived - paused_s, 0.0)
         submit.traceparent = request.marks.traceparent
         submit.tenant, submit.defer_s, submit.priority = request.tenant, request.defer_s, request.options.priority

@@ -37,5 +37,5 @@ class Timing:
 
 def longest(timings: Iterable[Timing]) -> Timing:
     """Of choices side by side: the longest of each part; zeros without any."""
-    found = [astuple(timing) for timing in timings]
-    return Timing(*map(max, zip(*found, strict=True))) if found else Timing()
+    parts = [astuple(timing) for timing in timings]
+    return Timing(*map(max, zip(*parts, strict=True))) if parts else Timing()

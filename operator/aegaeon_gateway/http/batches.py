@@ -26,7 +26,7 @@ from aegaeon_gateway.http.admission import Client
 from aegaeon_gateway.http.body import body_of
 from aegaeon_gateway.http.endpoints import ENDPOINTS, Endpoint
 from aegaeon_gateway.http.exchange import Exchange
-from aegaeon_gateway.http.files import answer, asked_of, kept_for, listed
+from aegaeon_gateway.http.files import answer, cursor_of, kept_for, listed
 from aegaeon_gateway.http.gateway import TENANT, Gateway
 from aegaeon_gateway.http.intake import Holding, read_body
 from aegaeon_gateway.http.record import RECORD, Record
@@ -53,18 +53,18 @@ class BatchHandlers:
         http[RECORD].tenant = tenant
         client = Client(http[TENANT], self._gateway.tenants.current())
         with self._gateway.intake.request(client.owner, shared=client.shared) as holding:
-            asked = parse_alone(BatchRequest, await read_body(http, _BODY_BYTES, holding))
-        expiry = asked.output_expires_after
+            request = parse_alone(BatchRequest, await read_body(http, _BODY_BYTES, holding))
+        expiry = request.output_expires_after
         output_s = min(int(kept.settings.keep_s), expiry.seconds if expiry else int(kept.settings.keep_s))
         made = await kept.batches.create(
-            tenant, asked.endpoint, asked.input_file_id, asked.completion_window, output_s, asked.metadata
+            tenant, request.endpoint, request.input_file_id, request.completion_window, output_s, request.metadata
         )
         kept.wake.set()
         return answer(made)
 
     async def list(self, http: web.Request) -> web.Response:
         kept, tenant = kept_for(self._gateway, http)
-        return listed(*await kept.batches.page(tenant, asked_of(http.query, _MOST, _PAGE)))
+        return listed(*await kept.batches.page(tenant, cursor_of(http.query, _MOST, _PAGE)))
 
     async def get(self, http: web.Request) -> web.Response:
         kept, tenant = kept_for(self._gateway, http)

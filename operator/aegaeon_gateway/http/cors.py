@@ -35,11 +35,11 @@ class Cors:
 
     def headers(self, origin: str | None) -> dict[str, str]:
         """What every answer says to a page of this origin; other origins, and none, get only what caches need."""
-        found = {"Vary": "Origin"} if self._origins and "*" not in self._origins else {}
+        fields = {"Vary": "Origin"} if self._origins and "*" not in self._origins else {}
         if origin is not None and self.allows(origin):
-            found["Access-Control-Allow-Origin"] = found["Timing-Allow-Origin"] = origin
-            found["Access-Control-Expose-Headers"] = _EXPOSED
-        return found
+            fields["Access-Control-Allow-Origin"] = fields["Timing-Allow-Origin"] = origin
+            fields["Access-Control-Expose-Headers"] = _EXPOSED
+        return fields
 
     def preflight(self, request: web.Request) -> web.Response | None:
         """The answer to what browsers ask before the request itself; None for any other request, and for one of
@@ -57,10 +57,10 @@ class Cors:
 
 def _allowed(request: web.Request, methods: Collection[str]) -> dict[str, str]:
     """Any header may be sent: clients have their own, and none of them gives more rights than the key."""
-    found = {"Access-Control-Allow-Methods": ", ".join(sorted(methods)), "Access-Control-Max-Age": str(_MAX_AGE_S)}
-    asked = request.headers.get("Access-Control-Request-Headers", "")
-    if _FIELD_NAMES.fullmatch(asked):
-        found["Access-Control-Allow-Headers"] = asked
+    fields = {"Access-Control-Allow-Methods": ", ".join(sorted(methods)), "Access-Control-Max-Age": str(_MAX_AGE_S)}
+    names = request.headers.get("Access-Control-Request-Headers", "")
+    if _FIELD_NAMES.fullmatch(names):
+        fields["Access-Control-Allow-Headers"] = names
     if request.headers.get("Access-Control-Request-Private-Network") == "true":
-        found["Access-Control-Allow-Private-Network"] = "true"
-    return found
+        fields["Access-Control-Allow-Private-Network"] = "true"
+    return fields

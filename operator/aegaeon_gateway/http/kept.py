@@ -8,7 +8,7 @@ from aiohttp import web
 from aegaeon_gateway.conversations import Kept
 from aegaeon_gateway.errors import HttpError, InvalidRequestError
 from aegaeon_gateway.http.background import Background
-from aegaeon_gateway.http.files import asked_of, listed
+from aegaeon_gateway.http.files import cursor_of, listed
 from aegaeon_gateway.http.gateway import TENANT, Gateway
 from aegaeon_gateway.request import responses_input
 from aegaeon_gateway.request.parse import items_of_history
@@ -40,14 +40,14 @@ class KeptResponses:
 
     async def input_items(self, http: web.Request) -> web.Response:
         """What came before its output, of former responses as well."""
-        asked = asked_of(http.query, _MOST, _PAGE)
+        cursor = cursor_of(http.query, _MOST, _PAGE)
         kept = await self._found(http)
         items = items_of_history(kept.conversation)
         response = orjson.loads(kept.response)
         own = 0 if response["status"] == "failed" else len(response["output"])  # what failed is not gone on with
         before = items[: len(items) - own]
         data = responses_input.shown(before, http.match_info["id"])
-        return listed(*responses_input.page(data, asked.limit, asked.after, newest_first=asked.newest_first))
+        return listed(*responses_input.page(data, cursor.limit, cursor.after, newest_first=cursor.newest_first))
 
     async def delete(self, http: web.Request) -> web.Response:
         id_ = http.match_info["id"]

@@ -80,7 +80,7 @@ class Record:
         with self.tracer.start_as_current_span(name, context=set_span_in_context(self.span)):
             yield
 
-    def asked(self, request: Request) -> None:
+    def requested(self, request: Request) -> None:
         """It is known what is asked of which model."""
         self.stream = request.options.stream
         describe(self.span, request)

@@ -63,7 +63,7 @@ async def _ready(exchange: Exchange) -> ModelStatus:
 def _counted(exchange: Exchange) -> Iterator[None]:
     """Around an answer: it is an open stream in the metrics, and its outcome is counted and recorded."""
     metrics = exchange.metrics
-    exchange.record.asked(exchange.request)
+    exchange.record.requested(exchange.request)
     exchange.outcome = "ok"
     try:
         with metrics.open_streams.track_inprogress():

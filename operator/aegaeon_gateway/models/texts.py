@@ -99,7 +99,7 @@ class Texts:
     def keep(self, models: Sequence[ModelStatus]) -> None:
         """Drop what the catalog does not serve any more."""
         self._names = {}
-        self._cached = {_key(one.spec.source) for one in models if one.phase == ModelPhase.MODEL_PHASE_CACHED}
+        self._cached = {_key(model.spec.source) for model in models if model.phase == ModelPhase.MODEL_PHASE_CACHED}
         for key in [key for key in self._cached & self._failed.keys() if self._failed[key].early]:
             del self._failed[key]  # the next request tries it at once
         for model in models:
@@ -164,8 +164,8 @@ class Texts:
         except TokenizerError as error:
             if source.WhichOneof("kind") == "directory":
                 raise TokenizerError(f"{directory}: {error}") from error
-            said = str(error).replace(str(directory), "its folder")  # the gateway's own is not shown
-            raise TokenizerError(f"source.{source.WhichOneof('kind')}: {said}") from error
+            message = str(error).replace(str(directory), "its folder")  # the gateway's own is not shown
+            raise TokenizerError(f"source.{source.WhichOneof('kind')}: {message}") from error
 
 
 def _key(source: ModelSource) -> bytes:

@@ -75,7 +75,7 @@ class AnthropicMessage(Struct, forbid_unknown_fields=True, frozen=True):
 
     def __post_init__(self) -> None:
         theirs = _BLOCKS[self.role]
-        if isinstance(self.content, list) and not all(isinstance(one, theirs) for one in self.content):
+        if isinstance(self.content, list) and not all(isinstance(block, theirs) for block in self.content):
             raise ValueError(f"content has blocks that messages of {self.role} do not have")
 
 

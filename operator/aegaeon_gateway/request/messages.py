@@ -94,8 +94,8 @@ class FunctionDefinition(Struct, forbid_unknown_fields=True, frozen=True):
 
     def for_template(self) -> dict[str, Any]:
         """Without what the client left out, as templates print it as it is."""
-        given = {"description": self.description, "parameters": self.parameters}
-        return {"name": self.name, **{name: value for name, value in given.items() if value is not None}}
+        fields = {"description": self.description, "parameters": self.parameters}
+        return {"name": self.name, **{name: value for name, value in fields.items() if value is not None}}
 
 
 class Tool(Struct, forbid_unknown_fields=True, frozen=True):

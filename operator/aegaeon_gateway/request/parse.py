@@ -251,7 +251,7 @@ def _as_api_error(error: str, lists: str | None) -> InvalidRequestError:
 def _message(names: Sequence[str]) -> str | None:
     """By the whole path, its last name, or its last two."""
     keys = (".".join(names), names[-1], ".".join(names[-2:]))
-    return next((found for key in keys if key not in _OF_LISTS.values() and (found := _MESSAGES.get(key))), None)
+    return next((message for key in keys if key not in _OF_LISTS.values() and (message := _MESSAGES.get(key))), None)
 
 
 def _unknown_name(param: str) -> InvalidRequestError:

@@ -137,7 +137,7 @@ class ScoreRequest(ScoringRequest, frozen=True, kw_only=True):
             (self.queries, self.items),
             (self.data_1, self.data_2),
         ]
-        return [(one, other) for one, other in named if one is not None and other is not None]
+        return [(first, second) for first, second in named if first is not None and second is not None]
 
 
 def listed(texts: Texts) -> list[str]:
@@ -150,7 +150,7 @@ def pairs_of(request: RerankRequest | ScoreRequest) -> list[tuple[str, str]]:
     if isinstance(request, RerankRequest):
         return [(request.query, document) for document in listed(request.documents)]
     sides = request.sides
-    given = [
+    texts = [
         request.text_1,
         request.text_2,
         request.queries,
@@ -159,7 +159,7 @@ def pairs_of(request: RerankRequest | ScoreRequest) -> list[tuple[str, str]]:
         request.data_1,
         request.data_2,
     ]
-    if len(sides) != 1 or sum(one is not None for one in given) != 2:
+    if len(sides) != 1 or sum(text is not None for text in texts) != 2:
         raise ValueError(
             "send one pair of text_1 and text_2, queries and documents, queries and items, data_1 and data_2"
         )

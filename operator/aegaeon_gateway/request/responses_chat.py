@@ -127,8 +127,8 @@ def echoed(request: ResponsesRequest) -> dict[str, Any]:
 
 
 def _repeated(value: Any) -> Any:
-    given = msgspec.to_builtins(value)
-    return {name: inner for name, inner in given.items() if inner is not None} if isinstance(given, dict) else given
+    plain = msgspec.to_builtins(value)
+    return {name: inner for name, inner in plain.items() if inner is not None} if isinstance(plain, dict) else plain
 
 
 def _repeated_tool(tool: AnyTool) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def _add(turn: _Turn, item: Item) -> None:
     match item.type:
         case "reasoning":
             thoughts = item.content or item.summary or ""
-            turn.thoughts += [thoughts] if isinstance(thoughts, str) else [part.said for part in thoughts]
+            turn.thoughts += [thoughts] if isinstance(thoughts, str) else [part.text_or_refusal for part in thoughts]
         case "function_call":
             called = Called(model_name(item.name or "", item.namespace), item.arguments or "")
             turn.calls.append(ToolCall(called, item.call_id))
@@ -198,7 +198,9 @@ def _add(turn: _Turn, item: Item) -> None:
 
 
 def _content(content: str | Parts | None) -> str | list[TextPart]:
-    return content or "" if isinstance(content, str | None) else [TextPart("text", part.said) for part in content]
+    if isinstance(content, str | None):
+        return content or ""
+    return [TextPart("text", part.text_or_refusal) for part in content]
 
 
 def _tool_choice(request: ResponsesRequest) -> Any:
@@ -215,6 +217,7 @@ def _tool_choice(request: ResponsesRequest) -> Any:
 def _format(text: TextConfig | None) -> ResponseFormat | None:
     if text is None or text.format is None:
         return None
-    one = text.format
-    schema = JsonSchema(one.name, one.schema, one.strict, one.description) if one.type == "json_schema" else None
-    return ResponseFormat(one.type, schema)
+    format_ = text.format
+    if format_.type != "json_schema":
+        return ResponseFormat(format_.type, None)
+    return ResponseFormat(format_.type, JsonSchema(format_.name, format_.schema, format_.strict, format_.description))

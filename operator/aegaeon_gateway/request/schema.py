@@ -158,7 +158,7 @@ class ChatRequest(CommonRequest, frozen=True, kw_only=True):
     def barred_tools(self) -> Sequence[Tool]:
         """Those that must not be called."""
         allowed = self.allowed_tools
-        return [] if allowed is None else [one for one in self.tools or () if one.function.name not in allowed.names]
+        return [] if allowed is None else [tool for tool in self.tools or () if tool.function.name not in allowed.names]
 
     @property
     def output_limit(self) -> int | None:

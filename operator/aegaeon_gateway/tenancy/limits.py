@@ -55,7 +55,7 @@ class Limits:
     def expected(self, model: str, most: Iterable[int], choices: int) -> float:
         """Output tokens of a request: `choices` of each prompt, whose answers have so many tokens at `most`."""
         mean = self._means.get(model, _FIRST_MEAN)
-        return choices * sum(min(one, mean) for one in most)
+        return choices * sum(min(tokens, mean) for tokens in most)
 
     def answered(self, model: str, tokens: int, choices: int) -> None:
         """What a request of the model brought, of which later ones are estimated."""
@@ -152,8 +152,8 @@ class Limits:
 
     async def _give_back(self, taken: Iterable[Portion]) -> None:
         """Of a request that was not computed after all."""
-        for one in taken:
-            await to_its_end(self.buckets.take(one.key, -one.amount, one.rate, one.per_minute, inf))
+        for portion in taken:
+            await to_its_end(self.buckets.take(portion.key, -portion.amount, portion.rate, portion.per_minute, inf))
 
 
 def _show(headers: MutableMapping[str, str], what: str, per_minute: float, left: float, full_s: float) -> None:

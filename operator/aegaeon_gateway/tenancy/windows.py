@@ -130,5 +130,5 @@ class MemoryWindows:
             return
         for window in self._windows.values():
             window.expire(now)
-        self._windows = {key: one for key, one in self._windows.items() if one.used or one.reserved}
+        self._windows = {key: window for key, window in self._windows.items() if window.used or window.reserved}
         self._most = 2 * len(self._windows) + _SPARE

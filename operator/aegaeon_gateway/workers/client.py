@@ -47,7 +47,7 @@ class Control:
         """Send an order and what belongs to it. Raises WireError."""
         data = frame(order)
         try:
-            sent = socket.send_fds(self._sock, [data], [one.fileno() for one in sockets])
+            sent = socket.send_fds(self._sock, [data], [end.fileno() for end in sockets])
         except OSError as error:
             raise WireError(str(error)) from error
         if sent != len(data):

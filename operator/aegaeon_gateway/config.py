@@ -71,7 +71,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What clients' connections may take. No time-out is disabled by 0: every figure is above it."""
+    """Limits of clients' connections. No time-out is disabled by 0: every figure is above it."""
 
     connections: int = 4096
     """in all; beyond them those without a whole request are closed, then new ones are refused with 503"""

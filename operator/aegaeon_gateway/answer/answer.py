@@ -125,7 +125,7 @@ class Answer:
 
     @property
     def timing(self) -> Timing:
-        """What took how long so far, the longest of its choices."""
+        """The durations so far, each the longest of its choices."""
         return longest(timing for generation in self._generations for timing in generation.timings)
 
     @property

@@ -11,7 +11,7 @@ from aegaeon_proto.v1.gateway_pb2 import PromptLogprob
 
 
 class Naming:
-    """What logprobs call a token. `as_ids`: `token_id:ID`, which is distinct for every token."""
+    """Names of tokens in logprobs. `as_ids`: `token_id:ID`, which is distinct for every token."""
 
     def __init__(self, vocabulary: Vocabulary, *, as_ids: bool = False) -> None:
         self._vocabulary = vocabulary

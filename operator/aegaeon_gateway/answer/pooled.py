@@ -1,4 +1,4 @@
-"""What models make of prompts, gathered and written: embeddings, and scores of documents."""
+"""Vectors that models compute of prompts, gathered and rendered: embeddings, and scores of documents."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Pooling:
             self._close(number)
 
     async def results(self) -> list[Vector]:
-        """Of every prompt, in order. Raises ApiError."""
+        """Wait for the vectors of all prompts, in order. Raises ApiError."""
         total = len(self._request.prompts)
         while len(self._results) < total:
             self._fill(total)
@@ -70,7 +70,7 @@ class Pooling:
 
     @property
     def prompt_tokens(self) -> int:
-        """Those that are billed: of the prompts that were computed so far."""
+        """Tokens that are billed: of the prompts that were computed so far."""
         return sum(self._request.prompts[number].tokens for number in self._results)
 
     @property

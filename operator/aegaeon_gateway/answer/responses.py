@@ -63,7 +63,7 @@ class ResponsesRenderer:
         yield orjson.dumps(self._whole(usage))
 
     def kept(self, usage: Usage) -> Kept | None:
-        """Of a complete answer; None where its request does not want it kept."""
+        """The record of a complete answer; None where its request does not want it kept."""
         before = self._request.conversation
         if not before:
             return None
@@ -76,15 +76,15 @@ class ResponsesRenderer:
         return bool(self._echoed["background"])
 
     def begun(self, now: float) -> Kept:
-        """What is kept while it is generated; `now`: unix seconds."""
+        """The record of a response while it is generated; `now`: unix seconds."""
         return Kept(orjson.dumps(self._response("in_progress", None)), self._request.conversation, now)
 
     def ended_with(self, error: ApiError) -> Kept:
-        """What is kept of one that failed."""
+        """The record of a response that failed."""
         return Kept(orjson.dumps(self._failed(error)), self._request.conversation)
 
     def was_not_kept(self) -> None:
-        """It could not be, whatever its request wants: the response says so."""
+        """Say in the response that it is not stored, although its request wants it."""
         self._echoed["store"] = False
 
     # ---- the response ------------------------------------------------------------------------------------------------

@@ -68,7 +68,8 @@ class Batches:
         return [await self.get(tenant, id_) for id_ in ids], more
 
     async def cancel(self, tenant: str, id_: str) -> Json:
-        """What is answered stays. Raises HttpError (404), InvalidRequestError for one that is over."""
+        """Cancel a batch; lines that are answered stay. Raises HttpError (404), InvalidRequestError for one that is
+        over."""
         batch = await self.get(tenant, id_)
         if batch["status"] in OVER:
             message = f"The batch is {batch['status']} already."
@@ -78,6 +79,6 @@ class Batches:
 
 
 async def progress_of(store: Store, at: BatchKeys) -> Progress:
-    """What the gateway that works on it, or has, said last."""
+    """Read the latest progress that a gateway wrote down."""
     data = await store.get(at.end) or await store.get(at.progress)
     return Progress() if data is None else msgspec.json.decode(data, type=Progress)

@@ -35,7 +35,7 @@ class Files:
         )
 
     async def forget(self, tenant: str, id_: str) -> None:
-        """Of a content that was received and is not to be a file; `add` may have made it one."""
+        """Delete a content that was received and is not to be a file; `add` may have made it one."""
         await self._store.delete(keys.file_record(tenant, id_), keys.file_content(tenant, id_))
 
     async def add(self, tenant: str, id_: str, nbytes: int, filename: str, keep_s: float) -> FileRecord:
@@ -71,7 +71,7 @@ class Files:
         return self._store.stream(keys.file_content(tenant, id_))
 
     async def part(self, tenant: str, id_: str, start: int, nbytes: int) -> bytes | None:
-        """Of its content; None when it was deleted."""
+        """Read a part of its content; None when it was deleted."""
         return await self._store.part(keys.file_content(tenant, id_), start, nbytes)
 
     async def page(self, tenant: str, cursor: Cursor, purpose: str | None = None) -> tuple[list[FileRecord], bool]:

@@ -134,7 +134,8 @@ class Store:
 
 
 def _remove_staged(folder: Path, before: Mapping[Path, tuple[int, int]]) -> dict[Path, tuple[int, int]]:
-    """Those that are as they were `before`; the others, as they are. No clock is asked, which could be set."""
+    """Remove the files that are unchanged since `before`; returns the states of the rest. No clock is read, as it
+    could be set."""
     left = {}
     for path in folder.rglob("*#*"):
         with suppress(FileNotFoundError):  # it is whole since
@@ -192,7 +193,7 @@ def _way(endpoint: str, egress: Egress) -> ClientConfig:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """What the store's client raises. An error of `pieces` is the caller's own, and passes."""
+    """Translate the errors of the store's client. An error of `pieces` is the caller's own, and passes."""
     try:
         yield
     except (BaseError, OSError) as error:

@@ -19,7 +19,8 @@ Read = Callable[[str], list[Call]]
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What may be called, by name. `barred`: tools of the request that must not be; a call of one is content.
+    """Names of the tools that a model may call. `barred`: tools of the request that must not be; a call of one is
+    content.
 
     `live`: calls are passed on as they come.
     """
@@ -31,7 +32,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What the end of a body brings. `left`: text that is part of no call, None where all of it could be read.
+    """The result of the end of a body. `left`: text that is part of no call, None where all of it could be read.
 
     `begun`: some of its calls were passed on, so that `left` is only what is behind them.
     """
@@ -71,7 +72,7 @@ class CallStream:
 
     @property
     def in_text(self) -> bool:
-        """Whether the body so far ends within a text of its JSON: what looks like a mark there is part of it."""
+        """True when the body so far ends within a string of its JSON: a mark inside it is part of the string."""
         if self._arguments is not None:
             return self._arguments.in_string
         if self._begun:

@@ -64,7 +64,7 @@ class JsonObject:
         return self._between(char)
 
     def _in_number(self, char: str) -> bool:
-        """Whether it goes on; what is behind its end is looked at as what follows a value."""
+        """True while the number continues; the character behind its end is read as one that follows a value."""
         if self._state not in _NUMBER:
             return False
         if (state := _NUMBER[self._state].get(char)) is None:
@@ -74,7 +74,7 @@ class JsonObject:
         return True
 
     def _between(self, char: str) -> bool:
-        """What is around values."""
+        """Take a character between values."""
         match self._state, char:
             case "begin", "{":
                 self._enter("}", "key or end")

@@ -31,7 +31,7 @@ class Client:
 
     @property
     def shared(self) -> bool:
-        """Whether others need room too."""
+        """True when other owners need room too."""
         return self.directory.open_models is not None
 
     def owner_of(self, model: str) -> str:
@@ -45,7 +45,7 @@ class Client:
 
 
 def body_bytes(length: int, endpoint: Endpoint) -> int:
-    """What a body for a model of `length` tokens may have; some endpoints take many prompts."""
+    """The most bytes of a body for a model of `length` tokens; some endpoints take many prompts."""
     if not length:
         return UNKNOWN_BODY_BYTES
     return _SLACK_BYTES + length * BYTES_PER_TOKEN * endpoint.prompts

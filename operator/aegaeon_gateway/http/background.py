@@ -37,14 +37,14 @@ _MOST_SIGHTS = 4096
 
 
 class Sights:
-    """What this gateway has seen of responses that others generate: since when each shows the same beat."""
+    """Beats of responses that other gateways generate, and since when each is the same."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._seen: dict[tuple[str, str], tuple[float, float]] = {}
 
     def is_dead(self, key: tuple[str, str], beat: float) -> bool:
-        """Whether a response has shown no life for too long."""
+        """True when a response has shown no life for too long."""
         now = self._clock()
         before, since = self._seen.get(key, (beat, now))
         if before != beat:
@@ -134,7 +134,7 @@ class Background:
         return final.response
 
     async def stop(self) -> None:
-        """What is not over has failed."""
+        """End all tasks; a response that is not complete has failed."""
         tasks = dict(self._tasks)
         for task in tasks.values():
             task.cancel()
@@ -198,7 +198,7 @@ def _renderer(exchange: Exchange) -> ResponsesRenderer:
 
 
 def _behind(exchange: Exchange) -> Exchange:
-    """What is left to do behind the answer, with a line of its own in the access log."""
+    """The exchange that continues behind the answer, with a line of its own in the access log."""
     before, began = exchange.record, time.monotonic()
     endpoint = "background /v1/responses"
     record = Record(before.id, before.client_id, before.method, endpoint, before.address, began)

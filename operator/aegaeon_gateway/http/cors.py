@@ -30,11 +30,12 @@ class Cors:
         self._origins = frozenset(origin.lower() for origin in origins)
 
     def allows(self, origin: str | None) -> bool:
-        """Whether scripts of pages from there may read answers."""
+        """True when scripts of pages of this origin may read answers."""
         return origin is not None and ("*" in self._origins or origin.lower() in self._origins)
 
     def headers(self, origin: str | None) -> dict[str, str]:
-        """What every answer says to a page of this origin; other origins, and none, get only what caches need."""
+        """The header fields of every answer to a page of this origin; other origins, and none, get only what caches
+        need."""
         fields = {"Vary": "Origin"} if self._origins and "*" not in self._origins else {}
         if origin is not None and self.allows(origin):
             fields["Access-Control-Allow-Origin"] = fields["Timing-Allow-Origin"] = origin

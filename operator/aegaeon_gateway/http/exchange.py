@@ -62,7 +62,7 @@ class Exchange:
 
     @property
     def metrics(self) -> ModelMetrics:
-        """Those of its model."""
+        """The metrics of its model."""
         return self.gateway.metrics.of(self.model_name)
 
     @property

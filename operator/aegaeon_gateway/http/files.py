@@ -25,7 +25,8 @@ _MOST_FILES = 10_000  # of a page, as OpenAI's
 
 
 def kept_for(gateway: Gateway, http: web.Request) -> tuple[Kept, str]:
-    """What is kept, and the tenant that asks. Raises ApiError where nothing is kept, or the client has no key."""
+    """The store of files and batches, and the tenant of the request. Raises ApiError where nothing is kept, or the
+    client has no key."""
     if gateway.batches is None:
         raise HttpError("This pool keeps no files and batches.", status=404, code="batches_off")
     tenant = http[TENANT]

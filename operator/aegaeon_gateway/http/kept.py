@@ -39,7 +39,7 @@ class KeptResponses:
         return web.Response(body=body, content_type="application/json")
 
     async def input_items(self, http: web.Request) -> web.Response:
-        """What came before its output, of former responses as well."""
+        """List the items before its output, of former responses as well."""
         cursor = cursor_of(http.query, _MOST, _PAGE)
         kept = await self._found(http)
         items = items_of_history(kept.conversation)

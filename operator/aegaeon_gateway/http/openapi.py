@@ -136,7 +136,7 @@ def _batches() -> Json:
 
 
 def _pages() -> Json:
-    """What no engine computes."""
+    """Paths that no engine serves."""
     model = {"parameters": [_id({"type": "string", "minLength": 1})], **_get("Model")}
     return {
         "/v1/models": {"get": _operation("listModels", "The models that the key may use.", _get("ModelList"))},
@@ -278,7 +278,7 @@ def _completion_answers(name: str, events: str = "of `data` alone", error: str =
 
 
 def _messages(kind: str, *, streamed: bool = True) -> Json:
-    """Of Anthropic's API, whose errors have a form of their own."""
+    """An operation of Anthropic's API, whose errors have a form of their own."""
     error = "AnthropicError"
     if streamed:
         responses = _completion_answers("Message", "named by their `type`", error)

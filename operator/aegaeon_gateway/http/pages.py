@@ -51,7 +51,7 @@ class Pages:
         return web.Response(body=self._description, content_type="application/json")
 
     async def root(self, http: web.Request) -> web.Response:
-        """What is here: clients ask it with HEAD whether anything is."""
+        """Describe the service: clients send HEAD to see that one is there."""
         return _json({"service": "aegaeon", "models": "/v1/models", "description": "/openapi.json"})
 
     async def version(self, http: web.Request) -> web.Response:

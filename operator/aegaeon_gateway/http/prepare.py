@@ -41,7 +41,7 @@ async def worker_answer(exchange: Exchange) -> bytes:
 
 
 async def is_another(exchange: Exchange, error: ApiError) -> bool:
-    """Whether the name stands for another model by now; where the scheduler says so, wait for its catalog."""
+    """True when the name stands for another model by now; where the scheduler reports that, wait for its catalog."""
     identity, catalog = exchange.model.spec.identity, exchange.gateway.catalog
 
     def same() -> bool:

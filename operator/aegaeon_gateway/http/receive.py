@@ -24,7 +24,8 @@ async def receive(exchange: Exchange, caller: Caller[Any]) -> None:
 
 
 def _most_bytes(exchange: Exchange) -> int:
-    """What the longest of the client's models could use. Raises UnauthorizedError when it may use none."""
+    """The most bytes that the longest of the client's models could use. Raises UnauthorizedError when it may use
+    none."""
     client, gateway = exchange.client, exchange.gateway
     client.check_any()
     visible = [m for m in gateway.catalog.models() if client.directory.visible(client.tenant, m.spec.name)]

@@ -1,4 +1,4 @@
-"""What is known of one HTTP request: its client reads it in headers, operators in the access log and in the trace."""
+"""The record of one HTTP request: its client reads it in headers, operators in the access log and in the trace."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Record:
 
     @staticmethod
     def of(request: web.Request) -> Record:
-        """Of a request that is about to be handled."""
+        """Begin the record of a request that is about to be handled."""
         claimed = request.headers.get("X-Request-Id", "")
         client_id = claimed if _ACCEPTED_ID.fullmatch(claimed) else None
         resource = request.match_info.route.resource
@@ -81,7 +81,7 @@ class Record:
             yield
 
     def requested(self, request: Request) -> None:
-        """It is known what is asked of which model."""
+        """Record the request of engines."""
         self.stream = request.options.stream
         describe(self.span, request)
 

@@ -1,4 +1,4 @@
-"""What a request must be before anybody reads its body: JSON, as it is, from a program and not from a web page.
+"""Rules that a request meets before its body is read: JSON, as it is, from a program and not from a web page.
 
 A web page may make its visitor's browser send a POST of a few simple content types anywhere, and reach a server on
 localhost under a name of its own (DNS rebinding). Both end here, but for pages of origins that cors.py allows.
@@ -66,7 +66,7 @@ def _check_form(request: web.Request) -> None:
 
 
 def _check_page(request: web.Request, cors: Cors) -> None:
-    """Of what browsers send for any page without asking first: forms, and requests without a body."""
+    """Refuse requests that browsers send for any page without a preflight: forms, and requests without a body."""
     origin = request.headers.get("Origin")
     if origin is None or cors.allows(origin) or origin.partition("://")[2] == request.headers.get("Host"):
         return

@@ -87,7 +87,7 @@ def _add_batches(app: web.Application, gateway: Gateway) -> None:
 
 
 def _headers(cors: Cors) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    """What every answer has, refusals as well."""
+    """Add the header fields of every answer, refusals as well."""
 
     async def add(http: web.Request, response: web.StreamResponse) -> None:
         response.headers["Server"] = "aegaeon"

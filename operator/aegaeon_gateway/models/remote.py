@@ -219,7 +219,7 @@ def _s3(source: S3Source, client: Client, ambient: bool) -> Get:
 
 
 def _snapshot(source: HubSource, hub_cache: str | None) -> Path:
-    """What the hub's own library keeps, for the owner of this machine."""
+    """Fetch with the hub's own library, into the cache of this machine's owner."""
     from huggingface_hub import snapshot_download
 
     return Path(

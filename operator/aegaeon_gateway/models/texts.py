@@ -87,7 +87,8 @@ class Texts:
         return failure.reason if failure else ""
 
     def max_positions(self, source: ModelSource) -> int:
-        """What the files of a source allow, in tokens; 0 while they are not loaded, or where they do not say."""
+        """The length that the files of a source allow, in tokens; 0 while they are not loaded, or where they name
+        none."""
         text = self._loaded(_key(source))
         return text.max_positions if text else 0
 
@@ -148,7 +149,8 @@ class Texts:
         return text
 
     def _report_news(self) -> None:
-        """By name: one that has another source now, or has left the catalog, is not failed for the former one."""
+        """Report failures by name: a model that has another source now, or has left the catalog, is not failed for the
+        former."""
         before, self._reported = self._reported, self.failures()
         for name in sorted(before.keys() | self._reported.keys()):
             reason = self._reported.get(name, "")

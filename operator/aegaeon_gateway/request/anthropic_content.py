@@ -30,7 +30,7 @@ class Text(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class ThinkingBlock(Struct, forbid_unknown_fields=True, frozen=True, tag_field="type", tag="thinking"):
-    """What the model thought before an earlier answer."""
+    """The model's reasoning before an earlier answer."""
 
     thinking: str
     signature: str | None = None
@@ -48,7 +48,7 @@ class ToolUseBlock(Struct, forbid_unknown_fields=True, frozen=True, tag_field="t
 
 
 class ToolResultBlock(Struct, forbid_unknown_fields=True, frozen=True, tag_field="type", tag="tool_result"):
-    """What a tool answered."""
+    """The result of a tool."""
 
     tool_use_id: str
     content: str | list[Text] | None = None
@@ -80,7 +80,7 @@ class AnthropicMessage(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class AnthropicTool(Struct, forbid_unknown_fields=True, frozen=True):
-    """What a model may call. `input_schema`: a JSON Schema."""
+    """A tool that a model may call. `input_schema`: a JSON Schema."""
 
     name: ToolName
     input_schema: dict[str, Any]

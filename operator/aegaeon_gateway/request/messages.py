@@ -85,7 +85,7 @@ class Message(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class FunctionDefinition(Struct, forbid_unknown_fields=True, frozen=True):
-    """What a model may call. `parameters`: a JSON Schema."""
+    """A function that a model may call. `parameters`: a JSON Schema."""
 
     name: ToolName
     description: str | None = None

@@ -23,7 +23,7 @@ TokenCount = Annotated[int, Meta(ge=0, lt=2**31)]
 
 
 class PooledRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What all of them take. `padding` and below are refused unless neutral."""
+    """Fields that all of them take. `padding` and below are refused unless neutral."""
 
     model: Annotated[str, Meta(description="a name of GET /v1/models")]
     user: Annotated[str | None, Meta(description="no effect: tenants are known by their keys")] = None
@@ -72,7 +72,8 @@ class EmbeddingRequest(PooledRequest, frozen=True, kw_only=True):
 
     @property
     def prompts(self) -> Sequence[str | list[int]]:
-        """Of a request that `parse_pooled` gave: it has checked that all parts of `input` are of one type."""
+        """Prompts of a request that `parse_pooled` returned: it has checked that all parts of `input` are of one
+        type."""
         if isinstance(self.input, str):
             return [self.input]
         if isinstance(self.input[0], int):
@@ -93,7 +94,7 @@ EMBEDDINGS = Known(
 
 
 class ScoringRequest(PooledRequest, frozen=True, kw_only=True):
-    """What both scoring endpoints take."""
+    """Fields that both scoring endpoints take."""
 
     instruction: Annotated[
         Text | None, Meta(description="what makes a document relevant, for models whose prompt has a place for it")
@@ -130,7 +131,7 @@ class ScoreRequest(ScoringRequest, frozen=True, kw_only=True):
 
     @property
     def sides(self) -> list[tuple[Texts, Texts]]:
-        """Of every pair of names, of which both were given."""
+        """Every pair of names of which both are sent."""
         named = [
             (self.text_1, self.text_2),
             (self.queries, self.documents),
@@ -146,7 +147,7 @@ def listed(texts: Texts) -> list[str]:
 
 
 def pairs_of(request: RerankRequest | ScoreRequest) -> list[tuple[str, str]]:
-    """What is scored with what: query and document. Raises ValueError, whose message is for clients."""
+    """Pairs of query and document that are scored. Raises ValueError, whose message is for clients."""
     if isinstance(request, RerankRequest):
         return [(request.query, document) for document in listed(request.documents)]
     sides = request.sides

@@ -89,7 +89,7 @@ def chat_of(request: ResponsesRequest, history: Iterable[Item]) -> ChatRequest:
 
 
 def _tools(tools: Sequence[AnyTool]) -> list[Tool]:
-    """Those within namespaces count as well. Raises InvalidRequestError."""
+    """Flatten tools: those within namespaces count as well. Raises InvalidRequestError."""
     made = [chat_tool(tool) for tool in request_tools(tools)]
     if len(made) > MAX_TOOLS:
         message = f"tools: {len(made)} are more than {MAX_TOOLS}, those of namespaces included"
@@ -108,7 +108,7 @@ def _check_background(request: ResponsesRequest) -> None:
 
 
 def echoed(request: ResponsesRequest) -> dict[str, Any]:
-    """What the response repeats of its request, where that is not what the chat's sampling says."""
+    """Fields of the request that the response repeats, where that is not what the chat's sampling says."""
     reasoning, text = request.reasoning, request.text
     return {
         "background": bool(request.background),
@@ -141,7 +141,7 @@ def _repeated_tool(tool: AnyTool) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Turn:
-    """What the assistant did between two messages of others: thoughts, a text, calls."""
+    """The assistant's part between two messages of others: thoughts, a text, calls."""
 
     thoughts: list[str] = field(default_factory=list)
     content: str | list[TextPart] | None = None

@@ -105,7 +105,8 @@ class Compiler(Protocol):
 
 
 def constraint_of(form: Form, end_ids: tuple[int, ...], compiler: Compiler) -> pb.Constraint:
-    """What engines are sent, of a form that compiles. Raises InvalidRequestError, which says where it does not.
+    """Make the constraint that engines receive, of a form that compiles. Raises InvalidRequestError, which says where
+    it does not.
 
     `end_ids`: the model's EOS ids.
     """
@@ -178,7 +179,7 @@ def _tightened(schema: Schema) -> Schema:
 
 
 def _sentence(form: Form, fault: str) -> str:
-    """What the library found, and where in a schema the keyword lies that it names."""
+    """Name the library's fault, and where in a schema the keyword lies that it names."""
     named = fault.removeprefix("Unimplemented keys: ")
     if form.kind is not ConstraintKind.JSON_SCHEMA or named == fault:
         return fault.strip()[:500]

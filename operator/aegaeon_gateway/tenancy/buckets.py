@@ -53,7 +53,7 @@ class Buckets(Protocol):
 
 
 class MemoryBuckets:
-    """Of one process. A bucket that is full is as good as none, and goes: tenants and models come and go."""
+    """Buckets in this process. A bucket that is full is as good as none, and goes: tenants and models come and go."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

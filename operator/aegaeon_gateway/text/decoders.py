@@ -261,7 +261,8 @@ _CLEANUP = (
 
 
 def _word_piece(part: dict[str, Any]) -> StageMaker:
-    """What begins with the prefix is joined, a space is put before all else; the clean-up is of each piece alone."""
+    """Decode WordPiece: a piece with the prefix is joined, a space is put before all else; the clean-up is of each
+    piece alone."""
     prefix, cleanup = part["prefix"], _CLEANUP if part["cleanup"] else ()
 
     def first(piece: str) -> str:

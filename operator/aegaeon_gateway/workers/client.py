@@ -114,7 +114,7 @@ class Worker:
         self._sock.close()
 
     def kill(self) -> None:
-        """It has ended, or is in the middle of a job that is not waited for any more."""
+        """End the process, which has ended already or is in the middle of a job that is not waited for any more."""
         if self._pid:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)

@@ -34,12 +34,12 @@ def read_texts(directory: Path) -> dict[str, bytes]:
 
 
 def digest(files: Mapping[str, bytes]) -> bytes:
-    """Of names and bytes."""
+    """The hash of names and bytes."""
     return _hash(files.items()).digest()
 
 
 def tokenizer_of(directory: Path) -> bytes:
-    """Of what the tokenizer and the chat template in a folder are made of: other models may have the same."""
+    """The hash of the files that a folder's tokenizer and chat template are made of: other models may have the same."""
     names = sorted({"tokenizer_config.json", *_names(directory), *_others(directory)})
     hashed = _hash((name, (directory / name).read_bytes()) for name in names if (directory / name).is_file())
     config = directory / "config.json"
@@ -57,7 +57,7 @@ def _names(directory: Path) -> set[str]:
 
 
 def _others(directory: Path) -> set[str]:
-    """What some classes of tokenizers are made of beside these, unless it is too large for that."""
+    """Files that some classes of tokenizers need beside these, unless they are too large for that."""
     paths = (path for name in _RARE_FILES for path in directory.glob(name))
     return {path.name for path in paths if path.stat().st_size <= OTHER_FILE_BYTES}
 

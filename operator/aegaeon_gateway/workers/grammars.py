@@ -25,7 +25,8 @@ class NeedsGrammarsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """Of one model's tokenizer. `proof`: goes to engines with a grammar that compiles; `useless`: why none does."""
+    """The compiler of grammars for one model's tokenizer. `proof`: goes to engines with a grammar that compiles;
+    `useless`: why none does."""
 
     tokenizer: LLTokenizer | None
     proof: str = ""

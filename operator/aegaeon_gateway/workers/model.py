@@ -64,7 +64,7 @@ class ModelText:
         self.hidden_size = _positive(_json(directory / "config.json"), "hidden_size")
 
     def purpose(self, job: Job) -> Purpose:
-        """What it is for. Raises InvalidRequestError for what is not served."""
+        """The model's purpose. Raises InvalidRequestError for what is not served."""
         try:
             return purpose_of(self._documents, job.task)
         except PoolingError as error:
@@ -73,7 +73,7 @@ class ModelText:
 
     @property
     def compiler(self) -> Compiler:
-        """Of grammars. Raises NeedsGrammarsError while they were not read."""
+        """The compiler of grammars. Raises NeedsGrammarsError while they were not read."""
         if self._compiler is None:
             raise NeedsGrammarsError
         return self._compiler
@@ -91,7 +91,7 @@ class ModelText:
         return f"'{role}'" in self._template or f'"{role}"' in self._template
 
     def knows(self, variable: str) -> bool:
-        """Whether the chat template mentions a variable."""
+        """True when the chat template mentions a variable."""
         return variable in self._template
 
     def render(
@@ -157,7 +157,8 @@ class ModelText:
         return str(self._backend.decode(list(tokens), skip_special_tokens=skip_special))
 
     def described(self, key: bytes) -> tuple[Loaded, bytes]:
-        """What the gateway needs of it, with the tokens' strings. Raises TokenizerError when it may not run there."""
+        """The part that the gateway needs of it, with the tokens' strings. Raises TokenizerError when it may not run
+        there."""
         self._described = self._described or self._describe()
         loaded, strings = self._described
         return replace(loaded, key=key, max_positions=self.max_positions), strings
@@ -282,7 +283,7 @@ def _positions(directory: Path) -> int:
 
 
 def _text_config(directory: Path) -> Mapping[str, Any]:
-    """Of models that are more than text, the part that is."""
+    """The settings of the text model within a model that is more than text."""
     config = _json(directory / "config.json")
     part = config.get("text_config")
     return part if isinstance(part, dict) else config

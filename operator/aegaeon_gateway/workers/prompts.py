@@ -44,7 +44,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """What is computed, and its text where an answer repeats it (else ""). `reasoning`: it ends within reasoning."""
+    """The prompts, and the text of each where an answer repeats it (else ""). `reasoning`: it ends within reasoning."""
 
     tokens: list[array[int]]
     texts: list[str]
@@ -136,7 +136,7 @@ def _text_of(prompt: str | list[int], request: CompletionRequest, text: ModelTex
 
 
 def _cut(tokens: array[int], request: CommonRequest, context: Context) -> array[int]:
-    """By truncate_prompt_tokens. Raises InvalidRequestError."""
+    """Cut a prompt by truncate_prompt_tokens. Raises InvalidRequestError."""
     most = request.truncate_prompt_tokens
     if most is None:
         return tokens

@@ -22,7 +22,7 @@ _QUESTIONS = ("a", "b")
 
 
 def public_tokens(request: Request, prompts: Iterable[Sequence[int]], job: Job, text: ModelText) -> list[int]:
-    """Of each prompt, as far as it begins like any of the public ones."""
+    """Count the tokens of each prompt that begin like any of the public ones."""
     special = request.add_special_tokens
     if isinstance(request, ChatRequest):
         heads = [_of_chats(text, public, bool(special), date.today()) for public in job.public]
@@ -33,7 +33,7 @@ def public_tokens(request: Request, prompts: Iterable[Sequence[int]], job: Job, 
 
 @lru_cache(_KEPT)
 def _of_chats(text: ModelText, public: str, special: bool, _day: date) -> array[int]:
-    """What two chats have in common that share the system prompt alone. `_day`: templates may write it."""
+    """The tokens that two chats have in common that share the system prompt alone. `_day`: templates may write it."""
     chats = [[{"role": "system", "content": public}, {"role": "user", "content": question}] for question in _QUESTIONS]
     try:
         first, second = (text.encode(text.render(chat), special=special) for chat in chats)

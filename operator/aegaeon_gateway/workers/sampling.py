@@ -15,7 +15,7 @@ _LENGTH_UNKNOWN = 4096  # output tokens when the model's context is unknown
 
 
 def sampling_of(request: Request, budget: ReasoningBudget | None, text: ModelText) -> Sampling:
-    """What the client says, else what the model's generation_config.json says, else OpenAI's defaults.
+    """Sampling parameters: the client's, else those of the model's generation_config.json, else OpenAI's defaults.
 
     Judged as the engine will get it, in float32. Raises InvalidRequestError.
     """

@@ -130,7 +130,7 @@ class ForkServer:
         return True
 
     def _candidate_ended(self) -> bool:
-        """It has said why, or was killed by its limits."""
+        """Forget a candidate that has reported a failure, or was killed by its limits."""
         candidate, self.candidate = self.candidate, None
         assert candidate is not None
         candidate.channel.close()

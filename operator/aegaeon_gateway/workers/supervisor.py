@@ -63,7 +63,7 @@ class Supervisor:
 
     @property
     def control(self) -> Control | None:
-        """Of the fork server that runs, if any."""
+        """The socket to the fork server that runs, if any."""
         return self._control
 
     async def start(self) -> Control:

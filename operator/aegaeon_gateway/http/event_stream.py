@@ -128,14 +128,14 @@ class StreamWriter:
             events.append(self._renderer.chunk(delta))
             ended = ended or delta.finish is not None
         if data := b"".join(events):
-            self._write_now(transport, data)
+            self.write_now(transport, data)
         return not ended and answer.error is None
 
     def _flows(self, transport: asyncio.Transport) -> bool:
         """An event is out and the client has taken all: the next can be written without waiting."""
         return self._begun and not transport.is_closing() and not transport.get_write_buffer_size()
 
-    def _write_now(self, transport: asyncio.Transport, events: bytes) -> None:
+    def write_now(self, transport: asyncio.Transport, events: bytes) -> None:
         """The same as `_write`, only while it flows: a hop through the event loop costs as much as the event."""
         chunked = "Transfer-Encoding" in self._response.headers
         transport.write(b"%x\r\n%b\r\n" % (len(events), events) if chunked else events)

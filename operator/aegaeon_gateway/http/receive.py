@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from aegaeon_gateway.http.admission import PEEK_BYTES, UNKNOWN_BODY_BYTES, body_bytes
 from aegaeon_gateway.http.conversation import conversation_of
 from aegaeon_gateway.http.exchange import Caller, Exchange
@@ -11,7 +9,7 @@ from aegaeon_gateway.models.catalog import served_length
 from aegaeon_gateway.request.parse import names_of
 
 
-async def receive(exchange: Exchange, caller: Caller[Any]) -> None:
+async def receive(exchange: Exchange, caller: Caller[object]) -> None:
     """Read the body, the model that it names, and the conversation that it continues. Raises ApiError."""
     client, record = exchange.client, exchange.record
     body = await caller.read(_most_bytes(exchange), exchange.holding)

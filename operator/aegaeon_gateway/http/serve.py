@@ -45,7 +45,7 @@ async def generate(exchange: Exchange, writer: Writer[T]) -> T:
             return await writer.render(exchange)
 
 
-async def serve_by_worker(exchange: Exchange, caller: Caller[T]) -> bytes:
+async def serve_by_worker(exchange: Exchange, caller: Caller[object]) -> bytes:
     """The body of an answer that needs no engine. Raises ApiError."""
     client = exchange.client
     with exchange.gateway.intake.request(client.owner, shared=client.shared) as exchange.holding:
@@ -101,18 +101,23 @@ async def _admitted(exchange: Exchange) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _submitted(exchange: Exchange) -> AsyncIterator[None]:
     """Around an answer: its prompts are with the scheduler; on leaving, what is not finished is cancelled."""
-    request, metrics, charge = exchange.request, exchange.metrics, exchange.charge
-    gateway, answer = exchange.gateway, None
+    request, link, metrics, charge = exchange.request, exchange.gateway.link, exchange.metrics, exchange.charge
     if request.options.pooled is None:
-        answer = exchange.answer = Answer(request, gateway.link, metrics, charge if charge.counts else None)
+        exchange.answer = Answer(request, link, metrics, charge if charge.counts else None)
     else:
-        exchange.answer = Pooling(request, gateway.link, metrics)
+        exchange.answer = Pooling(request, link, metrics)
     try:
         async with exchange.answer:
             yield
     finally:
-        output_tokens = exchange.answer.usage["completion_tokens"]
-        exchange.record.answered(exchange.answer)
-        metrics.used(exchange.client.tenant.name, exchange.answer.prompt_tokens, output_tokens)
-        if answer is not None:
-            gateway.limits.answered(request.model, output_tokens, answer.choices)
+        _account(exchange)
+
+
+def _account(exchange: Exchange) -> None:
+    """Record and bill what was computed, however the answer ended."""
+    answer, tenant = exchange.answer, exchange.client.tenant.name
+    output_tokens = answer.usage["completion_tokens"]
+    exchange.record.answered(answer)
+    exchange.metrics.used(tenant, answer.prompt_tokens, output_tokens)
+    if isinstance(answer, Answer):
+        exchange.gateway.limits.answered(exchange.model_name, output_tokens, answer.choices)

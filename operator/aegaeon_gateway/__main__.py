@@ -33,13 +33,13 @@ def main() -> int:
     parser.add_argument("--config", type=Path, required=True, help="JSON file, see docs/design/processes.md")
     parser.add_argument("--name", help="instead of the file's: what differs from pod to pod")
     parser.add_argument("--sink", metavar="HOST:PORT", help="instead of the file's")
-    given = {key: value for key, value in vars(parser.parse_args()).items() if value is not None}
+    options = {key: value for key, value in vars(parser.parse_args()).items() if value is not None}
     handler = logging.StreamHandler()
     handler.addFilter(LineLimit())
     handler.addFilter(RequestIdFilter())
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, handlers=[handler])
     try:
-        asyncio.run(_until_signal(load_config(given.pop("config"), given)))
+        asyncio.run(_until_signal(load_config(options.pop("config"), options)))
     except (ConfigError, TlsError, OSError, RuntimeError) as error:
         sys.stderr.write(f"gateway: {error}\n")
         return 2

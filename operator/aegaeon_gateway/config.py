@@ -71,7 +71,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What clients' connections may take. No time-out is disabled by 0: every figure is above it."""
+    """Limits of clients' connections. No time-out is disabled by 0: every figure is above it."""
 
     connections: int = 4096
     """in all; beyond them those without a whole request are closed, then new ones are refused with 503"""
@@ -215,8 +215,8 @@ class GatewayConfig:
         return host.strip("[]"), int(port)
 
 
-def load_config(path: Path, given: Mapping[str, str] = MappingProxyType({})) -> GatewayConfig:
-    """Read a JSON file; what is `given` takes the place of what it says. Raises ConfigError naming file and key."""
+def load_config(path: Path, overrides: Mapping[str, str] = MappingProxyType({})) -> GatewayConfig:
+    """Read a JSON file; `overrides` replace its values. Raises ConfigError naming file and key."""
     try:
         data = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -224,7 +224,7 @@ def load_config(path: Path, given: Mapping[str, str] = MappingProxyType({})) -> 
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: must hold one JSON object")
     try:
-        return _checked({**data, **given})
+        return _checked({**data, **overrides})
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
@@ -305,7 +305,7 @@ def _http_limits(data: dict[str, Any]) -> HttpLimits:
             raise ConfigError(f"unknown key 'http.{key}'; allowed are {', '.join(defaults)}")
         kind = type(defaults[key])
         if kind is tuple:
-            good = isinstance(value, list) and all(isinstance(one, str) for one in value)
+            good = isinstance(value, list) and all(isinstance(entry, str) for entry in value)
         else:
             good = isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
             if good and value <= 0:

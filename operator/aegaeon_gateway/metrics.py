@@ -42,7 +42,8 @@ vllm:kv_cache_usage_perc {kv_used:.4f}
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of a choice that is over, seconds: as a whole, until its prefill began, its prefill, from first to last token."""
+    """Durations of a choice that is over, seconds: as a whole, until its prefill began, its prefill, from first to last
+    token."""
 
     whole_s: float
     queue_s: float
@@ -97,7 +98,7 @@ class ModelMetrics:
         self._requests.labels(self._model, outcome).inc()
 
     def used(self, tenant: str, prompt_tokens: int, output_tokens: int) -> None:
-        """What one request is billed for; `tenant` is empty for a client without a key."""
+        """Count the tokens that one request is billed for; `tenant` is empty for a client without a key."""
         self._metrics.tenants.add(tenant)
         self._used.labels(tenant, self._model, "prompt").inc(prompt_tokens)
         self._used.labels(tenant, self._model, "output").inc(output_tokens)
@@ -156,7 +157,7 @@ class Metrics:
         """These are there; the series of those that have been gone for LINGER_S go. `now`: monotonic seconds."""
         gone = [("model", name) for name in self._models if name not in models]
         gone += [("tenant", name) for name in self.tenants if name not in tenants]
-        self._gone = {one: self._gone.get(one, now) for one in gone}
+        self._gone = {series: self._gone.get(series, now) for series in gone}
         for (label, name), since in self._gone.items():
             if now - since > LINGER_S:
                 self._forget(label, name)
@@ -171,7 +172,7 @@ class Metrics:
 
     @property
     def models(self) -> list[str]:
-        """Of the catalog, those that were asked; any thread may ask."""
+        """Models of the catalog that had requests; any thread may read them."""
         return list(self._models)
 
     def connection_ended(self, reason: str) -> None:
@@ -179,11 +180,11 @@ class Metrics:
         self._connections_ended.labels(reason).inc()
 
     def picker_page(self, waiting: int, running: int) -> bytes:
-        """What stock endpoint pickers read, as of now: it names no model and no tenant."""
+        """The page that stock endpoint pickers read, as of now: it names no model and no tenant."""
         return _PICKER.format(waiting=waiting, running=running, kv_used=self.kv_used).encode()
 
     def watch_redis(self, answers: Callable[[], bool]) -> None:
-        """Of a gateway that has one: whether it can be used."""
+        """Add the gauge of a gateway with a Redis: 1 while that can be used."""
         up = Gauge("aegaeon_gateway_redis_up", "Whether Redis answers, which counts quotas", registry=self.registry)
         up.set_function(lambda: float(answers()))
 

@@ -23,7 +23,7 @@ class RequestIdFilter(logging.Filter):
 
 @contextmanager
 def logged_as(request: str) -> Iterator[None]:
-    """What is logged inside, in this task and those that it starts, is of this request."""
+    """Mark log lines inside, in this task and those that it starts, with this request."""
     token = _current.set(request)
     try:
         yield

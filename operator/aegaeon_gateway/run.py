@@ -156,7 +156,7 @@ def _catalog_changed(
 
 
 def _runner(gateway: Gateway, open_: OpenRequests, access_log: AccessLog) -> Iterator[BatchRunner]:
-    """What works on batches, where there are any."""
+    """The runner of batches, where the pool keeps any."""
     if (kept := gateway.batches) is None:
         return
     seen = gateway.metrics.late

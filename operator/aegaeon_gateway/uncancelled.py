@@ -1,4 +1,5 @@
-"""What is carried to its end though its caller is cancelled: a client that leaves must not stop it half-way."""
+"""Calls that are carried to their end though the caller is cancelled: a client that leaves must not stop one
+half-way."""
 
 from __future__ import annotations
 

@@ -43,11 +43,11 @@ class VllmNames(Collector):
     def collect(self) -> Iterator[Metric]:
         """Every family anew, at each scrape."""
         yield from self._gauges()
-        one = self._metrics
-        for source in (one.ttft, one.tbt, one.tokens, one.ended, *one.ends):
+        metrics = self._metrics
+        for source in (metrics.ttft, metrics.tbt, metrics.tokens, metrics.ended, *metrics.ends):
             for family in source.collect():
                 yield _renamed(family, _NAMES[family.name])
-        for family in one.prompts.collect():
+        for family in metrics.prompts.collect():
             for kind, names in _BY_KIND.items():
                 yield from (_renamed(family, name, kind) for name in names)
 

@@ -16,7 +16,7 @@ from aegaeon_gateway.batches.batches import Batches
 from aegaeon_gateway.batches.files import Files
 from aegaeon_gateway.batches.keys import BatchKeys
 from aegaeon_gateway.batches.lease import Lease, LeaseLostError, Leases
-from aegaeon_gateway.batches.pages import Asked, new_id, page
+from aegaeon_gateway.batches.pages import Cursor, new_id, page
 from aegaeon_gateway.batches.records import Order
 from aegaeon_gateway.batches.runner import sweep_batches
 from aegaeon_gateway.batches.settings import BatchSettings, batch_settings
@@ -271,11 +271,11 @@ async def test_files_of_a_purpose_fill_their_pages(world: World) -> None:
         await (await world.work(order)).run()  # and a file of its answers
         inputs.append(order.input_file_id)
         world.now += 1
-    first, more = await world.files.page("red", Asked(2, newest_first=False), "batch")
+    first, more = await world.files.page("red", Cursor(2, newest_first=False), "batch")
     assert ([one.id for one in first], more) == (inputs[:2], True)
-    last, more = await world.files.page("red", Asked(2, after=first[-1].id, newest_first=False), "batch")
+    last, more = await world.files.page("red", Cursor(2, after=first[-1].id, newest_first=False), "batch")
     assert ([one.id for one in last], more) == (inputs[2:], False)
-    assert len((await world.files.page("red", Asked(9), "batch_output"))[0]) == 3
+    assert len((await world.files.page("red", Cursor(9), "batch_output"))[0]) == 3
 
 
 async def test_a_batch_whose_input_is_deleted_fails(world: World) -> None:
@@ -375,10 +375,10 @@ def test_ids_sort_by_time_and_pages_follow_each_other() -> None:
     ids = [new_id("batch_", 1000.0 + n) for n in range(5)]
     assert sorted(ids) == ids
     assert {len(id_) for id_ in ids} == {len("batch_") + 32}
-    assert page(ids, Asked(2)) == ([ids[4], ids[3]], True)
-    assert page(ids, Asked(2, ids[3])) == ([ids[2], ids[1]], True)
-    assert page(ids, Asked(2, ids[1])) == ([ids[0]], False)
-    assert page(ids, Asked(2, ids[2], newest_first=False)) == ([ids[3], ids[4]], False)
+    assert page(ids, Cursor(2)) == ([ids[4], ids[3]], True)
+    assert page(ids, Cursor(2, ids[3])) == ([ids[2], ids[1]], True)
+    assert page(ids, Cursor(2, ids[1])) == ([ids[0]], False)
+    assert page(ids, Cursor(2, ids[2], newest_first=False)) == ([ids[3], ids[4]], False)
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,7 @@ def test_a_json_object_ends_where_it_does_and_breaks_where_it_is_none(
     text = json.dumps(value, ensure_ascii=ascii_only, indent=data.draw(st.sampled_from([None, 1])))
     whole = JsonObject()
     assert whole.feed(text + "} x") == len(text)
-    assert whole.whole
+    assert whole.complete
     at = data.draw(st.integers(0, len(text)))
     changed = text[:at] + data.draw(st.sampled_from([*'{}[]",:\\x0-.e\n', ""])) + text[at + 1 :]
     scanned = JsonObject()
@@ -274,9 +274,9 @@ def test_a_json_object_ends_where_it_does_and_breaks_where_it_is_none(
     try:
         json.loads(changed)
     except ValueError:
-        assert not scanned.whole or used < len(changed)
+        assert not scanned.complete or used < len(changed)
     else:
-        assert (scanned.whole, used) == (True, len(changed.rstrip()))
+        assert (scanned.complete, used) == (True, len(changed.rstrip()))
 
 
 def test_a_template_gives_its_family_away() -> None:

@@ -11,7 +11,7 @@ from tests.gateway.conftest import HI, Pool
 
 from aegaeon_gateway.answer.chat import ChatRenderer
 from aegaeon_gateway.generation.output import Delta
-from aegaeon_gateway.http.event_stream import EventStream
+from aegaeon_gateway.http.event_stream import StreamWriter
 from aegaeon_gateway.rpc.sink import TokenSink
 from aegaeon_proto.frame_server import Connection
 from aegaeon_proto.v1 import gateway_pb2 as pb
@@ -43,7 +43,7 @@ async def test_a_fault_where_tokens_arrive_ends_its_own_answer_alone(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     direct: list[int] = []
-    render, write_now = ChatRenderer.chunk, EventStream.write_now
+    render, write_now = ChatRenderer.chunk, StreamWriter.write_now
     broken: list[ChatRenderer] = []
 
     def chunk(self: ChatRenderer, delta: Delta) -> bytes:
@@ -52,12 +52,12 @@ async def test_a_fault_where_tokens_arrive_ends_its_own_answer_alone(
             raise ArithmeticError("a defect")
         return render(self, delta)
 
-    def counted(self: EventStream, events: bytes) -> None:
+    def counted(self: StreamWriter, transport: asyncio.Transport, events: bytes) -> None:
         direct.append(len(events))
-        write_now(self, events)
+        write_now(self, transport, events)
 
     monkeypatch.setattr(ChatRenderer, "chunk", chunk)
-    monkeypatch.setattr(EventStream, "write_now", counted)
+    monkeypatch.setattr(StreamWriter, "write_now", counted)
     answers = await streams(pool, 3)
     whole = [one for one in answers if one.endswith("data: [DONE]\n\n")]
     [failed] = set(answers) - set(whole)

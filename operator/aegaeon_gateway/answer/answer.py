@@ -39,7 +39,8 @@ class Answer:
         ]
         if charge is not None:
             charge.refilled = self.wake
-        self._prompt_tokens = request.prompt_tokens
+        self.prompt_tokens = request.prompt_tokens
+        """those that are billed, however it ends"""
         self.model = request.model
         self.choices = len(request.prompts) * request.options.n
 
@@ -124,7 +125,7 @@ class Answer:
 
     @property
     def timing(self) -> Timing:
-        """What took how long so far, the longest of its choices."""
+        """The durations so far, each the longest of its choices."""
         return longest(timing for generation in self._generations for timing in generation.timings)
 
     @property
@@ -146,11 +147,11 @@ class Answer:
         """OpenAI's usage object, in tokens. Each prompt counts once, whatever n is; what any choice computed counts."""
         cached = sum(min(c.cached_tokens for c in g.choices) for g in self._generations)
         outputs = [choice.output for generation in self._generations for choice in generation.choices]
-        output, reasoned = sum(one.tokens for one in outputs), sum(one.reasoning_tokens for one in outputs)
+        output, reasoned = sum(each.tokens for each in outputs), sum(each.reasoning_tokens for each in outputs)
         return {
-            "prompt_tokens": self._prompt_tokens,
+            "prompt_tokens": self.prompt_tokens,
             "completion_tokens": output,
-            "total_tokens": self._prompt_tokens + output,
+            "total_tokens": self.prompt_tokens + output,
             "prompt_tokens_details": {"cached_tokens": cached},
             "completion_tokens_details": {"reasoning_tokens": reasoned},
         }

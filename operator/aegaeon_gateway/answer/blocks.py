@@ -69,9 +69,9 @@ class Blocks:
         self._open: Block | None = None
 
     def take(self, delta: Delta) -> Iterator[Event]:
-        """What a delta adds. To be iterated to its end."""
+        """Yield the events that a delta adds; to be iterated to its end."""
         self.finish, self.stop_reason = delta.finish, delta.stop_reason
-        self.nbytes += TOKEN_BYTES * (len(delta.tokens) + sum(1 + len(one.top) for one in delta.logprobs))
+        self.nbytes += TOKEN_BYTES * (len(delta.tokens) + sum(1 + len(entry.top) for entry in delta.logprobs))
         calls = [*delta.calls]
         if calls and not calls[0].name:
             yield self._more(calls.pop(0).arguments, [])
@@ -101,7 +101,7 @@ class Blocks:
         yield self._more(text, logprobs)
 
     def _more(self, text: str, logprobs: list[TokenLogprob]) -> More:
-        """Of the block that is open."""
+        """Add to the block that is open."""
         assert self._open is not None, "a block has begun"
         self._open.texts.append(text)
         self._open.logprobs += logprobs

@@ -45,7 +45,7 @@ class Collected:
 
     @property
     def logprobs(self) -> orjson.Fragment | None:
-        """What an answer says of them; None when they were not asked for."""
+        """The logprobs in the answer's shape; None when they were not requested."""
         if not self.columns:
             return None
         columns = (b'"%b":%b' % (name.encode(), _list(parts)) for name, parts in self.columns.items())

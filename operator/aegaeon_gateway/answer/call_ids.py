@@ -9,7 +9,7 @@ from aegaeon_gateway.generation.request import Request
 
 
 def call_id(request: Request, place: str) -> str:
-    """Of the call at a place of the answer: the same however often it is asked for, and no other call's."""
+    """The id of the call at a place of the answer: stable, and unique to it."""
     digest = blake2b(f"{request.id}/{place}".encode(), digest_size=12).hexdigest()
     short = CALL_ID_CHARACTERS.get(request.options.calls)
     return digest[:short] if short else f"call_{digest}"

@@ -54,14 +54,14 @@ class ChatRenderer:
 
     def _full_chunk(self, delta: Delta) -> bytes:
         """An event for each kind of new piece; logprobs and token ids are with the first."""
-        found: list[dict[str, Any]] = []
+        deltas: list[dict[str, Any]] = []
         if delta.reasoning:
-            found.append({"reasoning_content": delta.reasoning})
+            deltas.append({"reasoning_content": delta.reasoning})
         if delta.text or not (delta.reasoning or delta.calls):
-            found.append({"content": delta.text})
+            deltas.append({"content": delta.text})
         if delta.calls:
-            found.append({"tool_calls": [*self._call_deltas(delta)]})
-        choices = [_chat_choice(delta.index, piece) for piece in found]
+            deltas.append({"tool_calls": [*self._call_deltas(delta)]})
+        choices = [_chat_choice(delta.index, piece) for piece in deltas]
         choices[0]["logprobs"] = self._logprobs(delta)
         if self._ids:
             choices[0]["token_ids"] = delta.tokens

@@ -54,10 +54,10 @@ class CompletionRenderer:
         return self._body.pieces(self._envelope.head, self._whole, usage, {})
 
     def _whole(self, choice: Collected) -> dict[str, Any]:
-        whole = self._choice(choice, self._prompt(choice.index) + choice.text, choice.logprobs)
+        body = self._choice(choice, self._prompt(choice.index) + choice.text, choice.logprobs)
         if (count := self._request.options.prompt_logprob_count) is not None:
-            whole["prompt_logprobs"] = prompt_logprobs(self._named, self._body.prompt_of(choice.index), count)
-        return whole
+            body["prompt_logprobs"] = prompt_logprobs(self._named, self._body.prompt_of(choice.index), count)
+        return body
 
     def _prompt(self, index: int) -> str:
         return self._request.texts[index // self._request.options.n] if self._echo else ""

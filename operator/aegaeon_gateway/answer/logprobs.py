@@ -11,7 +11,7 @@ from aegaeon_proto.v1.gateway_pb2 import PromptLogprob
 
 
 class Naming:
-    """What logprobs call a token. `as_ids`: `token_id:ID`, which is distinct for every token."""
+    """Names of tokens in logprobs. `as_ids`: `token_id:ID`, which is distinct for every token."""
 
     def __init__(self, vocabulary: Vocabulary, *, as_ids: bool = False) -> None:
         self._vocabulary = vocabulary
@@ -64,9 +64,9 @@ def prompt_entries(vocabulary: Vocabulary, ids: Sequence[int], scored: Sequence[
     for position, token in enumerate(ids):
         entry = TokenLogprob(token, None, (), start)
         if position:
-            said = scored[position - 1]
-            top = tuple((likely.token, max(likely.logprob, UNLIKELY)) for likely in said.top)
-            entry = TokenLogprob(token, max(said.logprob, UNLIKELY), top, start)
+            scored_token = scored[position - 1]
+            top = tuple((likely.token, max(likely.logprob, UNLIKELY)) for likely in scored_token.top)
+            entry = TokenLogprob(token, max(scored_token.logprob, UNLIKELY), top, start)
         entries.append(entry)
         start += len(detokenizer.feed(token))
     return entries
@@ -74,14 +74,14 @@ def prompt_entries(vocabulary: Vocabulary, ids: Sequence[int], scored: Sequence[
 
 def prompt_logprobs(named: Naming, scored: Sequence[PromptLogprob], count: int) -> list[dict[str, Any] | None]:
     """`prompt_logprobs` as vLLM gives them: for each token itself and the `count` likeliest, by id."""
-    return [None, *(_ranked(named, said, count) for said in scored)]
+    return [None, *(_ranked(named, scored_token, count) for scored_token in scored)]
 
 
-def _ranked(named: Naming, said: PromptLogprob, count: int) -> dict[str, Any]:
-    ranked = [(likely.token, likely.logprob, rank) for rank, likely in enumerate(said.top[:count], 1)]
+def _ranked(named: Naming, scored_token: PromptLogprob, count: int) -> dict[str, Any]:
+    ranked = [(likely.token, likely.logprob, rank) for rank, likely in enumerate(scored_token.top[:count], 1)]
     return {
         str(token): {"logprob": max(logprob, UNLIKELY), "rank": rank, "decoded_token": named.text(token)}
-        for token, logprob, rank in [*ranked, (said.token, said.logprob, said.rank)]
+        for token, logprob, rank in [*ranked, (scored_token.token, scored_token.logprob, scored_token.rank)]
     }
 
 

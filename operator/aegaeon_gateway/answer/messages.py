@@ -98,19 +98,19 @@ class MessagesRenderer:
         return {"type": "text", "text": ""}
 
     def _whole(self, block: Block) -> Json:
-        whole = self._begun(block)
+        content = self._begun(block)
         if block.call is not None:
-            whole["input"] = orjson.Fragment(block.text)
+            content["input"] = orjson.Fragment(block.text)
         else:
-            whole["thinking" if block.kind == "reasoning" else "text"] = block.text
-        return whole
+            content["thinking" if block.kind == "reasoning" else "text"] = block.text
+        return content
 
 
 def error_body(error: ApiError) -> Json:
     """As Anthropic's clients understand it."""
-    said = error.body()["error"]["message"]
+    message = error.body()["error"]["message"]
     other = "api_error" if error.status >= 500 else "invalid_request_error"
-    return {"type": "error", "error": {"type": _ERRORS.get(error.status, other), "message": said}}
+    return {"type": "error", "error": {"type": _ERRORS.get(error.status, other), "message": message}}
 
 
 def _of(usage: Usage) -> Json:

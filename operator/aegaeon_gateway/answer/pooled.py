@@ -1,4 +1,4 @@
-"""What models make of prompts, gathered and written: embeddings, and scores of documents."""
+"""Vectors that models compute of prompts, gathered and rendered: embeddings, and scores of documents."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Pooling:
             self._close(number)
 
     async def results(self) -> list[Vector]:
-        """Of every prompt, in order. Raises ApiError."""
+        """Wait for the vectors of all prompts, in order. Raises ApiError."""
         total = len(self._request.prompts)
         while len(self._results) < total:
             self._fill(total)
@@ -69,8 +69,8 @@ class Pooling:
         return [np.frombuffer(self._results[number], dtype="<f4") for number in range(total)]
 
     @property
-    def computed_tokens(self) -> int:
-        """Of the prompts that were computed so far."""
+    def prompt_tokens(self) -> int:
+        """Tokens that are billed: of the prompts that were computed so far."""
         return sum(self._request.prompts[number].tokens for number in self._results)
 
     @property
@@ -132,7 +132,7 @@ async def embeddings(request: Request, pooled: Pooled, vectors: Sequence[Vector]
     return _framed(head, b"data", pieces, {"usage": _usage(request)})
 
 
-def scores(request: Request, pooled: Pooled, vectors: Sequence[Vector]) -> bytes:
+async def scores(request: Request, pooled: Pooled, vectors: Sequence[Vector]) -> bytes:
     """The body of /score."""
     data = [
         orjson.dumps({"index": number, "object": "score", "score": score})
@@ -142,11 +142,11 @@ def scores(request: Request, pooled: Pooled, vectors: Sequence[Vector]) -> bytes
     return _framed(head, b"data", data, {"usage": _usage(request)})
 
 
-def ranking(request: Request, pooled: Pooled, vectors: Sequence[Vector]) -> bytes:
+async def ranking(request: Request, pooled: Pooled, vectors: Sequence[Vector]) -> bytes:
     """The body of /rerank: the best document first."""
-    found = list(_scores(pooled, vectors))
-    order = sorted(range(len(found)), key=lambda number: (-found[number], number))
-    results = [orjson.dumps(_result(request, number, found[number])) for number in order[: pooled.top_n or None]]
+    relevance = list(_scores(pooled, vectors))
+    order = sorted(range(len(relevance)), key=lambda number: (-relevance[number], number))
+    results = [orjson.dumps(_result(request, number, relevance[number])) for number in order[: pooled.top_n or None]]
     usage = {"prompt_tokens": request.prompt_tokens, "total_tokens": request.prompt_tokens}
     return _framed({"id": request.id, "model": request.model, "usage": usage}, b"results", results, {})
 
@@ -188,7 +188,7 @@ def _written(vector: Vector, pooled: Pooled) -> str | Vector:
 def _scores(pooled: Pooled, vectors: Sequence[Vector]) -> Iterator[float]:
     if pooled.pairs:
         units = [_unit(vector) for vector in vectors]
-        yield from (float(units[one] @ units[other]) for one, other in pooled.pairs)
+        yield from (float(units[first] @ units[second]) for first, second in pooled.pairs)
         return
     for vector in vectors:
         # Of two logits the second one's share; of one the logistic function, which is the same of a difference.

@@ -1,4 +1,4 @@
-"""What the renderers of both endpoints share: the interface, server-sent events, and the cheap form of a chunk."""
+"""The renderers' interface, server-sent events, and the cheap form of a chunk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Renderer(Protocol):
     """One endpoint's shapes for one request."""
 
     def opening(self) -> bytes:
-        """What comes before the first delta of a stream."""
+        """Render the events before the first delta of a stream."""
         ...
 
     def chunk(self, delta: Delta) -> bytes:
@@ -54,7 +54,7 @@ def named_event(data: dict[str, Any]) -> bytes:
 
 
 class Envelope:
-    """What all chunks of one request share, and the cheap form of the most frequent one.
+    """The fields that all chunks of one request share, and the cheap form of the most frequent chunk.
 
     `plain(index, text)` is equal to `chunk` with that choice, but puts prebuilt bytes around the text. `continuous`:
     each chunk has the usage so far, so that none is plain.

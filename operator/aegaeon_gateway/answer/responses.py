@@ -63,12 +63,12 @@ class ResponsesRenderer:
         yield orjson.dumps(self._whole(usage))
 
     def kept(self, usage: Usage) -> Kept | None:
-        """Of a complete answer; None where its request does not want it kept."""
+        """The record of a complete answer; None where its request does not want it kept."""
         before = self._request.conversation
         if not before:
             return None
-        whole = self._whole(usage)
-        return Kept(orjson.dumps(whole), before[:-1] + b"," + orjson.dumps(whole["output"])[1:])
+        response = self._whole(usage)
+        return Kept(orjson.dumps(response), before[:-1] + b"," + orjson.dumps(response["output"])[1:])
 
     @property
     def background(self) -> bool:
@@ -76,15 +76,15 @@ class ResponsesRenderer:
         return bool(self._echoed["background"])
 
     def begun(self, now: float) -> Kept:
-        """What is kept while it is generated; `now`: unix seconds."""
+        """The record of a response while it is generated; `now`: unix seconds."""
         return Kept(orjson.dumps(self._response("in_progress", None)), self._request.conversation, now)
 
     def ended_with(self, error: ApiError) -> Kept:
-        """What is kept of one that failed."""
+        """The record of a response that failed."""
         return Kept(orjson.dumps(self._failed(error)), self._request.conversation)
 
     def was_not_kept(self) -> None:
-        """It could not be, whatever its request wants: the response says so."""
+        """Say in the response that it is not stored, although its request wants it."""
         self._echoed["store"] = False
 
     # ---- the response ------------------------------------------------------------------------------------------------
@@ -104,9 +104,9 @@ class ResponsesRenderer:
         return response
 
     def _failed(self, error: ApiError) -> Json:
-        said = error.body()["error"]
+        fields = error.body()["error"]
         response = {**self._response("failed", None), "output": [*map(self._item, self._blocks.all)]}
-        response["error"] = {"code": said["code"] or "server_error", "message": said["message"]}
+        response["error"] = {"code": fields["code"] or "server_error", "message": fields["message"]}
         return response
 
     def _response(self, status: str, usage: Json | None) -> Json:
@@ -221,8 +221,8 @@ class ResponsesRenderer:
             ended = self._of("response.function_call_arguments.done", block, name=name, arguments=arguments)
         else:
             part = self._part(block)
-            said = {"text": part["text"]} | ({"logprobs": part["logprobs"]} if block.kind == "text" else {})
-            ended = self._of(f"response.{part['type']}.done", block, **said)
+            done = {"text": part["text"]} | ({"logprobs": part["logprobs"]} if block.kind == "text" else {})
+            ended = self._of(f"response.{part['type']}.done", block, **done)
             ended += self._of("response.content_part.done", block, part=part)
         return ended + self._named_event("response.output_item.done", output_index=block.index, item=item)
 

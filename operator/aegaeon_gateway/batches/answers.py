@@ -34,7 +34,7 @@ class Answers:
         self._done: dict[int, bool] = {}
 
     async def load(self) -> None:
-        """What is answered already."""
+        """Read which lines are answered already."""
         async for answer in self._distinct(await self.snapshot()):
             self._done[answer.number] = answer.ok
 
@@ -47,7 +47,7 @@ class Answers:
         return len(self._done) - self.completed
 
     def has(self, number: int) -> bool:
-        """Whether this line of the input is answered."""
+        """True when this line of the input is answered."""
         return number in self._done
 
     def add(self, number: int, ok: bool, line: bytes) -> None:
@@ -74,7 +74,7 @@ class Answers:
         return [entry.key for entry in await self._store.entries(self._prefix)]
 
     async def lines(self, snapshot: Sequence[str], ok: bool) -> AsyncIterator[bytes]:
-        """Of the output file, or of the error file, with their ends."""
+        """Yield the lines of the output file, or of the error file, with their ends."""
         async for answer in self._distinct(snapshot):
             if answer.ok == ok:
                 yield bytes(answer.line) + b"\n"

@@ -9,7 +9,7 @@ import msgspec
 
 from aegaeon_gateway.batches.files import Files, not_found
 from aegaeon_gateway.batches.keys import BatchKeys, batches_of, open_of
-from aegaeon_gateway.batches.pages import Asked, new_id, page
+from aegaeon_gateway.batches.pages import Cursor, new_id, page
 from aegaeon_gateway.batches.records import COMPLETION_WINDOWS, OVER, Json, Order, Progress, shown
 from aegaeon_gateway.batches.settings import BatchSettings
 from aegaeon_gateway.batches.store import Store
@@ -62,22 +62,23 @@ class Batches:
         progress = await progress_of(self._store, at)
         return shown(msgspec.json.decode(order, type=Order), progress, int(cancelled or 0))
 
-    async def page(self, tenant: str, asked: Asked) -> tuple[list[Json], bool]:
+    async def page(self, tenant: str, cursor: Cursor) -> tuple[list[Json], bool]:
         """A page of a tenant's batches, and whether there are more."""
-        ids, more = page(await self._store.folders(batches_of(tenant)), asked)
+        ids, more = page(await self._store.folders(batches_of(tenant)), cursor)
         return [await self.get(tenant, id_) for id_ in ids], more
 
     async def cancel(self, tenant: str, id_: str) -> Json:
-        """What is answered stays. Raises HttpError (404), InvalidRequestError for one that is over."""
-        found = await self.get(tenant, id_)
-        if found["status"] in OVER:
-            message = f"The batch is {found['status']} already."
+        """Cancel a batch; lines that are answered stay. Raises HttpError (404), InvalidRequestError for one that is
+        over."""
+        batch = await self.get(tenant, id_)
+        if batch["status"] in OVER:
+            message = f"The batch is {batch['status']} already."
             raise InvalidRequestError(message, code="batch_over")
         await self._store.create(BatchKeys(tenant, id_).cancelled, str(int(self._clock())).encode())
         return await self.get(tenant, id_)
 
 
 async def progress_of(store: Store, at: BatchKeys) -> Progress:
-    """What the gateway that works on it, or has, said last."""
+    """Read the latest progress that a gateway wrote down."""
     data = await store.get(at.end) or await store.get(at.progress)
     return Progress() if data is None else msgspec.json.decode(data, type=Progress)

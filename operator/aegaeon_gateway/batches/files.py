@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from aegaeon_gateway.batches import keys
-from aegaeon_gateway.batches.pages import Asked, in_order, new_id
+from aegaeon_gateway.batches.pages import Cursor, in_order, new_id
 from aegaeon_gateway.batches.records import FileRecord
 from aegaeon_gateway.batches.settings import BatchSettings
 from aegaeon_gateway.batches.store import Store
@@ -35,7 +35,7 @@ class Files:
         )
 
     async def forget(self, tenant: str, id_: str) -> None:
-        """Of a content that was received and is not to be a file; `add` may have made it one."""
+        """Delete a content that was received and is not to be a file; `add` may have made it one."""
         await self._store.delete(keys.file_record(tenant, id_), keys.file_content(tenant, id_))
 
     async def add(self, tenant: str, id_: str, nbytes: int, filename: str, keep_s: float) -> FileRecord:
@@ -71,21 +71,21 @@ class Files:
         return self._store.stream(keys.file_content(tenant, id_))
 
     async def part(self, tenant: str, id_: str, start: int, nbytes: int) -> bytes | None:
-        """Of its content; None when it was deleted."""
+        """Read a part of its content; None when it was deleted."""
         return await self._store.part(keys.file_content(tenant, id_), start, nbytes)
 
-    async def page(self, tenant: str, asked: Asked, purpose: str | None = None) -> tuple[list[FileRecord], bool]:
+    async def page(self, tenant: str, cursor: Cursor, purpose: str | None = None) -> tuple[list[FileRecord], bool]:
         """A page of a tenant's files, of one purpose or of any, and whether there are more."""
         entries = await self._store.entries(keys.files_of(tenant))
-        names = [one.key.rpartition("/")[2] for one in entries if one.key.endswith(keys.RECORD)]
-        found: list[FileRecord] = []
-        for id_ in in_order([name.removesuffix(keys.RECORD) for name in names], asked):
+        names = [entry.key.rpartition("/")[2] for entry in entries if entry.key.endswith(keys.RECORD)]
+        records: list[FileRecord] = []
+        for id_ in in_order([name.removesuffix(keys.RECORD) for name in names], cursor):
             record = await self._found(keys.file_record(tenant, id_))
             if record is not None and purpose in (None, record.purpose):
-                found.append(record)
-            if len(found) > asked.limit:
+                records.append(record)
+            if len(records) > cursor.limit:
                 break
-        return found[: asked.limit], len(found) > asked.limit
+        return records[: cursor.limit], len(records) > cursor.limit
 
     async def delete(self, tenant: str, id_: str) -> None:
         """Raises HttpError (404)."""
@@ -97,13 +97,13 @@ class Files:
         gateway that received them was killed. Each only when the last sweep saw it so: a clock that was set ahead and
         back meanwhile has taken nothing for good."""
         await self._store.sweep()
-        there = {entry.key for entry in await self._store.entries(keys.FILES)}
-        expired = {key for key in there if key.endswith(keys.RECORD) and await self._is_over(key)}
+        stored = {entry.key for entry in await self._store.entries(keys.FILES)}
+        expired = {key for key in stored if key.endswith(keys.RECORD) and await self._is_over(key)}
         for key in expired & self._expired:
             await self._store.delete(key, key.removesuffix(keys.RECORD) + keys.CONTENT)
         self._expired = expired
-        contents = (key.removesuffix(keys.CONTENT) for key in there if key.endswith(keys.CONTENT))
-        orphans = {name for name in contents if name + keys.RECORD not in there}
+        contents = (key.removesuffix(keys.CONTENT) for key in stored if key.endswith(keys.CONTENT))
+        orphans = {name for name in contents if name + keys.RECORD not in stored}
         await self._store.delete(*(name + keys.CONTENT for name in orphans & self._orphans))
         self._orphans = orphans
 

@@ -41,7 +41,7 @@ def file_content(tenant: str, id_: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BatchKeys:
-    """Of one batch."""
+    """The keys of one batch."""
 
     tenant: str
     id: str

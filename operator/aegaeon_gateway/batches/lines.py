@@ -66,10 +66,10 @@ async def lines(block: Block, nbytes: int, most_bytes: int) -> AsyncIterator[Num
         if not data:
             raise InputGoneError
         offset += len(data)
-        *whole, rest = (rest + data).split(b"\n")
+        *complete, rest = (rest + data).split(b"\n")
         if len(rest) > most_bytes:
             raise LineTooLongError(most_bytes)
-        for text in whole if offset < nbytes else (*whole, rest):
+        for text in complete if offset < nbytes else (*complete, rest):
             if text.strip():
                 yield Numbered(number, text)
                 number += 1

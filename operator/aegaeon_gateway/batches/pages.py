@@ -16,7 +16,7 @@ def new_id(prefix: str, now: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Cursor:
     """Which part of a list: at most `limit` of those that come `after` an id (empty: from the first on)."""
 
     limit: int
@@ -24,15 +24,15 @@ class Asked:
     newest_first: bool = True
 
 
-def page(ids: Sequence[str], asked: Asked) -> tuple[list[str], bool]:
+def page(ids: Sequence[str], cursor: Cursor) -> tuple[list[str], bool]:
     """The ids of a page, and whether there are more behind it."""
-    ordered = in_order(ids, asked)
-    return ordered[: asked.limit], len(ordered) > asked.limit
+    ordered = in_order(ids, cursor)
+    return ordered[: cursor.limit], len(ordered) > cursor.limit
 
 
-def in_order(ids: Sequence[str], asked: Asked) -> list[str]:
+def in_order(ids: Sequence[str], cursor: Cursor) -> list[str]:
     """All ids from the page's first one on."""
-    ordered = sorted(ids, reverse=asked.newest_first)
-    if asked.after:
-        return [id_ for id_ in ordered if (id_ < asked.after if asked.newest_first else id_ > asked.after)]
+    ordered = sorted(ids, reverse=cursor.newest_first)
+    if cursor.after:
+        return [id_ for id_ in ordered if (id_ < cursor.after if cursor.newest_first else id_ > cursor.after)]
     return ordered

@@ -25,9 +25,9 @@ class Patience:
         self._seen: dict[bytes, _Seen] = {}
 
     def is_over(self, sentence: bytes) -> bool:
-        """It was said now: whether that is to be the answer."""
+        """Note that the sentence was an answer again; True when it is to be the last one."""
         now = self._clock()
-        self._seen = {said: seen for said, seen in self._seen.items() if now - seen.last <= self._gap_s}
+        self._seen = {known: times for known, times in self._seen.items() if now - times.last <= self._gap_s}
         seen = self._seen.setdefault(sentence, _Seen(now, now))
         seen.last = now
         return now - seen.first >= self._most_s

@@ -1,4 +1,4 @@
-"""What is kept of files and batches, and how OpenAI's API shows it."""
+"""The records of files and batches in the store, and their form in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FileRecord(Struct, frozen=True, omit_defaults=True):
 
 
 class Order(Struct, frozen=True, omit_defaults=True):
-    """What a client asked for; it never changes. `output_s`: seconds that its files are kept."""
+    """The batch that a client created; it never changes. `output_s`: seconds that its files are kept."""
 
     id: str
     tenant: str
@@ -55,7 +55,7 @@ class Order(Struct, frozen=True, omit_defaults=True):
 
 
 class Fault(Struct, frozen=True, omit_defaults=True):
-    """What is wrong with an input file; `line` counts from 1."""
+    """A fault of an input file; `line` counts from 1."""
 
     code: str
     message: str

@@ -120,5 +120,5 @@ async def sweep_batches(tools: Tools, before: Collection[str]) -> set[str]:
         if order.expires_at + tools.settings.keep_s < tools.clock():
             over.add(folder)
             if folder in before:
-                await tools.store.delete(*(one.key for one in entries if one.key.startswith(f"{folder}/")))
+                await tools.store.delete(*(stored.key for stored in entries if stored.key.startswith(f"{folder}/")))
     return over

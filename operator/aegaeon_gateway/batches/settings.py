@@ -74,5 +74,8 @@ def batch_settings(data: Any) -> BatchSettings:
     try:
         return BatchSettings.model_validate(data)
     except ValidationError as error:
-        found = [(".".join(map(str, ("batches", *one["loc"]))), one["msg"]) for one in error.errors(include_url=False)]
-        raise ConfigError("; ".join(f"key {at!r}: {said}" for at, said in found)) from error
+        problems = [
+            (".".join(map(str, ("batches", *problem["loc"]))), problem["msg"])
+            for problem in error.errors(include_url=False)
+        ]
+        raise ConfigError("; ".join(f"key {at!r}: {message}" for at, message in problems)) from error

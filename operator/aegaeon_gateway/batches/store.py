@@ -77,8 +77,8 @@ class Store:
     async def stream(self, key: str) -> AsyncIterator[bytes]:
         """An object in pieces; nothing of one that is not there."""
         with _errors(), suppress(FileNotFoundError):
-            found = await self._objects.get_async(key)
-            async for piece in found.stream():
+            response = await self._objects.get_async(key)
+            async for piece in response.stream():
                 yield bytes(piece)
 
     async def put(self, key: str, data: bytes) -> None:
@@ -117,7 +117,7 @@ class Store:
         """All objects below a prefix, in the order of their keys."""
         with _errors():
             pages = [page async for page in self._objects.list_async(prefix)]
-        return sorted(Entry(one["path"], one["size"]) for page in pages for one in page)
+        return sorted(Entry(stored["path"], stored["size"]) for page in pages for stored in page)
 
     async def sweep(self) -> None:
         """Remove what uploads of killed gateways have left half-written in a folder; no listing has it. A bucket ends
@@ -129,12 +129,13 @@ class Store:
     async def folders(self, prefix: str) -> list[str]:
         """The names right below a prefix that have objects below them, in order."""
         with _errors():
-            found = await self._objects.list_with_delimiter_async(prefix)
-        return sorted(one.rpartition("/")[2] for one in found["common_prefixes"])
+            listing = await self._objects.list_with_delimiter_async(prefix)
+        return sorted(path.rpartition("/")[2] for path in listing["common_prefixes"])
 
 
 def _remove_staged(folder: Path, before: Mapping[Path, tuple[int, int]]) -> dict[Path, tuple[int, int]]:
-    """Those that are as they were `before`; the others, as they are. No clock is asked, which could be set."""
+    """Remove the files that are unchanged since `before`; returns the states of the rest. No clock is read, as it
+    could be set."""
     left = {}
     for path in folder.rglob("*#*"):
         with suppress(FileNotFoundError):  # it is whole since
@@ -160,22 +161,22 @@ def open_store(settings: BatchSettings, egress: Egress = DIRECT) -> Store:
         raise ConfigError(f"batches.folder: {settings.folder}: {sentence(error)}") from error
 
 
-def _bucket(given: Bucket, egress: Egress) -> S3Store:
+def _bucket(bucket: Bucket, egress: Egress) -> S3Store:
     try:
-        keys = s3_keys(given.credentials_file)
-        way = _way(given.endpoint or _AWS, egress)
+        keys = s3_keys(bucket.credentials_file)
+        way = _way(bucket.endpoint or _AWS, egress)
     except (CredentialsError, RefusedError) as error:
         raise ConfigError(f"batches.s3: {error}") from error
-    config: S3Config = {"region": given.region}
-    if given.endpoint:
-        config["endpoint"] = given.endpoint
+    config: S3Config = {"region": bucket.region}
+    if bucket.endpoint:
+        config["endpoint"] = bucket.endpoint
     if keys:
         config["access_key_id"], config["secret_access_key"] = keys["aws_access_key_id"], keys["aws_secret_access_key"]
     if "aws_session_token" in keys:
         config["session_token"] = keys["aws_session_token"]
-    client: ClientConfig = {**_CLIENT, **way, "allow_http": given.endpoint.startswith("http://")}
+    client: ClientConfig = {**_CLIENT, **way, "allow_http": bucket.endpoint.startswith("http://")}
     try:
-        return S3Store(given.bucket, prefix=given.prefix.strip("/") or None, config=config, client_options=client)
+        return S3Store(bucket.bucket, prefix=bucket.prefix.strip("/") or None, config=config, client_options=client)
     except BaseError as error:
         raise ConfigError(f"batches.s3: {sentence(error)}") from error
 
@@ -192,7 +193,7 @@ def _way(endpoint: str, egress: Egress) -> ClientConfig:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """What the store's client raises. An error of `pieces` is the caller's own, and passes."""
+    """Translate the errors of the store's client. An error of `pieces` is the caller's own, and passes."""
     try:
         yield
     except (BaseError, OSError) as error:

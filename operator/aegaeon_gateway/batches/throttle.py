@@ -17,7 +17,7 @@ _MOST_KV = 0.9  # of the pool's memory for sequences; beyond it batches take no 
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """Of the last tick: online tokens that came late, online requests that wait for more than half of their TTFT,
+    """Load of the last tick: online tokens that came late, online requests that wait for more than half of their TTFT,
     requests of batches that were refused, and the share of the memory for sequences that is used."""
 
     late: int = 0

@@ -72,8 +72,8 @@ class Asker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What every batch of a gateway works with. `line_bytes`: of the longest line; `clock`: unix seconds, for what is
-    shown; `monotonic`: seconds, for how long something takes, so that no clock that is set ends a batch."""
+    """The parts that every batch of a gateway works with. `line_bytes`: of the longest line; `clock`: unix seconds, for
+    what is shown; `monotonic`: seconds, for how long something takes, so that no clock that is set ends a batch."""
 
     store: Store
     files: Files
@@ -126,7 +126,7 @@ class Work:
             yield line
 
     async def _validated(self) -> bool:
-        """Whether all lines are requests; else the batch has failed."""
+        """True when all lines are requests; else the batch has failed."""
         if self._progress.status != "validating":
             return True
         check = Check(self._order.endpoint, self._tools.settings.lines)
@@ -247,7 +247,7 @@ class Work:
         return id_ if count else None, count
 
     async def _discard(self, *files: str | None) -> None:
-        """Of two gateways that finished the batch, the other was first."""
+        """Delete the files of a batch that another gateway finished first."""
         for id_ in files:
             if id_ is not None:
                 await self._tools.files.delete(self._order.tenant, id_)
@@ -263,11 +263,12 @@ class Work:
         self._progress = structs.replace(self._progress, status=state, ended_at=ended, faults=faults)
         log.info("batch %s is %s: %d of %d requests answered", self._order.id, state, self._progress.completed,
                  self._progress.total)  # fmt: skip
-        store, said = self._tools.store, msgspec.json.encode(self._progress)
-        return await store.create(self._at.end, said) or await store.get(self._at.end) == said  # when it was sent twice
+        store, record = self._tools.store, msgspec.json.encode(self._progress)
+        # Equal: it was sent twice.
+        return await store.create(self._at.end, record) or await store.get(self._at.end) == record
 
 
 def _line(line: Line, response: dict[str, object] | None = None, error: dict[str, str] | None = None) -> bytes:
-    """Of the output file, or of the error file."""
+    """A line of the output file, or of the error file."""
     id_ = new_id("batch_req_", time.time())
     return msgspec.json.encode({"id": id_, "custom_id": line.custom_id, "response": response, "error": error})

@@ -1,4 +1,4 @@
-"""What is kept of a response, how much of it, and the interface of those that keep it."""
+"""The record of a response that is kept, its limits, and the interface of stores."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Conversations(Protocol):
         ...
 
     async def delete(self, tenant: str, id_: str) -> bool:
-        """Whether there was one. Raises UnavailableError."""
+        """Delete a response; False when there is none. Raises UnavailableError."""
         ...
 
     async def close(self) -> None:

@@ -19,7 +19,8 @@ Read = Callable[[str], list[Call]]
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What may be called, by name. `barred`: tools of the request that must not be; a call of one is content.
+    """Names of the tools that a model may call. `barred`: tools of the request that must not be; a call of one is
+    content.
 
     `live`: calls are passed on as they come.
     """
@@ -31,7 +32,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What the end of a body brings. `left`: text that is part of no call, None where all of it could be read.
+    """The result of the end of a body. `left`: text that is part of no call, None where all of it could be read.
 
     `begun`: some of its calls were passed on, so that `left` is only what is behind them.
     """
@@ -71,7 +72,7 @@ class CallStream:
 
     @property
     def in_text(self) -> bool:
-        """Whether the body so far ends within a text of its JSON: what looks like a mark there is part of it."""
+        """True when the body so far ends within a string of its JSON: a mark inside it is part of the string."""
         if self._arguments is not None:
             return self._arguments.in_string
         if self._begun:
@@ -95,17 +96,17 @@ class CallStream:
     def _begin(self) -> bool:
         """Look for the next call; True when one has begun."""
         pattern = self._form.following if self._begun else self._form.head
-        found = pattern.match(self._rest) if pattern is not None else None
-        if found is None:
+        match = pattern.match(self._rest) if pattern is not None else None
+        if match is None:
             self._over = pattern is None or len(self._rest) > LONGEST_HEAD
             return False
-        name = found[found.lastindex].strip() if found.lastindex else self._name
+        name = match[match.lastindex].strip() if match.lastindex else self._name
         if name not in self._tools.names:
             self._over = True
             return False
         self._begun += 1
         self._parts.append(Call(name, ""))
-        self._rest = self._rest[found.end() :]
+        self._rest = self._rest[match.end() :]
         self._arguments = JsonObject()
         return True
 
@@ -116,7 +117,7 @@ class CallStream:
         if used:
             self._parts.append(Call("", self._rest[:used]))
             self._rest = self._rest[used:]
-        if self._arguments.whole:
+        if self._arguments.complete:
             self._arguments = None
             return True
         self._over = bool(self._rest)  # it is no JSON from here on

@@ -53,16 +53,16 @@ class Dialect:
 
     @property
     def reasoning_marks(self) -> tuple[str, str] | None:
-        """What opens reasoning, and what ends it and leads to the answer."""
+        """The mark that opens reasoning, and the mark that ends it and leads to the answer."""
         if self.reasoning == HARMONY:
             return harmony.REASONING
         region = REASONING.get(self.reasoning)
         return None if region is None else (region.opening, region.closing)
 
     def overridden(self, tools: str, reasoning: str) -> Dialect:
-        """By what a manifest says; empty: nothing."""
-        said = Dialect(tools or self.tools, reasoning or self.reasoning)
-        return Dialect(said.tools.replace(NONE, ""), said.reasoning.replace(NONE, ""))
+        """The dialect with a manifest's values in place of its own; empty: no value."""
+        made = Dialect(tools or self.tools, reasoning or self.reasoning)
+        return Dialect(made.tools.replace(NONE, ""), made.reasoning.replace(NONE, ""))
 
     def reader(self, tools: Tools, *, inside: bool) -> Reader | None:
         """For one answer; None where there is nothing to be read. `inside`: the prompt ends within reasoning."""
@@ -87,7 +87,7 @@ def _visible(tools: str, reasoning: str) -> frozenset[str]:
 
 
 def detected(template: str) -> Dialect:
-    """What a chat template says of its model."""
+    """Detect the dialect of a model from its chat template."""
     if "<|channel|>" in template and "<|start|>" in template:
         return Dialect(HARMONY, HARMONY)
     tools = next((name for name, marks in TOOLS.items() if _speaks(template, marks)), "")
@@ -103,6 +103,6 @@ def _speaks(template: str, marks: Marks) -> bool:
 
 
 def ends_inside(dialect: Dialect, prompt: str) -> bool:
-    """Whether a prompt ends with the opening of reasoning, as templates of models that always reason do."""
+    """True when a prompt ends with the opening of reasoning, as templates of models that always reason do."""
     region = REASONING.get(dialect.reasoning)
     return region is not None and prompt.rstrip().endswith(region.opening)

@@ -25,7 +25,7 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 
 
 class JsonObject:
-    """A state machine over its characters. `whole`: its last brace has come."""
+    """A state machine over its characters. `complete`: its last brace has come."""
 
     def __init__(self) -> None:
         self._state = "begin"
@@ -35,7 +35,7 @@ class JsonObject:
         self._hex = 0  # digits of an escape that are to come
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         return self._state == "whole"
 
     @property
@@ -64,7 +64,7 @@ class JsonObject:
         return self._between(char)
 
     def _in_number(self, char: str) -> bool:
-        """Whether it goes on; what is behind its end is looked at as what follows a value."""
+        """True while the number continues; the character behind its end is read as one that follows a value."""
         if self._state not in _NUMBER:
             return False
         if (state := _NUMBER[self._state].get(char)) is None:
@@ -74,7 +74,7 @@ class JsonObject:
         return True
 
     def _between(self, char: str) -> bool:
-        """What is around values."""
+        """Take a character between values."""
         match self._state, char:
             case "begin", "{":
                 self._enter("}", "key or end")

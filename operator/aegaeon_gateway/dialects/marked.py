@@ -92,7 +92,7 @@ class MarkedReader:
         return self._taken()
 
     def _begun(self) -> bool:
-        """Whether it is known how the text begins."""
+        """True once the beginning of the text is known."""
         first = self._unread.text.lstrip()[:1]
         if first == "{":
             self._enter(self._bare)

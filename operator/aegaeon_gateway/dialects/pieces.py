@@ -1,4 +1,4 @@
-"""What an answer consists of once its text is read."""
+"""The parts of an answer whose text is read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Call:
 
 @dataclass(slots=True)
 class Pieces:
-    """What a part of the text has brought, each joined in its order."""
+    """The content that a part of the text adds, each kind joined in its order."""
 
     content: str = ""
     reasoning: str = ""
@@ -47,7 +47,7 @@ class Reader(Protocol):
 
     @property
     def reasoning(self) -> bool:
-        """Whether the text goes on within reasoning."""
+        """True while the text is within reasoning."""
         ...
 
     def flush(self) -> Pieces:

@@ -75,7 +75,8 @@ class Choice:
         return self.finish is None and not self.output.stopped_here
 
     def submit(self) -> None:
-        """It is about to be sent, with epoch 1 at first. Every further time begins anew, with a higher one."""
+        """Prepare to send it: with epoch 1 at first, with a higher one each further time. Every further time begins
+        anew, with a higher one."""
         if self.submitted:
             self.epoch += 1
             self._early.clear()
@@ -87,7 +88,7 @@ class Choice:
         self.held_at = now
 
     def resume(self, now: float) -> None:
-        """It is about to be submitted again, with all that it has received."""
+        """End its hold: it is about to be submitted again, with all that it has received."""
         if self.held_at is not None:
             self.paused_s += now - self.held_at
             self.held_at = None

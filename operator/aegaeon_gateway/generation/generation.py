@@ -66,17 +66,17 @@ class Generation:
 
     @property
     def moved(self) -> bool:
-        """It was with an engine before: it has received tokens, or was submitted again after a loss."""
+        """True when it was with an engine before: it has received tokens, or was submitted again after a loss."""
         return self.started or any(choice.epoch > 1 for choice in self.choices)
 
     @property
     def open_choices(self) -> list[Choice]:
-        """Those that engines are to work on now."""
+        """The choices that engines are to work on now."""
         return [choice for choice in self.choices if choice.open and choice.held_at is None]
 
     @property
     def held_choices(self) -> list[Choice]:
-        """Those that wait for their quota."""
+        """The choices that wait for their quota."""
         return [choice for choice in self.choices if choice.open and choice.held_at is not None]
 
     # ---- to and from the scheduler ----------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class Generation:
         if request.options.pooled is not None:
             submit.pooling.SetInParent()
             submit.pooling.logits_of.extend(request.options.pooled.logits_of)
-        paused_s = min((self.choices[one.choice].paused_s for one in submit.choices), default=0.0)
+        paused_s = min((self.choices[submitted.choice].paused_s for submitted in submit.choices), default=0.0)
         submit.age_s = max(now - request.arrived - paused_s, 0.0)
         submit.traceparent = request.marks.traceparent
         submit.tenant, submit.defer_s, submit.priority = request.tenant, request.defer_s, request.options.priority
@@ -133,7 +133,7 @@ class Generation:
         return choice
 
     def is_complete(self, number: int) -> bool:
-        """Whether no engine has to work on a choice any more."""
+        """True when no engine has to work on a choice any more."""
         return number < len(self.choices) and not self.choices[number].open
 
     def ended(self, number: int, epoch: int, now: float) -> None:
@@ -216,7 +216,7 @@ class Generation:
 
     @property
     def timings(self) -> Iterator[Timing]:
-        """Of the choices that have a token, or what was wanted in its place."""
+        """Timings of the choices that have a token, or a vector in its place."""
         arrived = self.request.arrived
         for choice in self.choices:
             if choice.first_at:
@@ -224,7 +224,7 @@ class Generation:
                 yield Timing.of(first_s, whole_s, choice.load_s, choice.prefill_s, choice.stall_s)
 
     def account(self, now: float) -> None:
-        """It is over, however it ended: what its choices were and took goes into the metrics."""
+        """Put its choices' ends and durations into the metrics; it is over, however it ended."""
         arrived, prompt = self.request.arrived, self.prompt.tokens
         for choice in self.choices:
             self._metrics.missed.inc(self._missed(choice, now))

@@ -54,7 +54,7 @@ class TokenLogprob:
 
 @dataclass(slots=True)
 class Delta:
-    """What one choice has that is new. `index` is the choice's in the HTTP answer; `finish` on the last one.
+    """The new part of one choice. `index` is the choice's in the HTTP answer; `finish` on the last one.
 
     `stop_reason`: the stop string or stop token of the client that ended it; `prompt`: logprobs of the prompt's tokens
     from the second on, on the first delta; `total`: output tokens of the choice so far; `calls`: the first may go on
@@ -77,7 +77,7 @@ class Delta:
 
 
 class Output:
-    """What the client of one choice sees. Feed it tokens in order, take deltas.
+    """One choice as its client sees it. Feed it tokens in order, take deltas.
 
     A stop string ends the choice at once: what comes later is neither shown nor counted. Logprobs are shown with the
     text that they belong to, so those of a cut stop string are not shown either.
@@ -150,7 +150,7 @@ class Output:
             self._end(_FINISH[token.finish])
 
     def take(self) -> Delta | None:
-        """What is new since the last call, or None."""
+        """Take the new part since the last call, or None."""
         delta = self._delta
         if not (delta.text or delta.finish or delta.tokens):
             return None
@@ -160,7 +160,7 @@ class Output:
         return delta
 
     def _text_of(self, token: Token) -> str:
-        """Of a stop id, which ends the text, only where it was asked for."""
+        """The text of a token; that of a stop id, which ends the text, only where it is requested."""
         stop = token.finish == FINISH_REASON_STOP
         if token.HasField("logprob") and (not stop or self._options.include_stop or self._options.echo):
             self._logprobs.append(self._logprob(token))
@@ -200,7 +200,7 @@ class Output:
         self.finish = self._delta.finish = "tool_calls" if self._calls and reason == "stop" else reason
 
     def _take(self, pieces: Pieces) -> None:
-        """What the reader has found."""
+        """Add the reader's pieces to the delta."""
         options, delta = self._options, self._delta
         delta.text += pieces.content
         if options.show_reasoning:

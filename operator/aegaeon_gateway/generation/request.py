@@ -1,4 +1,4 @@
-"""What is asked of engines: the prompts of one HTTP request, and what all their choices share."""
+"""A request of engines: the prompts of one HTTP request, and the options that all their choices share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from aegaeon_proto.v1.model_pb2 import Limits, ModelSpec, Sampling
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """By which a request is found in the log, and in its trace (W3C traceparent; empty: it is not traced)."""
+    """Marks by which a request is identified in the log, and in its trace (W3C traceparent; empty: it is not
+    traced)."""
 
     log_id: str = "-"
     traceparent: str = ""
@@ -67,7 +68,7 @@ class Request:
 def request_of(
     id_: str, spec: ModelSpec, vocabulary: Vocabulary, done: tuple[Done, bytes], arrived: float, marks: Marks = UNMARKED
 ) -> Request:
-    """What a worker made of a body. Raises ValueError when the parts of its message do not fit each other."""
+    """Make a request of a worker's message. Raises ValueError when the parts of its message do not fit each other."""
     message, tail = done
     prompts = _cut(tail, message)
     if len(prompts) != len(message.limits):

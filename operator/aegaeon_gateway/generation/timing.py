@@ -36,6 +36,6 @@ class Timing:
 
 
 def longest(timings: Iterable[Timing]) -> Timing:
-    """Of choices side by side: the longest of each part; zeros without any."""
-    found = [astuple(timing) for timing in timings]
-    return Timing(*map(max, zip(*found, strict=True))) if found else Timing()
+    """The longest of each part, of choices side by side; zeros without any."""
+    parts = [astuple(timing) for timing in timings]
+    return Timing(*map(max, zip(*parts, strict=True))) if parts else Timing()

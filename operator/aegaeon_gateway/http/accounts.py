@@ -1,4 +1,4 @@
-"""What a connection needs of those who count all of them (connections.py)."""
+"""The interface of a connection to the counts of all connections (connections.py)."""
 
 from __future__ import annotations
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aegaeon_gateway.errors import PromptTooLongError, UnauthorizedError
-from aegaeon_gateway.request.pooled import MAX_INPUTS
-from aegaeon_gateway.request.schema import MAX_CHOICES
+from aegaeon_gateway.http.endpoints import Endpoint
 from aegaeon_gateway.tenancy import Directory, Tenant
 from aegaeon_gateway.workers.bounds import BYTES_PER_TOKEN
-from aegaeon_gateway.workers.wire import Endpoint
 
 PEEK_BYTES = 1 << 20
 """a body up to this is skimmed for its model on the loop, 3 ms at worst; a larger one by a worker"""
@@ -17,24 +15,6 @@ _SLACK_BYTES = 64 << 10
 """for what is in a body beside the prompt"""
 UNKNOWN_BODY_BYTES = 1 << 40
 """where no length is known only the configured limit counts"""
-
-
-_PROMPTS: dict[Endpoint, int] = {
-    "completions": MAX_CHOICES,
-    "embeddings": MAX_INPUTS,
-    "rerank": MAX_INPUTS,
-    "score": 2 * MAX_INPUTS,
-}
-_PARAMS: dict[Endpoint, str] = {
-    "chat": "messages",
-    "messages": "messages",
-    "count_tokens": "messages",
-    "responses": "input",
-    "detokenize": "tokens",
-    "embeddings": "input",
-    "rerank": "documents",
-    "score": "documents",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +31,7 @@ class Client:
 
     @property
     def shared(self) -> bool:
-        """Whether others need room too."""
+        """True when other owners need room too."""
         return self.directory.open_models is not None
 
     def owner_of(self, model: str) -> str:
@@ -65,10 +45,10 @@ class Client:
 
 
 def body_bytes(length: int, endpoint: Endpoint) -> int:
-    """What a body for a model of `length` tokens may have; some endpoints take many prompts."""
+    """The most bytes of a body for a model of `length` tokens; some endpoints take many prompts."""
     if not length:
         return UNKNOWN_BODY_BYTES
-    return _SLACK_BYTES + length * BYTES_PER_TOKEN * _PROMPTS.get(endpoint, 1)
+    return _SLACK_BYTES + length * BYTES_PER_TOKEN * endpoint.prompts
 
 
 def check_body(size: int, length: int, endpoint: Endpoint) -> None:
@@ -78,5 +58,4 @@ def check_body(size: int, length: int, endpoint: Endpoint) -> None:
             f"The body has {size} bytes, but this model's maximum context length is {length} tokens, for which "
             f"{most} bytes are allowed; send less."
         )
-        param = _PARAMS.get(endpoint, "prompt")
-        raise PromptTooLongError(message, param=param, code="context_length_exceeded")
+        raise PromptTooLongError(message, param=endpoint.param, code="context_length_exceeded")

@@ -11,22 +11,21 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import replace
 from functools import partial
 
 import orjson
 from aiohttp import web
 
+from aegaeon_gateway.answer.answer import Answer
 from aegaeon_gateway.answer.responses import ResponsesRenderer
 from aegaeon_gateway.conversations import Kept
 from aegaeon_gateway.errors import ApiError, InvalidRequestError, UnavailableError, fault, overloaded
-from aegaeon_gateway.generation.request import Request
 from aegaeon_gateway.http.access_log import AccessLog
-from aegaeon_gateway.http.admission import Client
-from aegaeon_gateway.http.caller import Caller
+from aegaeon_gateway.http.body import collect
+from aegaeon_gateway.http.exchange import Exchange
 from aegaeon_gateway.http.gateway import Gateway
-from aegaeon_gateway.http.intake import TOKEN_BYTES, Holding
 from aegaeon_gateway.http.record import Record
+from aegaeon_gateway.http.serve import generate
 from aegaeon_gateway.request_id import logged_as
 
 log = logging.getLogger(__name__)
@@ -36,19 +35,16 @@ DEAD_S = 60.0
 """without a sign of life, after which the gateway is taken for gone"""
 _MOST_SIGHTS = 4096
 
-Generate = Callable[[Caller, Holding], Awaitable[object]]
-"""generates the response and keeps it"""
-
 
 class Sights:
-    """What this gateway has seen of responses that others generate: since when each shows the same beat."""
+    """Beats of responses that other gateways generate, and since when each is the same."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._seen: dict[tuple[str, str], tuple[float, float]] = {}
 
     def is_dead(self, key: tuple[str, str], beat: float) -> bool:
-        """Whether a response has shown no life for too long."""
+        """True when a response has shown no life for too long."""
         now = self._clock()
         before, since = self._seen.get(key, (beat, now))
         if before != beat:
@@ -80,23 +76,39 @@ class Background:
         self._sights = Sights()
         self._complete: set[tuple[str, str]] = set()  # of them: only what is taken of quotas is left to be done
 
-    async def start(
-        self, client: Client, caller: Caller, request: Request, renderer: ResponsesRenderer, generate: Generate
-    ) -> web.Response:
+    async def start(self, exchange: Exchange) -> web.Response:
         """Answer at once with what is kept of it from then on. Raises UnavailableError."""
-        key = (client.tenant.name, request.id)
+        client, renderer = exchange.client, _renderer(exchange)
+        behind = _behind(exchange)
+        key = (client.tenant.name, exchange.request.id)
         with ExitStack() as stack:
-            holding = stack.enter_context(self._intake.request(client.owner, shared=client.shared))
-            holding.hold(request.prompt_tokens * TOKEN_BYTES + len(request.conversation))
+            behind.holding = stack.enter_context(self._intake.request(client.owner, shared=client.shared))
+            behind.holding.hold(exchange.holding.size)
             kept = renderer.begun(time.time())
             if not await self._kept.put(*key, kept):
                 raise overloaded("The response cannot be kept at present; ask for it without background.")
             stack.enter_context(self._inside())
-            behind = replace(caller, record=_record(caller.record))
-            task = asyncio.create_task(self._run(key, behind.record, renderer, partial(generate, behind, holding)))
-            self._tasks[key] = task
+            task = self._tasks[key] = asyncio.create_task(self._run(key, behind))
             task.add_done_callback(partial(self._ended, key, stack.pop_all()))
         return web.Response(body=kept.response, content_type="application/json")
+
+    async def render(self, exchange: Exchange) -> None:
+        """Implements Writer: keep the complete response, unless its client does not want it any more.
+
+        Raises ApiError, also where it is too large.
+        """
+        answer, renderer = exchange.answer, _renderer(exchange)
+        assert isinstance(answer, Answer), "responses are generated"
+        await collect(exchange, answer)
+        if (kept := renderer.kept(answer.usage)) is None:
+            return
+        key = exchange.client.tenant.name, exchange.request.id
+        self._complete.add(key)
+        if not await self._kept.replace(*key, kept):
+            before = await self._kept.get(*key)
+            if before is not None and before.beat:
+                message = "The response is larger than what may be kept; ask for it without background."
+                raise InvalidRequestError(message, code="response_too_large")
 
     async def shown(self, tenant: str, id_: str, kept: Kept) -> bytes:
         """The response for one who polls. What is final is written down first. Raises UnavailableError."""
@@ -121,17 +133,8 @@ class Background:
             return ended.response
         return final.response
 
-    async def complete(self, tenant: str, id_: str, kept: Kept) -> None:
-        """Keep it, unless its client does not want it any more. Raises ApiError, also where it is too large."""
-        self._complete.add((tenant, id_))
-        if not await self._kept.replace(tenant, id_, kept):
-            before = await self._kept.get(tenant, id_)
-            if before is not None and before.beat:
-                message = "The response is larger than what may be kept; ask for it without background."
-                raise InvalidRequestError(message, code="response_too_large")
-
     async def stop(self) -> None:
-        """What is not over has failed."""
+        """End all tasks; a response that is not complete has failed."""
         tasks = dict(self._tasks)
         for task in tasks.values():
             task.cancel()
@@ -149,21 +152,16 @@ class Background:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a fault of the gateway in the background", exc_info=error)
 
-    async def _run(
-        self,
-        key: tuple[str, str],
-        record: Record,
-        renderer: ResponsesRenderer,
-        generate: Callable[[], Awaitable[object]],
-    ) -> None:
+    async def _run(self, key: tuple[str, str], exchange: Exchange) -> None:
+        record = exchange.record
         with logged_as(record.log_id):
             try:
-                await self._while_wanted(key, generate())
+                await self._while_wanted(key, generate(exchange, self))
             except ApiError as error:
-                await self._failed(key, renderer, error)
+                await self._failed(key, exchange, error)
             except Exception:  # whatever it is, who polls learns of it and the log has the traceback
                 log.exception("a fault of the gateway")
-                await self._failed(key, renderer, fault(record.id))
+                await self._failed(key, exchange, fault(record.id))
             finally:
                 self._access_log.add(record)
 
@@ -189,14 +187,22 @@ class Background:
             return await self._kept.replace(*key, Kept(kept.response, kept.conversation, time.time()))
         return True
 
-    async def _failed(self, key: tuple[str, str], renderer: ResponsesRenderer, error: ApiError) -> None:
+    async def _failed(self, key: tuple[str, str], exchange: Exchange, error: ApiError) -> None:
         with suppress(UnavailableError):  # without a sign of life it has failed as well
-            await self._kept.replace(*key, renderer.ended_with(error))
+            await self._kept.replace(*key, _renderer(exchange).ended_with(error))
 
 
-def _record(asked: Record) -> Record:
-    """Of what is done behind the answer to a request: a line of its own in the access log."""
-    endpoint, began = "background /v1/responses", time.monotonic()
-    record = Record(asked.id, asked.client_id, asked.method, endpoint, asked.address, began)
-    record.model, record.tenant, record.status = asked.model, asked.tenant, 200
-    return record
+def _renderer(exchange: Exchange) -> ResponsesRenderer:
+    assert isinstance(exchange.renderer, ResponsesRenderer), "only responses are generated in the background"
+    return exchange.renderer
+
+
+def _behind(exchange: Exchange) -> Exchange:
+    """The exchange that continues behind the answer, with a line of its own in the access log."""
+    before, began = exchange.record, time.monotonic()
+    endpoint = "background /v1/responses"
+    record = Record(before.id, before.client_id, before.method, endpoint, before.address, began)
+    record.model, record.tenant, record.status = before.model, before.tenant, 200
+    behind = Exchange(exchange.gateway, exchange.endpoint, exchange.client, record)
+    behind.model_name, behind.request, behind.renderer = exchange.model_name, exchange.request, exchange.renderer
+    return behind

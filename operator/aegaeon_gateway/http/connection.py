@@ -204,7 +204,8 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What is no HTTP request, or a fault outside of all middlewares. Raises ConnectionError in mid-answer."""
+        """Answer bytes that are no HTTP request, or a fault outside of all middlewares. Raises ConnectionError in
+        mid-answer."""
         if request.writer.output_size > 0 or isinstance(exc, ConnectionError):
             raise ConnectionError("no client reads an answer, or one has begun")
         if not isinstance(exc, HttpProcessingError):

@@ -64,7 +64,7 @@ class Connections:
         """Count bytes of incomplete bodies (negative: not any more); at the limit the largest body is refused."""
         self._bodies_bytes += body_bytes
         if self._bodies_bytes > self.limits.bodies_bytes:
-            largest = max(self._open, key=lambda one: one.body_bytes)
+            largest = max(self._open, key=lambda connection: connection.body_bytes)
             largest.refuse_body("bodies", overloaded("The gateway is receiving too much at once; try again."))
 
     def enter(self, connection: Connection, now: float) -> ApiError | None:
@@ -128,8 +128,8 @@ class Connections:
     def _evict(self, now: float, address: str = "") -> bool:
         """Close the connection (of `address`, if given) that has waited longest without a whole request."""
         if address:
-            waiting = (one for one in self._open if one.address == address and one.incomplete)
-            oldest = min(waiting, key=lambda one: one.quiet_since, default=None)
+            waiting = (each for each in self._open if each.address == address and each.incomplete)
+            oldest = min(waiting, key=lambda each: each.quiet_since, default=None)
         else:
             oldest = self._longest_incomplete(now)
         if oldest is None:
@@ -146,7 +146,8 @@ class Connections:
             if now - self._scanned_at < SCAN_S:
                 return None
             self._scanned_at = now
-            self._incomplete = sorted((one for one in self._open if one.incomplete), key=lambda one: -one.quiet_since)
+            incomplete = (each for each in self._open if each.incomplete)
+            self._incomplete = sorted(incomplete, key=lambda each: -each.quiet_since)
 
 
 async def _begin(http: web.Request, response: web.StreamResponse) -> None:
@@ -157,11 +158,11 @@ async def _begin(http: web.Request, response: web.StreamResponse) -> None:
 def _within_descriptors(connections: int) -> int:
     """Not more connections than this process may have descriptors for, whose soft limit is raised to the hard one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + RESERVED_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    needed = connections + RESERVED_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        if soft < wanted:
+        if soft < needed:
             log.warning("http.connections is %d, but %d descriptors allow %d", connections, soft, soft - RESERVED_FILES)
             return max(1, soft - RESERVED_FILES)
     return connections

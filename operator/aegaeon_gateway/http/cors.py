@@ -10,7 +10,6 @@ import re
 from collections.abc import Collection
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
 
 _MAX_AGE_S = 600
 _FIELD_NAMES = re.compile(r"[A-Za-z0-9_\-, ]{1,2048}")
@@ -31,42 +30,38 @@ class Cors:
         self._origins = frozenset(origin.lower() for origin in origins)
 
     def allows(self, origin: str | None) -> bool:
-        """Whether scripts of pages from there may read answers."""
+        """True when scripts of pages of this origin may read answers."""
         return origin is not None and ("*" in self._origins or origin.lower() in self._origins)
 
     def headers(self, origin: str | None) -> dict[str, str]:
-        """What every answer says to a page of this origin; other origins, and none, get only what caches need."""
-        found = {"Vary": "Origin"} if self._origins and "*" not in self._origins else {}
+        """The header fields of every answer to a page of this origin; other origins, and none, get only what caches
+        need."""
+        fields = {"Vary": "Origin"} if self._origins and "*" not in self._origins else {}
         if origin is not None and self.allows(origin):
-            found["Access-Control-Allow-Origin"] = found["Timing-Allow-Origin"] = origin
-            found["Access-Control-Expose-Headers"] = _EXPOSED
-        return found
+            fields["Access-Control-Allow-Origin"] = fields["Timing-Allow-Origin"] = origin
+            fields["Access-Control-Expose-Headers"] = _EXPOSED
+        return fields
 
-    @property
-    def preflight(self) -> Middleware:
-        """Answers the question that browsers ask before the request itself; one of another origin gets 405."""
-
-        @web.middleware
-        async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
-            known = request.match_info.http_exception
-            if request.method != "OPTIONS" or not self.allows(request.headers.get("Origin")):
-                return await handler(request)
-            if (
-                not isinstance(known, web.HTTPMethodNotAllowed)
-                or "Access-Control-Request-Method" not in request.headers
-            ):
-                return await handler(request)
+    def preflight(self, request: web.Request) -> web.Response | None:
+        """The answer to what browsers ask before the request itself; None for any other request, and for one of
+        another origin, which gets 405."""
+        known = request.match_info.http_exception
+        if (
+            request.method == "OPTIONS"
+            and self.allows(request.headers.get("Origin"))
+            and isinstance(known, web.HTTPMethodNotAllowed)
+            and "Access-Control-Request-Method" in request.headers
+        ):
             return web.Response(status=204, headers=_allowed(request, known.allowed_methods))
-
-        return answer
+        return None
 
 
 def _allowed(request: web.Request, methods: Collection[str]) -> dict[str, str]:
     """Any header may be sent: clients have their own, and none of them gives more rights than the key."""
-    found = {"Access-Control-Allow-Methods": ", ".join(sorted(methods)), "Access-Control-Max-Age": str(_MAX_AGE_S)}
-    asked = request.headers.get("Access-Control-Request-Headers", "")
-    if _FIELD_NAMES.fullmatch(asked):
-        found["Access-Control-Allow-Headers"] = asked
+    fields = {"Access-Control-Allow-Methods": ", ".join(sorted(methods)), "Access-Control-Max-Age": str(_MAX_AGE_S)}
+    names = request.headers.get("Access-Control-Request-Headers", "")
+    if _FIELD_NAMES.fullmatch(names):
+        fields["Access-Control-Allow-Headers"] = names
     if request.headers.get("Access-Control-Request-Private-Network") == "true":
-        found["Access-Control-Allow-Private-Network"] = "true"
-    return found
+        fields["Access-Control-Allow-Private-Network"] = "true"
+    return fields

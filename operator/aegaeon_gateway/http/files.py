@@ -11,7 +11,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from aegaeon_gateway.batches.files import Files
 from aegaeon_gateway.batches.kept import Kept
-from aegaeon_gateway.batches.pages import Asked
+from aegaeon_gateway.batches.pages import Cursor
 from aegaeon_gateway.errors import ApiError, HttpError, InvalidRequestError
 from aegaeon_gateway.http.admission import Client
 from aegaeon_gateway.http.gateway import TENANT, Gateway
@@ -25,7 +25,8 @@ _MOST_FILES = 10_000  # of a page, as OpenAI's
 
 
 def kept_for(gateway: Gateway, http: web.Request) -> tuple[Kept, str]:
-    """What is kept, and the tenant that asks. Raises ApiError where nothing is kept, or the client has no key."""
+    """The store of files and batches, and the tenant of the request. Raises ApiError where nothing is kept, or the
+    client has no key."""
     if gateway.batches is None:
         raise HttpError("This pool keeps no files and batches.", status=404, code="batches_off")
     tenant = http[TENANT]
@@ -33,14 +34,14 @@ def kept_for(gateway: Gateway, http: web.Request) -> tuple[Kept, str]:
     return gateway.batches, tenant.name
 
 
-def asked_of(query: Mapping[str, str], most: int, default: int) -> Asked:
+def cursor_of(query: Mapping[str, str], most: int, default: int) -> Cursor:
     """The page that a query asks for. Raises InvalidRequestError."""
     limit, order = query.get("limit", str(default)), query.get("order", "desc")
     if not (limit.isascii() and limit.isdecimal() and len(limit) < 9 and 1 <= int(limit) <= most):
         raise InvalidRequestError(f"limit: must be 1 to {most}", param="limit", code="invalid_value")
     if order not in ("asc", "desc"):
         raise InvalidRequestError("order: must be asc or desc", param="order", code="invalid_value")
-    return Asked(int(limit), query.get("after", ""), order == "desc")
+    return Cursor(int(limit), query.get("after", ""), order == "desc")
 
 
 def listed(data: list[dict[str, object]], more: bool) -> web.Response:
@@ -77,9 +78,9 @@ class FileHandlers:
 
     async def list(self, http: web.Request) -> web.Response:
         kept, tenant = kept_for(self._gateway, http)
-        asked = asked_of(http.query, _MOST_FILES, _MOST_FILES)
-        records, more = await kept.files.page(tenant, asked, http.query.get("purpose"))
-        return listed([one.shown() for one in records], more)
+        cursor = cursor_of(http.query, _MOST_FILES, _MOST_FILES)
+        records, more = await kept.files.page(tenant, cursor, http.query.get("purpose"))
+        return listed([record.shown() for record in records], more)
 
     async def get(self, http: web.Request) -> web.Response:
         kept, tenant = kept_for(self._gateway, http)

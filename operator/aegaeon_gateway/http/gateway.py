@@ -1,4 +1,4 @@
-"""What the handlers of all endpoints share."""
+"""The parts of a gateway that the handlers of all endpoints share."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _OPERATIONS = {"chatcmpl": "chat", "cmpl": "text_completion", "embd": "embedding
 
 
 def describe(span: Span, request: Request) -> None:
-    """What is asked of which model."""
+    """Add the request's parameters to its span."""
     if not span.is_recording():
         return
     kind = re.split("[-_]", request.id, maxsplit=1)[0]
@@ -45,7 +45,7 @@ def describe(span: Span, request: Request) -> None:
 
 
 def conclude(span: Span, usage: Usage | None, timing: Timing | None, finishes: Sequence[str]) -> None:
-    """What came of it, however it ended."""
+    """Add the answer's usage and durations to the span, however it ended."""
     if not span.is_recording() or usage is None or timing is None:
         return
     span.set_attributes(

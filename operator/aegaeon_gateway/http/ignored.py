@@ -1,4 +1,4 @@
-"""What of a request has no effect, in a header for its client and in a counter for operators."""
+"""Parts of a request that have no effect, in a header for its client and in a counter for operators."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Intake:
 
 
 class Holding:
-    """What one request holds."""
+    """The memory that one request holds."""
 
     def __init__(self, intake: Intake, owner: str, *, shared: bool) -> None:
         self._intake = intake
@@ -92,10 +92,10 @@ async def read_body(http: web.Request, most_bytes: int, holding: Holding) -> byt
 
 
 def _has_room(held: Counter[str], owner: str, more: int, most: int, *, shared: bool) -> bool:
-    """Whether an owner may hold `more` of `most`. Where it is shared, each new owner finds room, however many came
+    """True when an owner may hold `more` of `most`. Where it is shared, each new owner finds room, however many came
     before: one may hold as much as would be left beside it, divided among the owners there are and one to come."""
-    others = held.total() - held[owner]
-    free = most - others
+    elsewhere = held.total() - held[owner]
+    free = most - elsewhere
     if not shared:
         return held[owner] + more <= free
     owners = len(held.keys() - {owner}) + 1

@@ -8,11 +8,10 @@ from aiohttp import web
 from aegaeon_gateway.conversations import Kept
 from aegaeon_gateway.errors import HttpError, InvalidRequestError
 from aegaeon_gateway.http.background import Background
-from aegaeon_gateway.http.files import asked_of, listed
+from aegaeon_gateway.http.files import cursor_of, listed
 from aegaeon_gateway.http.gateway import TENANT, Gateway
 from aegaeon_gateway.request import responses_input
 from aegaeon_gateway.request.parse import items_of_history
-from aegaeon_gateway.tenancy import Tenant
 
 _PAGE, _MOST = 20, 100  # items of a page, as OpenAI's
 
@@ -20,7 +19,7 @@ _PAGE, _MOST = 20, 100  # items of a page, as OpenAI's
 class KeptResponses:
     """Handlers of GET and DELETE /v1/responses/{id}, and of its input."""
 
-    def __init__(self, gateway: Gateway, background: Background | None = None) -> None:
+    def __init__(self, gateway: Gateway, background: Background) -> None:
         self._kept = gateway.conversations
         self._background = background
 
@@ -28,29 +27,27 @@ class KeptResponses:
         if http.query.get("stream", "false") != "false":
             raise InvalidRequestError("stream: what is kept is no stream; leave it out", param="stream")
         kept = await self._found(http)
-        body = kept.response
-        if self._background is not None:
-            body = await self._background.shown(http[TENANT].name, http.match_info["id"], kept)
+        body = await self._background.shown(http[TENANT].name, http.match_info["id"], kept)
         return web.Response(body=body, content_type="application/json")
 
     async def cancel(self, http: web.Request) -> web.Response:
         kept = await self._found(http)
-        if self._background is None or not orjson.loads(kept.response).get("background"):
+        if not orjson.loads(kept.response).get("background"):
             message = "Only a response that is generated in the background can be cancelled."
             raise InvalidRequestError(message, code="not_in_background")
         body = await self._background.cancel(http[TENANT].name, http.match_info["id"], kept)
         return web.Response(body=body, content_type="application/json")
 
     async def input_items(self, http: web.Request) -> web.Response:
-        """What came before its output, of former responses as well."""
-        asked = asked_of(http.query, _MOST, _PAGE)
+        """List the items before its output, of former responses as well."""
+        cursor = cursor_of(http.query, _MOST, _PAGE)
         kept = await self._found(http)
         items = items_of_history(kept.conversation)
         response = orjson.loads(kept.response)
         own = 0 if response["status"] == "failed" else len(response["output"])  # what failed is not gone on with
         before = items[: len(items) - own]
         data = responses_input.shown(before, http.match_info["id"])
-        return listed(*responses_input.page(data, asked.limit, asked.after, newest_first=asked.newest_first))
+        return listed(*responses_input.page(data, cursor.limit, cursor.after, newest_first=cursor.newest_first))
 
     async def delete(self, http: web.Request) -> web.Response:
         id_ = http.match_info["id"]
@@ -58,17 +55,6 @@ class KeptResponses:
             raise _not_found(id_)
         body = orjson.dumps({"id": id_, "object": "response", "deleted": True})
         return web.Response(body=body, content_type="application/json")
-
-    async def conversation(self, tenant: Tenant, id_: str) -> bytes:
-        """The items of a response and of all before it. Raises InvalidRequestError, UnavailableError."""
-        kept: Kept | None = await self._kept.get(tenant.name, id_)
-        if kept is None:
-            message = f"Previous response with id {id_!r} not found; it was not kept, or not for so long."
-            raise InvalidRequestError(message, param="previous_response_id", code="previous_response_not_found")
-        if kept.beat:
-            message = f"Previous response with id {id_!r} is not complete; wait until it is."
-            raise InvalidRequestError(message, param="previous_response_id", code="previous_response_not_complete")
-        return kept.conversation
 
     async def _found(self, http: web.Request) -> Kept:
         """Raises HttpError, UnavailableError."""

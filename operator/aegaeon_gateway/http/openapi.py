@@ -68,7 +68,7 @@ def _completions() -> Json:
 
 def _messages_api() -> Json:
     create = _operation("createMessage", "Answer a chat, as Anthropic's Messages API.", _messages("Messages"))
-    count = _operation("countTokens", "The length of a message's prompt.", _messages("Count", whole=False))
+    count = _operation("countTokens", "The length of a message's prompt.", _messages("Count", streamed=False))
     return {"/v1/messages": {"post": create}, "/v1/messages/count_tokens": {"post": count}}
 
 
@@ -106,7 +106,7 @@ def _files() -> Json:
     form = {"required": True, "content": {"multipart/form-data": {"schema": openapi_batches.FORM}}}
     named = {"parameters": [_id(openapi_batches.ID)]}
     content = {"application/octet-stream": {"schema": STRING}}
-    whole = {"responses": {"200": {"description": "The file as it is.", "content": content}, **_errors()}}
+    download = {"responses": {"200": {"description": "The file as it is.", "content": content}, **_errors()}}
     return {
         "/v1/files": {
             "post": _operation("createFile", "Upload a file.", {"requestBody": form, **_get("File")}),
@@ -116,7 +116,7 @@ def _files() -> Json:
             "get": _operation("getFile", "One file.", {**named, **_get("File")}),
             "delete": _operation("deleteFile", "Keep it no longer.", {**named, **_get("DeletedFile")}),
         },
-        "/v1/files/{id}/content": {"get": _operation("getFileContent", "What is in a file.", {**named, **whole})},
+        "/v1/files/{id}/content": {"get": _operation("getFileContent", "What is in a file.", {**named, **download})},
     }
 
 
@@ -136,11 +136,11 @@ def _batches() -> Json:
 
 
 def _pages() -> Json:
-    """What no engine computes."""
-    one = {"parameters": [_id({"type": "string", "minLength": 1})], **_get("Model")}
+    """Paths that no engine serves."""
+    model = {"parameters": [_id({"type": "string", "minLength": 1})], **_get("Model")}
     return {
         "/v1/models": {"get": _operation("listModels", "The models that the key may use.", _get("ModelList"))},
-        "/v1/models/{id}": {"get": _operation("getModel", "One model.", one)},
+        "/v1/models/{id}": {"get": _operation("getModel", "One model.", model)},
         "/tokenize": {"post": _operation("tokenize", "The tokens of a text, or of a chat.", _posted("Tokenize"))},
         "/detokenize": {"post": _operation("detokenize", "The text of tokens.", _posted("Detokenize"))},
         "/version": {"get": _operation("version", "The gateway's version.", _get("Version"))},
@@ -224,12 +224,12 @@ def _ranking() -> Json:
 
 
 def _completion(kind: str, choice: Json) -> Json:
-    whole = fields(
+    body = fields(
         id=STRING, object={"const": kind}, created=COUNT, model=STRING,
         choices={"type": "array", "items": choice}, usage=_ref("Usage"),
     )  # fmt: skip
-    whole["properties"] |= {"prompt_token_ids": IDS, "prompt_logprobs": _SAID}
-    return whole
+    body["properties"] |= {"prompt_token_ids": IDS, "prompt_logprobs": _SAID}
+    return body
 
 
 def _chat_choice() -> Json:
@@ -277,10 +277,10 @@ def _completion_answers(name: str, events: str = "of `data` alone", error: str =
     return {"200": {"description": text, "content": content}, **_errors(error)}
 
 
-def _messages(kind: str, *, whole: bool = True) -> Json:
-    """Of Anthropic's API, whose errors have a form of their own."""
+def _messages(kind: str, *, streamed: bool = True) -> Json:
+    """An operation of Anthropic's API, whose errors have a form of their own."""
     error = "AnthropicError"
-    if whole:
+    if streamed:
         responses = _completion_answers("Message", "named by their `type`", error)
     else:
         responses = {"200": _answer("The answer.", "TokenCount"), **_errors(error)}

@@ -52,8 +52,8 @@ def _batch() -> Json:
     )  # fmt: skip
 
 
-def _page(one: Json) -> Json:
+def _page(entry: Json) -> Json:
     return fields(
-        object={"const": "list"}, data={"type": "array", "items": one}, first_id=nullable(STRING),
+        object={"const": "list"}, data={"type": "array", "items": entry}, first_id=nullable(STRING),
         last_id=nullable(STRING), has_more={"type": "boolean"},
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What Anthropic's Messages API answers, for the OpenAPI description."""
+"""Answers of Anthropic's Messages API, for the OpenAPI description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What OpenAI's Responses API answers, for the OpenAPI description."""
+"""Answers of OpenAI's Responses API, for the OpenAPI description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of one HTTP request: its client reads it in headers, operators in the access log and in the trace."""
+"""The record of one HTTP request: its client reads it in headers, operators in the access log and in the trace."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Record:
 
     @staticmethod
     def of(request: web.Request) -> Record:
-        """Of a request that is about to be handled."""
+        """Begin the record of a request that is about to be handled."""
         claimed = request.headers.get("X-Request-Id", "")
         client_id = claimed if _ACCEPTED_ID.fullmatch(claimed) else None
         resource = request.match_info.route.resource
@@ -80,8 +80,8 @@ class Record:
         with self.tracer.start_as_current_span(name, context=set_span_in_context(self.span)):
             yield
 
-    def asked(self, request: Request) -> None:
-        """It is known what is asked of which model."""
+    def requested(self, request: Request) -> None:
+        """Record the request of engines."""
         self.stream = request.options.stream
         describe(self.span, request)
 

@@ -67,7 +67,7 @@ def raw_answer(error: ApiError) -> bytes:
 
 
 def malformed(error: BaseException | None) -> ApiError:
-    """What aiohttp's parser refuses."""
+    """The error for a request that aiohttp's parser refuses."""
     if isinstance(error, LineTooLong):
         message = "The request line or a field of the header is too long; send less."
         return HttpError(message, status=431, code="header_too_large")

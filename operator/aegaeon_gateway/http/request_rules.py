@@ -1,4 +1,4 @@
-"""What a request must be before anybody reads its body: JSON, as it is, from a program and not from a web page.
+"""Rules that a request meets before its body is read: JSON, as it is, from a program and not from a web page.
 
 A web page may make its visitor's browser send a POST of a few simple content types anywhere, and reach a server on
 localhost under a name of its own (DNS rebinding). Both end here, but for pages of origins that cors.py allows.
@@ -10,7 +10,6 @@ import ipaddress
 from collections.abc import Collection
 
 from aiohttp import HttpVersion10, HttpVersion11, web
-from aiohttp.typedefs import Handler, Middleware
 from yarl import URL
 
 from aegaeon_gateway.config import GatewayConfig
@@ -22,25 +21,26 @@ UPLOADS = "/v1/files"
 _HINT = "send the JSON as it is with Content-Type: application/json"
 
 
-def request_rules(config: GatewayConfig, cors: Cors) -> Middleware:
-    """The middleware that raises HttpError or BodyTooLargeError."""
-    local = _is_local(config.address[0])
-    names = frozenset(name.lower() for name in config.http.allowed_hosts)
+class RequestRules:
+    """Checks the header of a request."""
 
-    @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+    def __init__(self, config: GatewayConfig, cors: Cors) -> None:
+        self._cors = cors
+        self._local = _is_local(config.address[0])
+        self._names = frozenset(name.lower() for name in config.http.allowed_hosts)
+        self._max_body_bytes = config.max_body_bytes
+
+    def check(self, request: web.Request) -> None:
+        """Raises HttpError, BodyTooLargeError."""
         if request.version not in (HttpVersion10, HttpVersion11):
             raise HttpError("Only HTTP/1.1 and HTTP/1.0 are spoken here.", status=505, code="http_version")
-        if local:
-            _check_names(request, names, cors)
+        if self._local:
+            _check_names(request, self._names, self._cors)
         if request.method == "POST" and request.match_info.http_exception is None:
             if request.path == UPLOADS or not request.can_read_body:
-                _check_page(request, cors)
+                _check_page(request, self._cors)
             if request.can_read_body or not request.path.endswith("/cancel"):
-                _check_body(request, config.max_body_bytes)
-        return await handler(request)
-
-    return check
+                _check_body(request, self._max_body_bytes)
 
 
 def _check_body(request: web.Request, max_body_bytes: int) -> None:
@@ -66,7 +66,7 @@ def _check_form(request: web.Request) -> None:
 
 
 def _check_page(request: web.Request, cors: Cors) -> None:
-    """Of what browsers send for any page without asking first: forms, and requests without a body."""
+    """Refuse requests that browsers send for any page without a preflight: forms, and requests without a body."""
     origin = request.headers.get("Origin")
     if origin is None or cors.allows(origin) or origin.partition("://")[2] == request.headers.get("Host"):
         return

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
 COME_BACK_S = 0.5  # until who got the end of an answer has sent the next request, if it is sent at once
 CUT_S = 1.0  # for what is cancelled to end
@@ -33,8 +32,7 @@ class GracefulShutdown:
         return self._begun
 
     def attach(self, app: web.Application) -> None:
-        """Look at every request of `app`, which has not been started."""
-        app.middlewares.insert(0, self._count)
+        """Look at every answer of `app`, which has not been started."""
         app.on_response_prepare.append(self._say)
 
     async def drain(self, withdraw_s: float, drain_s: float, refuse: Callable[[], None]) -> None:
@@ -54,11 +52,6 @@ class GracefulShutdown:
                     await asyncio.sleep(COME_BACK_S)
         except TimeoutError:
             return
-
-    @web.middleware
-    async def _count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        with self.inside():
-            return await handler(request)
 
     @contextmanager
     def inside(self) -> Iterator[None]:

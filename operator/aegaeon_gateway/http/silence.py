@@ -14,8 +14,8 @@ HELD = "waiting for the quota of tokens a minute, which is used up"
 
 
 def waiting(place: int, model: ModelStatus | None) -> str:
-    """What a stream says that says nothing else; `place` in the queue, 0: in none, or not known. `model`: as the
-    scheduler has it; None: not any more."""
+    """The comment of a stream that waits; `place` in the queue, 0: in none, or not known. `model`: as the scheduler has
+    it; None: not any more."""
     text = f"waiting for an engine, place {place} in the queue" if place else "waiting for an engine"
     why = why_not_ready(model) if model is not None else ""
     return f"{text} ({why})" if why else text

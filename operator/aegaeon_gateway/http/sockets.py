@@ -17,7 +17,7 @@ OPTIONS = (
 
 
 def was_reset(connected: socket.socket) -> bool:
-    """Whether the other side has reset the connection."""
+    """True when the other side has reset the connection."""
     return connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE
 
 

@@ -42,7 +42,7 @@ def _line(reason: str) -> str:
 
 
 def failure_of(model: ModelStatus) -> ApiError | None:
-    """What requests for a model are answered that no engine serves; None while one does, or may."""
+    """The error for requests for a model that no engine serves; None while one does, or may."""
     if model.phase != ModelPhase.MODEL_PHASE_FAILED:
         return None
     made = UnsupportedModelError if model.unsupported else model_failed

@@ -30,7 +30,7 @@ _READ_AT_A_TIME = 2  # folders; each may have 128 MiB
 
 @dataclass(frozen=True, slots=True)
 class ModelText:
-    """What the gateway's loop has of a model: the rest is with the workers, under `key`."""
+    """The part of a model's text that is on the gateway's loop: the rest is with the workers, under `key`."""
 
     key: bytes
     vocabulary: Vocabulary
@@ -94,7 +94,7 @@ class Contents:
                 del self._uses[key]
 
     def drop(self, key: bytes) -> None:
-        """It is to be loaded anew, if at all."""
+        """Forget a model, which is loaded again when it is needed."""
         if self._kept.pop(key, None) is not None:
             self._pool.drop(key)
             shutil.rmtree(self._place(key), ignore_errors=True)
@@ -113,7 +113,7 @@ class Contents:
 
     @property
     def nbytes(self) -> int:
-        """What all take: a tokenizer that several have counts once."""
+        """The memory of all: a tokenizer that several models have counts once."""
         tokenizers: dict[bytes, int] = {}
         for kept in self._kept.values():
             tokenizers[kept.tokenizer] = max(kept.nbytes, tokenizers.get(kept.tokenizer, 0))

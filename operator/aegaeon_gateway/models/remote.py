@@ -189,12 +189,12 @@ def _hub(source: HubSource, client: Client) -> Get:
 
 def _web(url_of: Callable[[str], str], token: str, client: Client, hosts: tuple[str, ...] = ()) -> Get:
     def get(name: str, most_bytes: int) -> bytes | None:
-        with client.open(url_of(name), token=token, hosts=hosts) as given:
-            if given.status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+        with client.open(url_of(name), token=token, hosts=hosts) as response:
+            if response.status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
                 return None
-            if given.status != HTTPStatus.OK:
-                raise TokenizerError(f"{given.url}: the server answers {given.status}")
-            return given.whole(most_bytes)
+            if response.status != HTTPStatus.OK:
+                raise TokenizerError(f"{response.url}: the server answers {response.status}")
+            return response.whole(most_bytes)
 
     return get
 
@@ -219,7 +219,7 @@ def _s3(source: S3Source, client: Client, ambient: bool) -> Get:
 
 
 def _snapshot(source: HubSource, hub_cache: str | None) -> Path:
-    """What the hub's own library keeps, for the owner of this machine."""
+    """Fetch with the hub's own library, into the cache of this machine's owner."""
     from huggingface_hub import snapshot_download
 
     return Path(
@@ -238,8 +238,8 @@ def _run_unless_cancelled(done: Future[Path], bring: Callable[[], Path]) -> None
     if not done.set_running_or_notify_cancel():
         return
     try:
-        found = bring()
+        path = bring()
     except BaseException as error:  # noqa: BLE001 - a panic of a native library is one; no request may wait for ever
         done.set_exception(error)
     else:
-        done.set_result(found)
+        done.set_result(path)

@@ -87,7 +87,8 @@ class Texts:
         return failure.reason if failure else ""
 
     def max_positions(self, source: ModelSource) -> int:
-        """What the files of a source allow, in tokens; 0 while they are not loaded, or where they do not say."""
+        """The length that the files of a source allow, in tokens; 0 while they are not loaded, or where they name
+        none."""
         text = self._loaded(_key(source))
         return text.max_positions if text else 0
 
@@ -99,7 +100,7 @@ class Texts:
     def keep(self, models: Sequence[ModelStatus]) -> None:
         """Drop what the catalog does not serve any more."""
         self._names = {}
-        self._cached = {_key(one.spec.source) for one in models if one.phase == ModelPhase.MODEL_PHASE_CACHED}
+        self._cached = {_key(model.spec.source) for model in models if model.phase == ModelPhase.MODEL_PHASE_CACHED}
         for key in [key for key in self._cached & self._failed.keys() if self._failed[key].early]:
             del self._failed[key]  # the next request tries it at once
         for model in models:
@@ -148,7 +149,8 @@ class Texts:
         return text
 
     def _report_news(self) -> None:
-        """By name: one that has another source now, or has left the catalog, is not failed for the former one."""
+        """Report failures by name: a model that has another source now, or has left the catalog, is not failed for the
+        former."""
         before, self._reported = self._reported, self.failures()
         for name in sorted(before.keys() | self._reported.keys()):
             reason = self._reported.get(name, "")
@@ -164,8 +166,8 @@ class Texts:
         except TokenizerError as error:
             if source.WhichOneof("kind") == "directory":
                 raise TokenizerError(f"{directory}: {error}") from error
-            said = str(error).replace(str(directory), "its folder")  # the gateway's own is not shown
-            raise TokenizerError(f"source.{source.WhichOneof('kind')}: {said}") from error
+            message = str(error).replace(str(directory), "its folder")  # the gateway's own is not shown
+            raise TokenizerError(f"source.{source.WhichOneof('kind')}: {message}") from error
 
 
 def _key(source: ModelSource) -> bytes:

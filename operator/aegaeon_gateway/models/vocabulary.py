@@ -25,7 +25,7 @@ class TokenTable:
         self._description = loaded.decoder
 
     def get_added_tokens_decoder(self) -> dict[int, AddedToken]:
-        """By id; their strings are those of `id_to_token`."""
+        """Added tokens by id; their strings are those of `id_to_token`."""
         return self._added
 
     def to_str(self) -> str:

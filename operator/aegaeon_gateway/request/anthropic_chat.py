@@ -45,7 +45,7 @@ def chat_of(request: CountRequest) -> ChatRequest:
     continued = request.messages[-1].role == "assistant"
     return ChatRequest(
         model=request.model,
-        messages=[*_system(request.system), *(made for one in request.messages for made in _messages(one))],
+        messages=[*_system(request.system), *(made for message in request.messages for made in _messages(message))],
         tools=None if request.tools is None else [_tool(tool) for tool in request.tools],
         add_generation_prompt=not continued,
         continue_final_message=continued,

@@ -30,7 +30,7 @@ class Text(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class ThinkingBlock(Struct, forbid_unknown_fields=True, frozen=True, tag_field="type", tag="thinking"):
-    """What the model thought before an earlier answer."""
+    """The model's reasoning before an earlier answer."""
 
     thinking: str
     signature: str | None = None
@@ -48,7 +48,7 @@ class ToolUseBlock(Struct, forbid_unknown_fields=True, frozen=True, tag_field="t
 
 
 class ToolResultBlock(Struct, forbid_unknown_fields=True, frozen=True, tag_field="type", tag="tool_result"):
-    """What a tool answered."""
+    """The result of a tool."""
 
     tool_use_id: str
     content: str | list[Text] | None = None
@@ -75,12 +75,12 @@ class AnthropicMessage(Struct, forbid_unknown_fields=True, frozen=True):
 
     def __post_init__(self) -> None:
         theirs = _BLOCKS[self.role]
-        if isinstance(self.content, list) and not all(isinstance(one, theirs) for one in self.content):
+        if isinstance(self.content, list) and not all(isinstance(block, theirs) for block in self.content):
             raise ValueError(f"content has blocks that messages of {self.role} do not have")
 
 
 class AnthropicTool(Struct, forbid_unknown_fields=True, frozen=True):
-    """What a model may call. `input_schema`: a JSON Schema."""
+    """A tool that a model may call. `input_schema`: a JSON Schema."""
 
     name: ToolName
     input_schema: dict[str, Any]

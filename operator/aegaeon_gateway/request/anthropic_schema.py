@@ -16,7 +16,7 @@ THINKING = get_args(ThinkingType)
 
 
 class Thinking(Struct, forbid_unknown_fields=True, frozen=True):
-    """Whether the model thinks before it answers. `budget_tokens`: for how long, of type enabled."""
+    """The switch of the model's reasoning. `budget_tokens`: for how long, of type enabled."""
 
     type: ThinkingType
     budget_tokens: TokenCount | None = None
@@ -28,7 +28,7 @@ class Thinking(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class JsonOutput(Struct, forbid_unknown_fields=True, frozen=True):
-    """What the answer must be."""
+    """The form of the answer."""
 
     type: Literal["json_schema"]
     schema: dict[str, Any]

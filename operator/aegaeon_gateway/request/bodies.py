@@ -36,7 +36,7 @@ class ParsedChat:
 
 
 def parsed_chat(endpoint: str, body: bytes, history: int = 0, receipt: Receipt | None = None) -> ParsedChat:
-    """What a body asks for; `history`: bytes at its beginning that are a conversation to go on with.
+    """Parse the chat of a body; `history`: bytes at its beginning that are a conversation to continue.
 
     `receipt`: see parse.decoded. Raises InvalidRequestError naming the parameter.
     """

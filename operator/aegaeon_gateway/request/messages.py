@@ -85,7 +85,7 @@ class Message(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class FunctionDefinition(Struct, forbid_unknown_fields=True, frozen=True):
-    """What a model may call. `parameters`: a JSON Schema."""
+    """A function that a model may call. `parameters`: a JSON Schema."""
 
     name: ToolName
     description: str | None = None
@@ -94,8 +94,8 @@ class FunctionDefinition(Struct, forbid_unknown_fields=True, frozen=True):
 
     def for_template(self) -> dict[str, Any]:
         """Without what the client left out, as templates print it as it is."""
-        given = {"description": self.description, "parameters": self.parameters}
-        return {"name": self.name, **{name: value for name, value in given.items() if value is not None}}
+        fields = {"description": self.description, "parameters": self.parameters}
+        return {"name": self.name, **{name: value for name, value in fields.items() if value is not None}}
 
 
 class Tool(Struct, forbid_unknown_fields=True, frozen=True):

@@ -73,7 +73,7 @@ def _rename(body: Json) -> None:
 
 
 def _variables(body: Json) -> None:
-    """What other servers take at the top is a variable of the template here."""
+    """Make variables of the template of parameters that other servers take at the top."""
     variables = {name: body.pop(name) for name in TEMPLATE_VARIABLES if name in body}
     if isinstance(thinking := body.get("thinking"), dict) and thinking.get("type") in ("enabled", "disabled"):
         variables["enable_thinking"] = body.pop("thinking")["type"] == "enabled"
@@ -151,7 +151,7 @@ def _call(call: Json) -> None:
 
 
 def _kept(tool: Any, at: int, receipt: Receipt) -> bool:
-    """Whether it can be called; a function may be written as the Responses API has it."""
+    """True when it can be called; a function may be written as the Responses API has it."""
     if not isinstance(tool, dict):
         return True
     kind = tool.get("type") or "function"

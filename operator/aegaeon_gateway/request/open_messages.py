@@ -38,7 +38,7 @@ def _role(message: Any) -> Any:
 
 
 def _kept(tool: Any, at: int, receipt: Receipt) -> bool:
-    """Whether it has a schema; what Anthropic runs, or knows the schema of, has none."""
+    """True when it has a schema; tools that Anthropic runs, or knows the schema of, have none."""
     if not isinstance(tool, dict):
         return True
     kind = tool.get("type") or "custom"

@@ -14,7 +14,7 @@ _KINDS = {"input_image": "image", "image_url": "image", "input_audio": "audio", 
 
 
 def omitted(kind: str) -> str:
-    """What is read in the place of a part."""
+    """The text in the place of a part that is left out."""
     return f"[{_KINDS.get(kind, kind).replace('_', ' ')} omitted: this model reads text]"
 
 
@@ -49,7 +49,7 @@ def _part(part: Any, path: str, receipt: Receipt, newest: bool, types: Container
 
 
 def _text(part: Json) -> str | None:
-    """Of texts, refusals, and documents that are texts."""
+    """The text of a text, a refusal, or a document that is a text."""
     for name in ("text", "refusal"):
         if isinstance(part.get(name), str):
             return str(part[name])
@@ -72,7 +72,7 @@ def _document(source: Json) -> str | None:
 
 
 def arguments_of(value: Any) -> str:
-    """Of a call, as text."""
+    """The arguments of a call, as text."""
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value, ensure_ascii=False)

@@ -58,7 +58,7 @@ def adapt_response(body: Json, receipt: Receipt) -> None:
 
 
 def _kept(tool: Any, place: str, receipt: Receipt) -> bool:
-    """Whether it can be called: a tool that runs on a server cannot."""
+    """True when it can be called: a tool that runs on a server cannot."""
     if not isinstance(tool, dict):
         return True
     kind = tool.get("type")
@@ -146,7 +146,7 @@ def _reasoning(item: Json, receipt: Receipt) -> None:
 
 
 def _leave_values(item: Json, kind: str, receipt: Receipt) -> None:
-    """What other kinds of items have."""
+    """Leave out fields of other kinds of items."""
     needed, allowed = FIELDS[kind]
     for name in [value for value in VALUES if value in item and value not in needed and value not in allowed]:
         if item.pop(name) is not None:

@@ -33,9 +33,9 @@ LISTS = frozenset(("documents", "input", "messages", "system", "tools"))
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What the bodies of one endpoint may hold. `siblings`: fields of the other endpoints of its kind.
-    `harmless`: names that have no effect on any of them, and are no misspellings.
-    `elsewhere`: what changes answers on other endpoints or servers."""
+    """The fields that bodies of one endpoint may have. `siblings`: fields of the other endpoints of its kind.
+    `harmless`: names that have no effect on any of them, and are no misspellings. `elsewhere`: what changes answers on
+    other endpoints or servers."""
 
     kind: type[Struct]
     known: Known
@@ -47,7 +47,8 @@ class Endpoint:
 
 @dataclass(slots=True)
 class Shape:
-    """What may be at a place: objects by the value of their `tag`, lists of `items`; else it is not looked into."""
+    """The values that may be at a place: objects by the value of their `tag`, lists of `items`; else it is not looked
+    into."""
 
     tag: str = ""
     objects: dict[Any, dict[str, Shape]] = field(default_factory=dict)
@@ -79,7 +80,7 @@ def _opened(endpoint: Endpoint, body: bytes | bytearray, receipt: Receipt) -> by
 
 
 def _json_of(body: bytes | bytearray) -> Any:
-    """Of a body that is JSON, as has been seen. Raises InvalidRequestError."""
+    """Parse a body that is known to be JSON. Raises InvalidRequestError."""
     try:
         return json.loads(body)
     except ValueError as error:  # there is a limit to the digits of a number
@@ -142,7 +143,7 @@ def _within(value: Any, shape: Shape, path: str, receipt: Receipt) -> None:
 
 
 def labels(endpoints: Iterable[Endpoint]) -> frozenset[str]:
-    """What a counter may be labelled with: names of the tables, and of what agents are known to send."""
+    """The labels that the counter may have: names of the tables, and of fields that agents are known to send."""
     tables = (name for endpoint in endpoints for name in (*endpoint.known.refused, *endpoint.known.no_effect))
     return frozenset((*tables, *KNOWN_TO_BE_SENT))
 
@@ -166,7 +167,7 @@ def _shape(type_: shapes.Type) -> Shape:
 
 
 def _joined(alternatives: list[Shape]) -> Shape:
-    """Of a union, whose objects have one tag field if there are several."""
+    """The shape of a union, whose objects have one tag field if there are several."""
     joined = Shape()
     for shape in alternatives:
         joined.tag = joined.tag or shape.tag

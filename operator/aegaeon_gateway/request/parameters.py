@@ -25,7 +25,7 @@ class Refused:
     neutral: tuple[Any, ...] = ()
 
     def asks(self, value: Any) -> bool:
-        """Whether a value asks for something."""
+        """True when a value asks for something."""
         return not any(type(value) is type(neutral) and value == neutral for neutral in self.allowed)
 
     @property
@@ -38,7 +38,7 @@ class Refused:
             raise self.error(name)
 
     def error(self, name: str) -> InvalidRequestError:
-        """What is answered."""
+        """The error for this parameter."""
         message = f"{name} is not supported here: {self.reason}; leave it out"
         return InvalidRequestError(message, param=name, code="unsupported_parameter")
 
@@ -58,7 +58,7 @@ class NoEffect:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What an endpoint's requests may name beside the fields of their type."""
+    """The names that an endpoint's requests may have beside the fields of their type."""
 
     refused: Mapping[str, Refused]
     no_effect: Mapping[str, NoEffect]
@@ -114,10 +114,10 @@ COMPLETIONS = Known(REFUSED, NO_EFFECT)
 
 
 def refused(*names: str) -> dict[str, Refused]:
-    """Those of chats that another endpoint refuses for the same reasons."""
+    """Entries for parameters of chats that another endpoint refuses for the same reasons."""
     return {name: REFUSED[name] for name in names}
 
 
 def unused(*names: str) -> dict[str, NoEffect]:
-    """Those of chats that have no effect at another endpoint either."""
+    """Entries for parameters of chats that have no effect at another endpoint either."""
     return {name: NO_EFFECT[name] for name in names}

@@ -155,7 +155,7 @@ def _exactly(kind: type[StructT], body: bytes | bytearray) -> StructT:
 
 
 def check(request: ChatRequest | CompletionRequest, receipt: Receipt | None = None) -> None:
-    """What types cannot say. Raises InvalidRequestError naming the parameter."""
+    """Check the rules that types cannot express. Raises InvalidRequestError naming the parameter."""
     _check_common(request, receipt)
     if isinstance(request, ChatRequest):
         _check_chat(request)
@@ -249,9 +249,9 @@ def _as_api_error(error: str, lists: str | None) -> InvalidRequestError:
 
 
 def _message(names: Sequence[str]) -> str | None:
-    """By the whole path, its last name, or its last two."""
+    """Our message for a place: by the whole path, its last name, or its last two."""
     keys = (".".join(names), names[-1], ".".join(names[-2:]))
-    return next((found for key in keys if key not in _OF_LISTS.values() and (found := _MESSAGES.get(key))), None)
+    return next((message for key in keys if key not in _OF_LISTS.values() and (message := _MESSAGES.get(key))), None)
 
 
 def _unknown_name(param: str) -> InvalidRequestError:

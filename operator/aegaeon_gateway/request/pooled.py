@@ -23,7 +23,7 @@ TokenCount = Annotated[int, Meta(ge=0, lt=2**31)]
 
 
 class PooledRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What all of them take. `padding` and below are refused unless neutral."""
+    """Fields that all of them take. `padding` and below are refused unless neutral."""
 
     model: Annotated[str, Meta(description="a name of GET /v1/models")]
     user: Annotated[str | None, Meta(description="no effect: tenants are known by their keys")] = None
@@ -72,7 +72,8 @@ class EmbeddingRequest(PooledRequest, frozen=True, kw_only=True):
 
     @property
     def prompts(self) -> Sequence[str | list[int]]:
-        """Of a request that `parse_pooled` gave: it has checked that all parts of `input` are of one type."""
+        """Prompts of a request that `parse_pooled` returned: it has checked that all parts of `input` are of one
+        type."""
         if isinstance(self.input, str):
             return [self.input]
         if isinstance(self.input[0], int):
@@ -93,7 +94,7 @@ EMBEDDINGS = Known(
 
 
 class ScoringRequest(PooledRequest, frozen=True, kw_only=True):
-    """What both scoring endpoints take."""
+    """Fields that both scoring endpoints take."""
 
     instruction: Annotated[
         Text | None, Meta(description="what makes a document relevant, for models whose prompt has a place for it")
@@ -130,14 +131,14 @@ class ScoreRequest(ScoringRequest, frozen=True, kw_only=True):
 
     @property
     def sides(self) -> list[tuple[Texts, Texts]]:
-        """Of every pair of names, of which both were given."""
+        """Every pair of names of which both are sent."""
         named = [
             (self.text_1, self.text_2),
             (self.queries, self.documents),
             (self.queries, self.items),
             (self.data_1, self.data_2),
         ]
-        return [(one, other) for one, other in named if one is not None and other is not None]
+        return [(first, second) for first, second in named if first is not None and second is not None]
 
 
 def listed(texts: Texts) -> list[str]:
@@ -146,11 +147,11 @@ def listed(texts: Texts) -> list[str]:
 
 
 def pairs_of(request: RerankRequest | ScoreRequest) -> list[tuple[str, str]]:
-    """What is scored with what: query and document. Raises ValueError, whose message is for clients."""
+    """Pairs of query and document that are scored. Raises ValueError, whose message is for clients."""
     if isinstance(request, RerankRequest):
         return [(request.query, document) for document in listed(request.documents)]
     sides = request.sides
-    given = [
+    texts = [
         request.text_1,
         request.text_2,
         request.queries,
@@ -159,7 +160,7 @@ def pairs_of(request: RerankRequest | ScoreRequest) -> list[tuple[str, str]]:
         request.data_1,
         request.data_2,
     ]
-    if len(sides) != 1 or sum(one is not None for one in given) != 2:
+    if len(sides) != 1 or sum(text is not None for text in texts) != 2:
         raise ValueError(
             "send one pair of text_1 and text_2, queries and documents, queries and items, data_1 and data_2"
         )

@@ -31,7 +31,7 @@ class Prompt:
         return Submit.FromString(self.field()).prompt
 
     def field(self) -> bytes:
-        """Of a Submit, to be merged into one. It holds no other field, whatever the packed bytes are."""
+        """The field of a Submit, to be merged into one. It holds no other field, whatever the packed bytes are."""
         size, length = len(self.packed), bytearray()
         while size > 0x7F:
             length.append(size & 0x7F | 0x80)

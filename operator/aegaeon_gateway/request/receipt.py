@@ -1,4 +1,4 @@
-"""What of a request has no effect here: said to its client in a header, to operators in a counter and the debug log.
+"""Parts of a request that have no effect: named to its client in a header, to operators in a counter and the debug log.
 
 Both have bounds: names are a stranger's, so that a header has a largest size, and a counter a fixed set of labels.
 """

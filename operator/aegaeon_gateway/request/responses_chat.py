@@ -89,7 +89,7 @@ def chat_of(request: ResponsesRequest, history: Iterable[Item]) -> ChatRequest:
 
 
 def _tools(tools: Sequence[AnyTool]) -> list[Tool]:
-    """Those within namespaces count as well. Raises InvalidRequestError."""
+    """Flatten tools: those within namespaces count as well. Raises InvalidRequestError."""
     made = [chat_tool(tool) for tool in request_tools(tools)]
     if len(made) > MAX_TOOLS:
         message = f"tools: {len(made)} are more than {MAX_TOOLS}, those of namespaces included"
@@ -108,7 +108,7 @@ def _check_background(request: ResponsesRequest) -> None:
 
 
 def echoed(request: ResponsesRequest) -> dict[str, Any]:
-    """What the response repeats of its request, where that is not what the chat's sampling says."""
+    """Fields of the request that the response repeats, where that is not what the chat's sampling says."""
     reasoning, text = request.reasoning, request.text
     return {
         "background": bool(request.background),
@@ -127,8 +127,8 @@ def echoed(request: ResponsesRequest) -> dict[str, Any]:
 
 
 def _repeated(value: Any) -> Any:
-    given = msgspec.to_builtins(value)
-    return {name: inner for name, inner in given.items() if inner is not None} if isinstance(given, dict) else given
+    plain = msgspec.to_builtins(value)
+    return {name: inner for name, inner in plain.items() if inner is not None} if isinstance(plain, dict) else plain
 
 
 def _repeated_tool(tool: AnyTool) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _repeated_tool(tool: AnyTool) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Turn:
-    """What the assistant did between two messages of others: thoughts, a text, calls."""
+    """The assistant's part between two messages of others: thoughts, a text, calls."""
 
     thoughts: list[str] = field(default_factory=list)
     content: str | list[TextPart] | None = None
@@ -186,7 +186,7 @@ def _add(turn: _Turn, item: Item) -> None:
     match item.type:
         case "reasoning":
             thoughts = item.content or item.summary or ""
-            turn.thoughts += [thoughts] if isinstance(thoughts, str) else [part.said for part in thoughts]
+            turn.thoughts += [thoughts] if isinstance(thoughts, str) else [part.text_or_refusal for part in thoughts]
         case "function_call":
             called = Called(model_name(item.name or "", item.namespace), item.arguments or "")
             turn.calls.append(ToolCall(called, item.call_id))
@@ -198,7 +198,9 @@ def _add(turn: _Turn, item: Item) -> None:
 
 
 def _content(content: str | Parts | None) -> str | list[TextPart]:
-    return content or "" if isinstance(content, str | None) else [TextPart("text", part.said) for part in content]
+    if isinstance(content, str | None):
+        return content or ""
+    return [TextPart("text", part.text_or_refusal) for part in content]
 
 
 def _tool_choice(request: ResponsesRequest) -> Any:
@@ -215,6 +217,7 @@ def _tool_choice(request: ResponsesRequest) -> Any:
 def _format(text: TextConfig | None) -> ResponseFormat | None:
     if text is None or text.format is None:
         return None
-    one = text.format
-    schema = JsonSchema(one.name, one.schema, one.strict, one.description) if one.type == "json_schema" else None
-    return ResponseFormat(one.type, schema)
+    format_ = text.format
+    if format_.type != "json_schema":
+        return ResponseFormat(format_.type, None)
+    return ResponseFormat(format_.type, JsonSchema(format_.name, format_.schema, format_.strict, format_.description))

@@ -28,7 +28,7 @@ class Part(Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
             raise ValueError(f"{'refusal' if self.type == 'refusal' else 'text'} is missing")
 
     @property
-    def said(self) -> str:
+    def text_or_refusal(self) -> str:
         return self.text or self.refusal or ""
 
 

@@ -19,7 +19,7 @@ INCLUDED = get_args(Included)
 
 
 class ResponseTool(Struct, forbid_unknown_fields=True, frozen=True, tag_field="type", tag="function"):
-    """What a model may call. `parameters`: a JSON Schema."""
+    """A function that a model may call. `parameters`: a JSON Schema."""
 
     name: ToolName
     parameters: dict[str, Any] | None = None
@@ -31,7 +31,7 @@ class ResponseTool(Struct, forbid_unknown_fields=True, frozen=True, tag_field="t
 
 
 class CustomTool(Struct, forbid_unknown_fields=True, frozen=True, tag_field="type", tag="custom"):
-    """What a model may call with one text. `format`: a grammar of that text, which the model alone reads."""
+    """A tool that a model may call with one text. `format`: a grammar of that text, which the model alone reads."""
 
     name: ToolName
     description: str | None = None
@@ -90,7 +90,7 @@ class TextFormat(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class TextConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """What the text must be."""
+    """The form of the text."""
 
     format: TextFormat | None = None
     verbosity: Literal["medium"] | None = None

@@ -32,7 +32,8 @@ class RequestTool:
 
 
 def model_name(name: str, namespace: str | None) -> str:
-    """What a model calls a tool: `mcp__files__` and `read` are mcp__files__read, `agents` and `spawn` agents__spawn."""
+    """The name by which a model calls a tool: `mcp__files__` and `read` are mcp__files__read, `agents` and `spawn`
+    agents__spawn."""
     if not namespace:
         return name
     return f"{namespace}{name}" if namespace.endswith("_") else f"{namespace}__{name}"

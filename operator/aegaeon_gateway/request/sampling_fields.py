@@ -1,4 +1,4 @@
-"""What requests of every endpoint of OpenAI's may say of sampling, of the end of an output, and of their place."""
+"""Fields of every endpoint of OpenAI's for sampling, the end of an output, and the place in the queue."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CacheSalt = Annotated[
 
 
 class SamplingFields(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What every endpoint of OpenAI's takes. Ranges are OpenAI's; top_k, min_p and below are known extensions.
+    """Fields that every endpoint of OpenAI's takes. Ranges are OpenAI's; top_k, min_p and below are known extensions.
 
     None is what a client says that leaves a parameter out, or gives null.
     """

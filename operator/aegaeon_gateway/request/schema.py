@@ -1,4 +1,5 @@
-"""What a request may hold. Nothing that would change the answer is ignored: what is not served here is refused by name.
+"""The types of request bodies. Nothing that would change the answer is ignored: what is not served here is refused by
+name.
 
 Types are strict (no "0.5" for 0.5), unknown names are errors, and every error carries the parameter. msgspec checks
 while it reads and stops at the first error, so a hostile body costs no more than a valid one of its length.
@@ -25,7 +26,7 @@ MAX_TOOLS = 1024
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True, frozen=True):
-    """What a stream says beside the answer."""
+    """Options of a stream."""
 
     include_usage: Annotated[bool | None, Meta(description="one more chunk with the usage before the end")] = None
     continuous_usage_stats: Annotated[bool | None, Meta(description="the usage so far in every chunk")] = None
@@ -37,7 +38,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class CommonRequest(StructuredFields, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What chats and completions take."""
+    """Fields that chats and completions take."""
 
     model: Annotated[str, Meta(description="a name of GET /v1/models")]
     choices: Annotated[
@@ -141,12 +142,12 @@ class ChatRequest(CommonRequest, frozen=True, kw_only=True):
 
     @property
     def allowed_tools(self) -> AllowedTools | None:
-        """Those of the tools that alone may be called; None: any of them, or as tool_choice says."""
+        """The tools that alone may be called; None: any of them, or as tool_choice says."""
         return self.tool_choice.allowed_tools if isinstance(self.tool_choice, AllowedChoice) else None
 
     @property
     def callable_tools(self) -> Sequence[Tool]:
-        """Those that the prompt names; all where a grammar keeps the output to what is allowed."""
+        """The tools that the prompt names; all where a grammar keeps the output to what is allowed."""
         tools, allowed = self.tools or (), self.allowed_tools
         if self.tool_choice == "none":
             return ()
@@ -156,9 +157,9 @@ class ChatRequest(CommonRequest, frozen=True, kw_only=True):
 
     @property
     def barred_tools(self) -> Sequence[Tool]:
-        """Those that must not be called."""
+        """The tools that must not be called."""
         allowed = self.allowed_tools
-        return [] if allowed is None else [one for one in self.tools or () if one.function.name not in allowed.names]
+        return [] if allowed is None else [tool for tool in self.tools or () if tool.function.name not in allowed.names]
 
     @property
     def output_limit(self) -> int | None:
@@ -170,7 +171,7 @@ class ChatRequest(CommonRequest, frozen=True, kw_only=True):
 
     @property
     def generation_prompt(self) -> bool:
-        """Whether the answer is a message of its own."""
+        """True when the answer is a message of its own."""
         return self.add_generation_prompt is not False
 
 
@@ -192,7 +193,7 @@ class CompletionRequest(CommonRequest, frozen=True, kw_only=True):
 
     @property
     def prompts(self) -> Sequence[str | list[int]]:
-        """Of a request that `parse` gave: it has checked that all parts of `prompt` are of one type."""
+        """Prompts of a request that `parse` returned: it has checked that all parts of `prompt` are of one type."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         if isinstance(self.prompt[0], int):

@@ -106,14 +106,15 @@ class Compiler(Protocol):
 
 
 def constraint_of(form: Form, end_ids: tuple[int, ...], compiler: Compiler) -> pb.Constraint:
-    """What engines are sent, of a form that compiles. Raises InvalidRequestError, which says where it does not.
+    """Make the constraint that engines receive, of a form that compiles. Raises InvalidRequestError, which says where
+    it does not.
 
     `end_ids`: the model's EOS ids.
     """
     if not end_ids:
         raise _invalid(form.param, "this model has no EOS token, so that a structured output could not end")
-    if found := compiler.fault(form.kind, form.text):
-        raise _invalid(form.param, _sentence(form, found))
+    if fault := compiler.fault(form.kind, form.text):
+        raise _invalid(form.param, _sentence(form, fault))
     return pb.Constraint(kind=_KINDS[form.kind], text=form.text, end_ids=end_ids, proof=compiler.proof)
 
 
@@ -121,13 +122,13 @@ def _forms(request: StructuredFields) -> Iterator[Form]:
     """In the order of their dialects."""
     yield from _of_response_format(request.response_format)
     if (outputs := request.structured_outputs) is not None:
-        said = list(_said("structured_outputs.", outputs.json, outputs.regex, outputs.choice, outputs.grammar))
+        forms = list(_outputs("structured_outputs.", outputs.json, outputs.regex, outputs.choice, outputs.grammar))
         if outputs.json_object:
-            said.append(Form("structured_outputs.json_object", ConstraintKind.JSON_SCHEMA, JSON_OBJECT))
-        if not said:
+            forms.append(Form("structured_outputs.json_object", ConstraintKind.JSON_SCHEMA, JSON_OBJECT))
+        if not forms:
             raise _invalid("structured_outputs", "send one of json, regex, choice, grammar and json_object")
-        yield from said
-    yield from _said(
+        yield from forms
+    yield from _outputs(
         "guided_", request.guided_json, request.guided_regex, request.guided_choice, request.guided_grammar
     )
 
@@ -144,7 +145,7 @@ def _of_response_format(format_: ResponseFormat | None) -> Iterator[Form]:
     yield _of_schema("response_format.json_schema.schema", schema)
 
 
-def _said(
+def _outputs(
     prefix: str, schema: JsonText | None, regex: str | None, choice: list[str] | None, grammar: str | None
 ) -> Iterator[Form]:
     if schema is not None:
@@ -163,8 +164,8 @@ def _said(
 def _of_schema(param: str, schema: JsonText) -> Form:
     """Raises InvalidRequestError for a text that is no JSON."""
     try:
-        whole = json.loads(schema) if isinstance(schema, str) else schema
-        text = json.dumps(changed(whole, _tightened), ensure_ascii=False)
+        document = json.loads(schema) if isinstance(schema, str) else schema
+        text = json.dumps(changed(document, _tightened), ensure_ascii=False)
     except (ValueError, RecursionError) as error:
         raise _invalid(param, f"no JSON that can be read: {error}") from error
     return Form(param, ConstraintKind.JSON_SCHEMA, text)
@@ -178,11 +179,11 @@ def _tightened(schema: Schema) -> Schema:
     return {**schema, "allOf": [*schema.get("allOf", []), {"pattern": pattern}]}
 
 
-def _sentence(form: Form, found: str) -> str:
-    """What the library found, and where in a schema the keyword lies that it names."""
-    named = found.removeprefix("Unimplemented keys: ")
-    if form.kind is not ConstraintKind.JSON_SCHEMA or named == found:
-        return found.strip()[:500]
+def _sentence(form: Form, fault: str) -> str:
+    """Name the library's fault, and where in a schema the keyword lies that it names."""
+    named = fault.removeprefix("Unimplemented keys: ")
+    if form.kind is not ConstraintKind.JSON_SCHEMA or named == fault:
+        return fault.strip()[:500]
     keys = json.loads(named)
     places = _places(json.loads(form.text), keys, "#")
     return f"{', '.join(keys)}: not supported in a schema, at {next(places, '#')}"

@@ -1,4 +1,4 @@
-"""What a model must write when it has to call a tool: the tools' schemas as one JSON schema. Pure.
+"""The output when a model must call a tool: the tools' schemas as one JSON schema. Pure.
 
 `tool_choice: required` is an array of calls, a named tool one call. A call is {"name": ..., "arguments": {...}}.
 """

@@ -250,7 +250,8 @@ class SchedulerLink:
             self._submit(generation, [choice])
 
     def _on_rejected(self, generation: Generation, rejected: pb.Rejected) -> None:
-        """What was with an engine before is not given up because there is no room at this moment."""
+        """Retry or fail; a request that was with an engine before is not given up because there is no room at this
+        moment."""
         if rejected.code == pb.REJECT_CODE_OVERLOADED and generation.moved:
             generation.retry(time.monotonic(), max(rejected.retry_after_s, _SWEEP_S))
         else:

@@ -1,4 +1,4 @@
-"""What waits to be sent on one stream to the scheduler: its messages, and generations whose choices are submitted.
+"""Messages that wait on one stream to the scheduler, and generations whose choices are submitted.
 
 A submission is made into a message when it is sent, not when it waits, and holds no prompt of its own before. The
 choices of a generation that wait at the same time, say after the loss of their engine, share one message. A scheduler
@@ -36,7 +36,7 @@ class _Queued:
 
 
 class Outbox:
-    """Of one stream. `open_`: what is not open any more is not submitted."""
+    """The messages of one stream. `open_`: what is not open any more is not submitted."""
 
     def __init__(self, open_: OpenRequests) -> None:
         self._open = open_

@@ -40,7 +40,7 @@ class TokenSink:
         self._wake(waiting)
 
     def ended(self) -> None:
-        """What is taken is not sent again."""
+        """Acknowledge batches that were taken, so that they are not sent again."""
         if self._due is not None:
             self._due.cancel()
             self._acknowledge()

@@ -53,7 +53,7 @@ class Buckets(Protocol):
 
 
 class MemoryBuckets:
-    """Of one process. A bucket that is full is as good as none, and goes: tenants and models come and go."""
+    """Buckets in this process. A bucket that is full is as good as none, and goes: tenants and models come and go."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -69,7 +69,7 @@ class MemoryBuckets:
         if wait <= longest_s:
             full = self._full[key] = start + amount / rate
         if len(self._full) > self._most:
-            self._full = {one: at for one, at in self._full.items() if at > now}
+            self._full = {bucket: at for bucket, at in self._full.items() if at > now}
             self._most = 2 * len(self._full) + _SPARE
         return Taken(wait, full - now)
 

@@ -1,4 +1,4 @@
-"""What a request has reserved of its token quotas, spends as it is served, and gives back at its end."""
+"""The charge of a request: tokens of quotas that it has reserved, spends as it is served, and gives back at its end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class Quotas:
         return min(quota.per_minute for quota in self.all)
 
     async def reserve(self, amount: float) -> tuple[TokenQuota | None, float, list[Room]]:
-        """Of each, or of none: that which lacks it, seconds until it may have it, the room of each up to that one."""
+        """Reserve of each quota, or of none: returns the quota that lacks it, seconds until it may have it, the room of
+        each up to that one."""
         rooms: list[Room] = []
         reserved = 0
         try:
@@ -60,7 +61,7 @@ class Quotas:
 
 
 class Charge:
-    """Of a request, from its admission to `close`. `credit`: reserved and not spent yet.
+    """The charge of a request, from its admission to `close`. `credit`: reserved and not spent yet.
 
     Where it is used up, `spend` grants nothing until there is more, for which it asks by itself; `refilled` is called
     when there is.
@@ -77,7 +78,7 @@ class Charge:
 
     @property
     def counts(self) -> bool:
-        """Whether there is a quota of tokens at all."""
+        """True when there is a quota of tokens at all."""
         return bool(self._quotas.all)
 
     @property
@@ -93,7 +94,7 @@ class Charge:
         return lacking, wait_s, rooms
 
     def hold_prompt(self, tokens: int) -> None:
-        """It is served with the first output token, or with the end: until then it stays reserved."""
+        """Reserve the prompt until it is served, with the first output token or with the end."""
         self._prompt = tokens
         self.credit -= tokens
 
@@ -110,7 +111,7 @@ class Charge:
         return granted
 
     async def unmake(self) -> None:
-        """It was not computed after all."""
+        """Take back all of it: the request was not computed."""
         self.credit += self._prompt
         self._prompt = 0
         await self._uncount()

@@ -78,7 +78,7 @@ class TenantsFile:
         stamp = _stamp(path)  # each before its file is read: what changes meanwhile is read again
         file = _read(path)
         key_files = tuple(path.parent / name for tenant in file.tenants for name in tenant.key_files)
-        stamps = tuple(_stamp(one) for one in key_files)
+        stamps = tuple(_stamp(key_file) for key_file in key_files)
         self._directory = _directory(file, path.parent)
         self._files, self._stamp = (path, *key_files), (stamp, *stamps)
         log.info("%d tenants", len(file.tenants))
@@ -89,10 +89,10 @@ class TenantsFile:
 
 def _stamp(file: Path) -> tuple[str, int, int, int]:
     try:
-        found = file.stat()
+        status = file.stat()
     except (OSError, ValueError):  # a name with a null byte is of no file
         return (str(file), 0, 0, 0)
-    return (str(file), found.st_mtime_ns, found.st_ino, found.st_size)  # times have steps of 4 ms
+    return (str(file), status.st_mtime_ns, status.st_ino, status.st_size)  # times have steps of 4 ms
 
 
 def _read(path: Path) -> _File:
@@ -101,19 +101,22 @@ def _read(path: Path) -> _File:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        found = [(".".join(map(str, one["loc"])) or "the file", one["msg"]) for one in error.errors(include_url=False)]
-        raise ConfigError(f"{path}: {'; '.join(f'{at}: {said}' for at, said in found)}") from error
+        problems = [
+            (".".join(map(str, problem["loc"])) or "the file", problem["msg"])
+            for problem in error.errors(include_url=False)
+        ]
+        raise ConfigError(f"{path}: {'; '.join(f'{at}: {message}' for at, message in problems)}") from error
 
 
 def _directory(file: _File, folder: Path) -> Directory:
     """Raises ConfigError with everything that is wrong with keys."""
     keys: dict[str, str] = {}
     problems: list[str] = []
-    held = [(tenant.name, one) for tenant in file.tenants for one in _keys(tenant, folder, problems)]
+    held = [(tenant.name, key) for tenant in file.tenants for key in _keys(tenant, folder, problems)]
     problems += [
-        f"tenants {keys[one]!r} and {name!r} have the same key; give each its own"
-        for name, one in held
-        if keys.setdefault(one, name) != name
+        f"tenants {keys[key]!r} and {name!r} have the same key; give each its own"
+        for name, key in held
+        if keys.setdefault(key, name) != name
     ]
     if problems:
         raise ConfigError("; ".join(dict.fromkeys(problems)))
@@ -129,7 +132,7 @@ def _directory(file: _File, folder: Path) -> Directory:
 
 def _keys(tenant: _Tenant, folder: Path, problems: list[str]) -> list[str]:
     """Hashes of a tenant's keys. A key file holds one key a line: during a rotation the old one and the new one."""
-    found = list(tenant.key_sha256)
+    hashes = list(tenant.key_sha256)
     for name in tenant.key_files:
         try:
             lines = (folder / name).read_text("utf-8").split()
@@ -144,8 +147,8 @@ def _keys(tenant: _Tenant, folder: Path, problems: list[str]) -> list[str]:
                 "a later release will refuse them",
                 *(name, tenant.name, short, SHORTEST_KEY),
             )
-        found += [digest(line) for line in lines]
-    return found
+        hashes += [digest(line) for line in lines]
+    return hashes
 
 
 def _quota(quota: _Quota) -> Quota:

@@ -30,7 +30,7 @@ _NEWEST = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What a request took of one bucket."""
+    """The part of one bucket that a request took."""
 
     key: str
     amount: float
@@ -38,7 +38,7 @@ class Portion:
 
     @property
     def rate(self) -> float:
-        """Of its bucket, per second."""
+        """The rate of its bucket, per second."""
         return self.per_minute / _MINUTE_S
 
 
@@ -55,10 +55,10 @@ class Limits:
     def expected(self, model: str, most: Iterable[int], choices: int) -> float:
         """Output tokens of a request: `choices` of each prompt, whose answers have so many tokens at `most`."""
         mean = self._means.get(model, _FIRST_MEAN)
-        return choices * sum(min(one, mean) for one in most)
+        return choices * sum(min(tokens, mean) for tokens in most)
 
     def answered(self, model: str, tokens: int, choices: int) -> None:
-        """What a request of the model brought, of which later ones are estimated."""
+        """Note the output of a request of the model, by which later ones are estimated."""
         mean = self._means.get(model, _FIRST_MEAN)
         self._means[model] = mean + _NEWEST * (tokens / choices - mean)
 
@@ -151,9 +151,9 @@ class Limits:
         return give_back
 
     async def _give_back(self, taken: Iterable[Portion]) -> None:
-        """Of a request that was not computed after all."""
-        for one in taken:
-            await to_its_end(self.buckets.take(one.key, -one.amount, one.rate, one.per_minute, inf))
+        """Give back the portions of a request that was not computed."""
+        for portion in taken:
+            await to_its_end(self.buckets.take(portion.key, -portion.amount, portion.rate, portion.per_minute, inf))
 
 
 def _show(headers: MutableMapping[str, str], what: str, per_minute: float, left: float, full_s: float) -> None:

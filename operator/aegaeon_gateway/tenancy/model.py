@@ -36,7 +36,7 @@ class Tenant:
         return not self.name
 
     def may_use(self, model: str, open_models: frozenset[str] | None) -> bool:
-        """Whether the model is granted, or open to every client (`open_models` None: all are)."""
+        """True when the model is granted, or open to every client (`open_models` None: all are)."""
         return open_models is None or model in open_models or model in self.models
 
 
@@ -48,7 +48,7 @@ SHORTEST_KEY = 16
 
 
 def digest(key: str) -> str:
-    """What is kept of a key."""
+    """The hash that is kept in place of a key."""
     # surrogates: aiohttp hands on bytes of a header that are not UTF-8 as these
     return hashlib.sha256(key.strip().encode(errors="surrogatepass")).hexdigest()
 
@@ -94,9 +94,9 @@ class Directory:
         raise ModelNotFoundError(model, [name for name in served if tenant.may_use(name, self.open_models)])
 
     def visible(self, tenant: Tenant, model: str) -> bool:
-        """Whether the model is in the tenant's list of models."""
+        """True when the model is in the tenant's list of models."""
         return tenant.may_use(model, self.open_models)
 
     def quota_of(self, model: str) -> Quota:
-        """What all tenants together may ask of a model."""
+        """The quota of a model for all tenants together."""
         return self.model_quotas.get(model, UNLIMITED)

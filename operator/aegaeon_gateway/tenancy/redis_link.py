@@ -1,4 +1,4 @@
-"""Whether Redis can be used: one slow call is no outage, and an outage is not looked for by every request.
+"""The state of Redis for this process: one slow call is no outage, and an outage is not looked for by every request.
 
 A call that fails, or has no answer in `timeout_s`, means that it cannot. From then on no request waits for it: a task
 asks by itself until it answers.

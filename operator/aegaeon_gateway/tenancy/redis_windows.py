@@ -144,7 +144,7 @@ class RedisWindows:
         self._look_after(key)
 
     def _outstanding(self, key: str) -> float:
-        """What counts for this gateway beside what Redis knows to be served."""
+        """Tokens that count for this gateway beside those that Redis knows to be served."""
         unconfirmed = self._unconfirmed.get(key, (0, 0.0))[1]
         return self._local.of(key).reserved + self._pending[key] + self._served[key] + unconfirmed
 

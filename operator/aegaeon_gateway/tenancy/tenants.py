@@ -42,7 +42,7 @@ def directory_of(message: pb.Tenants) -> Directory:
         tenants=tuple(
             Tenant(entry.name, frozenset(entry.models), _quota(entry.quota), entry.strict) for entry in message.tenants
         ),
-        keys={key: one.name for one in message.tenants for key in one.key_sha256},
+        keys={key: tenant.name for tenant in message.tenants for key in tenant.key_sha256},
         open_models=frozenset(message.open_models),
         model_quotas={name: _quota(quota) for name, quota in message.model_quotas.items()},
     )

@@ -18,8 +18,8 @@ _SPARE = 64  # windows beside twice as many as counted something, before those t
 
 
 class Room(NamedTuple):
-    """Of an attempt to reserve. `wait_s`: 0 where it succeeded, else when to try again; `left`: neither used nor
-    reserved afterwards; `full_s`: seconds until nothing that was served counts any more."""
+    """The result of an attempt to reserve. `wait_s`: 0 where it succeeded, else when to try again; `left`: neither used
+    nor reserved afterwards; `full_s`: seconds until nothing that was served counts any more."""
 
     wait_s: float
     left: float
@@ -62,7 +62,7 @@ class Window:
             self.used = 0.0  # not what is left of rounding
 
     def serve(self, amount: float, now: float) -> None:
-        """It counts from now on."""
+        """Count tokens from now on."""
         begun = now - now % SLICE_S
         if self._slices and self._slices[-1][0] == begun:
             amount_before = self._slices.pop()[1]
@@ -72,7 +72,7 @@ class Window:
         self.used += amount
 
     def room(self, size: float, amount: float, now: float) -> Room:
-        """What an attempt to reserve finds; it changes nothing."""
+        """The result that an attempt to reserve would have; it changes nothing."""
         free = size - self.used - self.reserved
         full_s = max(self._slices[-1][0] + SLICE_S + SPAN_S - now, 0.0) if self._slices else 0.0
         if amount <= free:
@@ -88,7 +88,7 @@ class Window:
 
 
 class MemoryWindows:
-    """Of one process. A window that counts nothing is as good as none, and goes."""
+    """Windows in this process. A window that counts nothing is as good as none, and goes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -130,5 +130,5 @@ class MemoryWindows:
             return
         for window in self._windows.values():
             window.expire(now)
-        self._windows = {key: one for key, one in self._windows.items() if one.used or one.reserved}
+        self._windows = {key: window for key, window in self._windows.items() if window.used or window.reserved}
         self._most = 2 * len(self._windows) + _SPARE

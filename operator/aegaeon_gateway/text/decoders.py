@@ -160,8 +160,8 @@ def _byte_of_char() -> dict[str, int]:
     """GPT-2's alphabet: printable bytes stand for themselves, the others for code points from 256 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {chr(byte): byte for byte in printable}
-    others = (byte for byte in range(256) if byte not in set(printable))
-    table.update({chr(256 + offset): byte for offset, byte in enumerate(others)})
+    unprintable = (byte for byte in range(256) if byte not in set(printable))
+    table.update({chr(256 + offset): byte for offset, byte in enumerate(unprintable)})
     return table
 
 
@@ -201,7 +201,7 @@ def stages_of(decoder: dict[str, Any] | None) -> tuple[StageMaker, ...]:
 
 def _flat(decoder: dict[str, Any]) -> list[dict[str, Any]]:
     if decoder["type"] == "Sequence":
-        return [one for part in decoder["decoders"] for one in _flat(part)]
+        return [inner for part in decoder["decoders"] for inner in _flat(part)]
     return [decoder]
 
 
@@ -222,7 +222,7 @@ def _before_fuse(part: dict[str, Any]) -> StageMaker | None:
         "Strip": _strip,
         "Metaspace": _metaspace,
         "WordPiece": _word_piece,
-        "BPEDecoder": lambda given: lambda: LastDiffers(given["suffix"]),
+        "BPEDecoder": lambda settings: lambda: LastDiffers(settings["suffix"]),
     }
     return makers[part["type"]](part) if part["type"] in makers else None
 
@@ -261,7 +261,8 @@ _CLEANUP = (
 
 
 def _word_piece(part: dict[str, Any]) -> StageMaker:
-    """What begins with the prefix is joined, a space is put before all else; the clean-up is of each piece alone."""
+    """Decode WordPiece: a piece with the prefix is joined, a space is put before all else; the clean-up is of each
+    piece alone."""
     prefix, cleanup = part["prefix"], _CLEANUP if part["cleanup"] else ()
 
     def first(piece: str) -> str:

@@ -29,7 +29,7 @@ class Detokenizer(Protocol):
 
 
 class Tokens(Protocol):
-    """What a vocabulary asks of a `tokenizers.Tokenizer`, or of a table of its tokens."""
+    """The interface of a `tokenizers.Tokenizer`, or of a table of its tokens, to a vocabulary."""
 
     def get_added_tokens_decoder(self) -> dict[int, AddedToken]: ...
     def to_str(self) -> str: ...
@@ -69,7 +69,7 @@ class Vocabulary:
         return self._hidden[marks]
 
     def piece_of(self, token: int) -> str | None:
-        """What decoders are given for a token; None for an id without one."""
+        """The string that decoders get for a token; None for an id without one."""
         if token not in self._pieces:
             self._pieces[token] = self._tokenizer.id_to_token(token)
         return self._pieces[token]

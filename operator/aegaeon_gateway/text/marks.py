@@ -11,8 +11,8 @@ def first_mark(text: str, marks: Sequence[str], start: int = 0) -> tuple[int, st
     The one that ends first, not that begins first: so it does not depend on how the text is cut. `start`: characters
     that were looked at already.
     """
-    found = [(text.find(mark, max(start - len(mark) + 1, 0)), mark) for mark in marks]
-    hits = [(at + len(mark), at, mark) for at, mark in found if at >= 0]
+    places = [(text.find(mark, max(start - len(mark) + 1, 0)), mark) for mark in marks]
+    hits = [(at + len(mark), at, mark) for at, mark in places if at >= 0]
     if not hits:
         return None
     _, at, mark = min(hits)
@@ -43,10 +43,10 @@ class Unread:
 
     def to_mark(self, marks: Sequence[str]) -> tuple[str, str] | None:
         """Take the text before the first complete mark, and the mark; None when there is none."""
-        found = first_mark(self.text, marks)
-        if found is None:
+        hit = first_mark(self.text, marks)
+        if hit is None:
             return None
-        at, mark = found
+        at, mark = hit
         before, self.text = self.text[:at], self.text[at + len(mark) :]
         return before, mark
 

@@ -1,4 +1,4 @@
-"""What a model's text files may hold, so that neither loading nor using them takes more than a gateway has.
+"""Limits of a model's text files, so that neither loading nor using them takes more than a gateway has.
 
 The decoder is the one part of a tokenizer that runs on the gateway's loop, with every token. So only kinds whose cost
 is linear in a few tokens are served, and no chain of replacements may make a text more than 16 times as long.
@@ -112,7 +112,7 @@ def _steps(decoder: dict[str, Any], depth: int) -> Iterable[dict[str, Any]]:
 
 
 def _growth(step: dict[str, Any]) -> float:
-    """By how much a step may lengthen a text at most."""
+    """The factor by which a step may lengthen a text at most."""
     kind = step["type"]
     if kind == "Replace":
         pattern = step.get("pattern", {}).get("String")

@@ -47,7 +47,7 @@ class Control:
         """Send an order and what belongs to it. Raises WireError."""
         data = frame(order)
         try:
-            sent = socket.send_fds(self._sock, [data], [one.fileno() for one in sockets])
+            sent = socket.send_fds(self._sock, [data], [end.fileno() for end in sockets])
         except OSError as error:
             raise WireError(str(error)) from error
         if sent != len(data):
@@ -114,7 +114,7 @@ class Worker:
         self._sock.close()
 
     def kill(self) -> None:
-        """It has ended, or is in the middle of a job that is not waited for any more."""
+        """End the process, which has ended already or is in the middle of a job that is not waited for any more."""
         if self._pid:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)

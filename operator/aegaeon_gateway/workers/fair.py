@@ -43,7 +43,7 @@ class FairQueue(Generic[ItemT]):
 
     @property
     def running(self) -> int:
-        """What `next` gave and has not `ended`."""
+        """Jobs that `next` returned and that have not `ended`."""
         return self._owners.total()
 
     def put(self, share: Share, item: ItemT) -> None:
@@ -62,7 +62,7 @@ class FairQueue(Generic[ItemT]):
         return None
 
     def ended(self, share: Share) -> None:
-        """What `next` gave has ended."""
+        """End a job that `next` returned."""
         for counter, name in ((self._owners, share.owner), (self._models, share.model)):
             counter[name] -= 1
             if not counter[name]:

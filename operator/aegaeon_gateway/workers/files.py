@@ -34,22 +34,22 @@ def read_texts(directory: Path) -> dict[str, bytes]:
 
 
 def digest(files: Mapping[str, bytes]) -> bytes:
-    """Of names and bytes."""
+    """The hash of names and bytes."""
     return _hash(files.items()).digest()
 
 
 def tokenizer_of(directory: Path) -> bytes:
-    """Of what the tokenizer and the chat template in a folder are made of: other models may have the same."""
+    """The hash of the files that a folder's tokenizer and chat template are made of: other models may have the same."""
     names = sorted({"tokenizer_config.json", *_names(directory), *_others(directory)})
-    found = _hash((name, (directory / name).read_bytes()) for name in names if (directory / name).is_file())
+    hashed = _hash((name, (directory / name).read_bytes()) for name in names if (directory / name).is_file())
     config = directory / "config.json"
     try:
-        said = orjson.loads(config.read_bytes()) if config.is_file() else {}
+        settings = orjson.loads(config.read_bytes()) if config.is_file() else {}
     except ValueError:
-        said = None  # what loads it says so
-    if isinstance(said, dict):
-        found.update(orjson.dumps([said.get(name) for name in _OF_TOKENIZER]))
-    return found.digest()
+        settings = None  # what loads it says so
+    if isinstance(settings, dict):
+        hashed.update(orjson.dumps([settings.get(name) for name in _OF_TOKENIZER]))
+    return hashed.digest()
 
 
 def _names(directory: Path) -> set[str]:
@@ -57,14 +57,14 @@ def _names(directory: Path) -> set[str]:
 
 
 def _others(directory: Path) -> set[str]:
-    """What some classes of tokenizers are made of beside these, unless it is too large for that."""
+    """Files that some classes of tokenizers need beside these, unless they are too large for that."""
     paths = (path for name in _RARE_FILES for path in directory.glob(name))
     return {path.name for path in paths if path.stat().st_size <= OTHER_FILE_BYTES}
 
 
 def _hash(files: Iterable[tuple[str, bytes]]) -> blake2b:
-    found = blake2b(digest_size=32)
+    hashed = blake2b(digest_size=32)
     for name, data in files:
-        found.update(f"{name} {len(data)}\n".encode())
-        found.update(data)
-    return found
+        hashed.update(f"{name} {len(data)}\n".encode())
+        hashed.update(data)
+    return hashed

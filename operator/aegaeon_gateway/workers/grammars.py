@@ -26,7 +26,8 @@ class NeedsGrammarsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """Of one model's tokenizer. `proof`: goes to engines with a grammar that compiles; `useless`: why none does."""
+    """The compiler of grammars for one model's tokenizer. `proof`: goes to engines with a grammar that compiles;
+    `useless`: why none does."""
 
     tokenizer: LLTokenizer | None
     proof: str = ""
@@ -36,12 +37,12 @@ class Compiler:
         """Why this cannot be compiled, or costs too much; empty when it can be."""
         if self.tokenizer is None:
             return self.useless
-        here, there = os.pipe()
+        reader, writer = os.pipe()
         pid = os.fork()
         if not pid:
-            _try(there, kind, text, self.tokenizer)
-        os.close(there)
-        with open(here, "rb") as answer:
+            _try(writer, kind, text, self.tokenizer)
+        os.close(writer)
+        with open(reader, "rb") as answer:
             why = answer.read().decode(errors="replace")
         _, status = os.waitpid(pid, 0)
         return f"compiling it takes more than {PROOF}; send a simpler schema or grammar" if status else why

@@ -96,8 +96,8 @@ class Lane:
         self._idle.clear()
 
     def _dispatch(self) -> None:
-        while len(self._running) < self._config.workers and (found := self._queue.next()) is not None:
-            share, waiting = found
+        while len(self._running) < self._config.workers and (due := self._queue.next()) is not None:
+            share, waiting = due
             waiting.task = asyncio.create_task(self._with_worker(waiting.message, waiting.body))
             self._running.add(waiting.task)
             waiting.task.add_done_callback(partial(self._ran, share, waiting))

@@ -64,7 +64,7 @@ class ModelText:
         self.hidden_size = _positive(_json(directory / "config.json"), "hidden_size")
 
     def purpose(self, job: Job) -> Purpose:
-        """What it is for. Raises InvalidRequestError for what is not served."""
+        """The model's purpose. Raises InvalidRequestError for what is not served."""
         try:
             return purpose_of(self._documents, job.task)
         except PoolingError as error:
@@ -73,7 +73,7 @@ class ModelText:
 
     @property
     def compiler(self) -> Compiler:
-        """Of grammars. Raises NeedsGrammarsError while they were not read."""
+        """The compiler of grammars. Raises NeedsGrammarsError while they were not read."""
         if self._compiler is None:
             raise NeedsGrammarsError
         return self._compiler
@@ -91,7 +91,7 @@ class ModelText:
         return f"'{role}'" in self._template or f'"{role}"' in self._template
 
     def knows(self, variable: str) -> bool:
-        """Whether the chat template mentions a variable."""
+        """True when the chat template mentions a variable."""
         return variable in self._template
 
     def render(
@@ -157,15 +157,16 @@ class ModelText:
         return str(self._backend.decode(list(tokens), skip_special_tokens=skip_special))
 
     def described(self, key: bytes) -> tuple[Loaded, bytes]:
-        """What the gateway needs of it, with the tokens' strings. Raises TokenizerError when it may not run there."""
+        """The part that the gateway needs of it, with the tokens' strings. Raises TokenizerError when it may not run
+        there."""
         self._described = self._described or self._describe()
         loaded, strings = self._described
         return replace(loaded, key=key, max_positions=self.max_positions), strings
 
     def _describe(self) -> tuple[Loaded, bytes]:
         """The same of its tokenizer alone."""
-        found = self._backend.decoder
-        decoder = None if found is None else json.loads(found.__getstate__())  # to_str() would write the vocabulary too
+        own = self._backend.decoder
+        decoder = None if own is None else json.loads(own.__getstate__())  # to_str() would write the vocabulary too
         check_decoder(decoder)
         stages_of(decoder)  # what the gateway cannot decode fails here, before this fork takes over
         vocabulary = self._backend.get_vocab(with_added_tokens=True)
@@ -191,14 +192,14 @@ class ModelText:
         return other
 
 
-def load(directory: Path, others: Iterable[ModelText] = ()) -> ModelText:
-    """`others`: texts that may have the same tokenizer. Raises TokenizerError."""
+def load(directory: Path, loaded: Iterable[ModelText] = ()) -> ModelText:
+    """`loaded`: texts that may have the same tokenizer. Raises TokenizerError."""
     if not directory.is_dir():
         raise TokenizerError("no such folder")
     try:
         check_files(directory)
         made_of = tokenizer_of(directory)
-        twin = next((text for text in others if text.made_of == made_of), None)
+        twin = next((text for text in loaded if text.made_of == made_of), None)
         return twin.like(directory) if twin else ModelText(_tokenizer(directory), directory, made_of)
     except (MemoryError, TokenizerError):
         raise
@@ -245,18 +246,18 @@ def _template_of(tokenizer: PreTrainedTokenizerBase) -> str:
 
 def _eos_ids(tokenizer: PreTrainedTokenizerBase, directory: Path) -> tuple[int, ...]:
     """Every id that ends an answer: of generation_config.json, config.json and the tokenizer. Raises TokenizerError."""
-    found: set[int] = set()
+    ids: set[int] = set()
     for name in _CONFIG_FILES:
         value = _json(directory / name).get("eos_token_id")
         for token in value if isinstance(value, list) else [] if value is None else [value]:
             if not _is_int(token) or not 0 <= token < 2**32:
                 raise TokenizerError(f"{name}: eos_token_id must be token ids, or a list of them")
-            found.add(token)
+            ids.add(token)
     if isinstance(tokenizer.eos_token_id, int):
-        found.add(tokenizer.eos_token_id)
-    if len(found) > _MAX_EOS_IDS:
-        raise TokenizerError(f"eos_token_id names {len(found)} tokens; {_MAX_EOS_IDS} are allowed")
-    return tuple(sorted(found))
+        ids.add(tokenizer.eos_token_id)
+    if len(ids) > _MAX_EOS_IDS:
+        raise TokenizerError(f"eos_token_id names {len(ids)} tokens; {_MAX_EOS_IDS} are allowed")
+    return tuple(sorted(ids))
 
 
 def _sampling_defaults(directory: Path) -> dict[str, float]:
@@ -266,14 +267,14 @@ def _sampling_defaults(directory: Path) -> dict[str, float]:
     """
     path = directory / "generation_config.json"
     config = _json(path)
-    said = {name: config[name] for name in DEFAULTS if config.get(name) is not None}
-    for name, value in said.items():
+    defaults = {name: config[name] for name in DEFAULTS if config.get(name) is not None}
+    for name, value in defaults.items():
         integer = name == "top_k"
         if not (_is_int(value) or (isinstance(value, float) and not integer)):
             raise TokenizerError(f"{path.name}: {name} must be {'an integer' if integer else 'a number'}")
         if not DEFAULTS[name].holds(value) and not (integer and value == -1):
             raise TokenizerError(f"{path.name}: {name} must be a number {DEFAULTS[name]}")
-    return {name: float(value) for name, value in said.items()}
+    return {name: float(value) for name, value in defaults.items()}
 
 
 def _positions(directory: Path) -> int:
@@ -282,7 +283,7 @@ def _positions(directory: Path) -> int:
 
 
 def _text_config(directory: Path) -> Mapping[str, Any]:
-    """Of models that are more than text, the part that is."""
+    """The settings of the text model within a model that is more than text."""
     config = _json(directory / "config.json")
     part = config.get("text_config")
     return part if isinstance(part, dict) else config

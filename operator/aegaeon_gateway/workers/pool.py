@@ -90,7 +90,7 @@ class WorkerPool:
         raise _refusal(reply, self._config.job)
 
     async def prepare(self, owner: str, job: Job, body: bytes | bytearray) -> tuple[Done, bytes]:
-        """What is to be submitted, and the token ids of its prompts.
+        """Make the submission of a body, and the token ids of its prompts.
 
         Raises ApiError, and TokenizerError when the model has to be loaded from its source again.
         """

@@ -47,7 +47,7 @@ def embed(job: Job, body: bytes, text: ModelText, stage: Stage, receipt: Receipt
     dimensions = _dimensions(request, job, purpose, text)
     stage("tokenizing")
     special = request.add_special_tokens is not False
-    prompts = [_tokens(one, request, job, text, special=special) for one in request.prompts]
+    prompts = [_tokens(prompt, request, job, text, special=special) for prompt in request.prompts]
     activated = request.use_activation is not False
     encoded = request.encoding_format == "base64"
     pooled = Pooled(normalize=purpose.normalize and activated, dimensions=dimensions, base64=encoded)
@@ -68,8 +68,8 @@ def score(job: Job, body: bytes, text: ModelText, stage: Stage, receipt: Receipt
         raise InvalidRequestError(str(error), code="invalid_value") from error
     stage("rendering")
     pairs = [
-        (text.cut(one, request.max_tokens_per_query), text.cut(other, request.max_tokens_per_doc))
-        for one, other in pairs
+        (text.cut(query, request.max_tokens_per_query), text.cut(document, request.max_tokens_per_doc))
+        for query, document in pairs
     ]
     shown = isinstance(request, RerankRequest) and request.return_documents is not False
     repeated = [document for _, document in pairs] if shown else []
@@ -93,10 +93,10 @@ def _compared(
     stage("tokenizing")
     numbers: dict[str, int] = {}
     for pair in pairs:
-        for one in pair:
-            numbers.setdefault(one, len(numbers))
-    prompts = [_tokens(one, request, job, text, special=True) for one in numbers]
-    return prompts, tuple((numbers[one], numbers[other]) for one, other in pairs)
+        for part in pair:
+            numbers.setdefault(part, len(numbers))
+    prompts = [_tokens(part, request, job, text, special=True) for part in numbers]
+    return prompts, tuple((numbers[query], numbers[document]) for query, document in pairs)
 
 
 def _scored(
@@ -118,13 +118,13 @@ def _scored(
         if purpose.classifies:
             tokens = text.encode_pair(query, document)
         else:
-            said = _JUDGE.format(instruction=request.instruction or _INSTRUCTION, query=query, document=document)
-            tokens = text.encode(said, special=False)
+            question = _JUDGE.format(instruction=request.instruction or _INSTRUCTION, query=query, document=document)
+            tokens = text.encode(question, special=False)
         yield _checked(tokens, request, job)
 
 
 def _rendered(pair: Pair, request: ScoringRequest, text: ModelText) -> str:
-    messages = [{"role": role, "content": one} for role, one in zip(("query", "document"), pair, strict=True)]
+    messages = [{"role": role, "content": content} for role, content in zip(("query", "document"), pair, strict=True)]
     variables = dict(request.chat_template_kwargs or {})
     if request.instruction is not None:
         messages.insert(0, {"role": "system", "content": request.instruction})
@@ -135,10 +135,10 @@ def _rendered(pair: Pair, request: ScoringRequest, text: ModelText) -> str:
 def _answer_ids(text: ModelText) -> list[int]:
     """The tokens of no and of yes. Raises InvalidRequestError."""
     ids = [text.encode(answer, special=False) for answer in _ANSWERS]
-    if any(len(one) != 1 for one in ids):
+    if any(len(tokens) != 1 for tokens in ids):
         message = "This model cannot score: its tokenizer has no single tokens for yes and no."
         raise InvalidRequestError(message, param="model", code="unsupported_model")
-    return [one[0] for one in ids]
+    return [tokens[0] for tokens in ids]
 
 
 def _tokens(prompt: str | list[int], request: PooledRequest, job: Job, text: ModelText, *, special: bool) -> array[int]:
@@ -167,19 +167,20 @@ def _checked(tokens: array[int], request: PooledRequest, job: Job, param: str = 
 
 def _dimensions(request: EmbeddingRequest, job: Job, purpose: Purpose, text: ModelText) -> int:
     """As asked for, 0: all. Raises InvalidRequestError."""
-    asked, size = request.dimensions, text.hidden_size
-    if asked is None or asked == size:
+    requested, size = request.dimensions, text.hidden_size
+    if requested is None or requested == size:
         return 0
     allowed = purpose.matryoshka or job.matryoshka
     if not allowed:
         reason = "this model was not trained for it, as far as its files and its ModelPool (matryoshka) say"
-    elif size and asked > size:
+    elif size and requested > size:
         reason = f"this model's embeddings have {size}"
-    elif isinstance(allowed, tuple) and asked not in allowed:
+    elif isinstance(allowed, tuple) and requested not in allowed:
         reason = f"this model allows {', '.join(map(str, allowed))}"
     else:
-        return asked
-    raise InvalidRequestError(f"dimensions: {asked} is not allowed: {reason}", param="dimensions", code="invalid_value")
+        return requested
+    message = f"dimensions: {requested} is not allowed: {reason}"
+    raise InvalidRequestError(message, param="dimensions", code="invalid_value")
 
 
 def _check_model(request: PooledRequest, job: Job) -> None:

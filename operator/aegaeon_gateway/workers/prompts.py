@@ -44,7 +44,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """What is computed, and its text where an answer repeats it (else ""). `reasoning`: it ends within reasoning."""
+    """The prompts, and the text of each where an answer repeats it (else ""). `reasoning`: it ends within reasoning."""
 
     tokens: list[array[int]]
     texts: list[str]
@@ -61,8 +61,8 @@ def prompts_of(
     tokens = [_completion(prompt, request, text, context) for prompt in request.prompts]
     if not request.echo:
         return Prompts(tokens, [""])
-    given = zip(request.prompts, tokens, strict=True)
-    return Prompts(tokens, [_text_of(prompt, request, text, ids) for prompt, ids in given])
+    pairs = zip(request.prompts, tokens, strict=True)
+    return Prompts(tokens, [_text_of(prompt, request, text, ids) for prompt, ids in pairs])
 
 
 def check_in_vocabulary(param: str, ids: Sequence[int], size: int) -> None:
@@ -131,12 +131,12 @@ def _completion(prompt: str | list[int], request: CompletionRequest, text: Model
 
 
 def _text_of(prompt: str | list[int], request: CompletionRequest, text: ModelText, tokens: array[int]) -> str:
-    whole = isinstance(prompt, str) and request.truncate_prompt_tokens is None
-    return str(prompt) if whole else text.decode(tokens, skip_special=request.skip_special_tokens is not False)
+    unchanged = isinstance(prompt, str) and request.truncate_prompt_tokens is None
+    return str(prompt) if unchanged else text.decode(tokens, skip_special=request.skip_special_tokens is not False)
 
 
 def _cut(tokens: array[int], request: CommonRequest, context: Context) -> array[int]:
-    """By truncate_prompt_tokens. Raises InvalidRequestError."""
+    """Cut a prompt by truncate_prompt_tokens. Raises InvalidRequestError."""
     most = request.truncate_prompt_tokens
     if most is None:
         return tokens

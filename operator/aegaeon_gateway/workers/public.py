@@ -22,24 +22,24 @@ _QUESTIONS = ("a", "b")
 
 
 def public_tokens(request: Request, prompts: Iterable[Sequence[int]], job: Job, text: ModelText) -> list[int]:
-    """Of each prompt, as far as it begins like any of the public ones."""
+    """Count the tokens of each prompt that begin like any of the public ones."""
     special = request.add_special_tokens
     if isinstance(request, ChatRequest):
-        heads = [_of_chats(text, one, bool(special), date.today()) for one in job.public]
+        heads = [_of_chats(text, public, bool(special), date.today()) for public in job.public]
     else:
-        heads = [_of_completions(text, one, special is not False) for one in job.public]
+        heads = [_of_completions(text, public, special is not False) for public in job.public]
     return [max(_common(prompt, head) for head in heads) for prompt in prompts]
 
 
 @lru_cache(_KEPT)
 def _of_chats(text: ModelText, public: str, special: bool, _day: date) -> array[int]:
-    """What two chats have in common that share the system prompt alone. `_day`: templates may write it."""
-    chats = [[{"role": "system", "content": public}, {"role": "user", "content": asked}] for asked in _QUESTIONS]
+    """The tokens that two chats have in common that share the system prompt alone. `_day`: templates may write it."""
+    chats = [[{"role": "system", "content": public}, {"role": "user", "content": question}] for question in _QUESTIONS]
     try:
-        one, other = (text.encode(text.render(chat), special=special) for chat in chats)
+        first, second = (text.encode(text.render(chat), special=special) for chat in chats)
     except InvalidRequestError:  # a template without a place for system prompts
         return array("I")
-    return one[: _common(one, other)]
+    return first[: _common(first, second)]
 
 
 @lru_cache(_KEPT)
@@ -50,4 +50,4 @@ def _of_completions(text: ModelText, public: str, special: bool) -> array[int]:
 def _common(prompt: Sequence[int], head: Sequence[int]) -> int:
     """How many tokens both begin with."""
     pairs = enumerate(zip(prompt, head, strict=False))
-    return next((at for at, (one, other) in pairs if one != other), min(len(prompt), len(head)))
+    return next((at for at, (token, expected) in pairs if token != expected), min(len(prompt), len(head)))

@@ -15,7 +15,7 @@ _LENGTH_UNKNOWN = 4096  # output tokens when the model's context is unknown
 
 
 def sampling_of(request: Request, budget: ReasoningBudget | None, text: ModelText) -> Sampling:
-    """What the client says, else what the model's generation_config.json says, else OpenAI's defaults.
+    """Sampling parameters: the client's, else those of the model's generation_config.json, else OpenAI's defaults.
 
     Judged as the engine will get it, in float32. Raises InvalidRequestError.
     """
@@ -23,17 +23,17 @@ def sampling_of(request: Request, budget: ReasoningBudget | None, text: ModelTex
     seed = secrets.randbits(63) if request.seed is None else request.seed % 2**64
     default = text.defaults.get
 
-    def said(value: float | None, name: str, otherwise: float) -> float:
+    def or_default(value: float | None, name: str, otherwise: float) -> float:
         return default(name, otherwise) if value is None else value
 
     sampling = Sampling(
-        temperature=said(request.temperature, "temperature", 1.0),
-        top_p=said(request.top_p, "top_p", 1.0),
-        top_k=max(int(said(request.top_k, "top_k", 0)), 0),
-        min_p=said(request.min_p, "min_p", 0.0),
+        temperature=or_default(request.temperature, "temperature", 1.0),
+        top_p=or_default(request.top_p, "top_p", 1.0),
+        top_k=max(int(or_default(request.top_k, "top_k", 0)), 0),
+        min_p=or_default(request.min_p, "min_p", 0.0),
         presence_penalty=request.presence_penalty or 0.0,
         frequency_penalty=request.frequency_penalty or 0.0,
-        repetition_penalty=said(request.repetition_penalty, "repetition_penalty", 1.0),
+        repetition_penalty=or_default(request.repetition_penalty, "repetition_penalty", 1.0),
         seed=seed,
         logit_bias={int(key): bias for key, bias in (request.logit_bias or {}).items()},
         logprobs=request.logprob_count,
@@ -50,8 +50,8 @@ def sampling_of(request: Request, budget: ReasoningBudget | None, text: ModelTex
 def prompt_logprob_count(request: Request) -> int | None:
     """So many of each token of the prompts are needed, for `prompt_logprobs` or for those of an echo."""
     echoed = request.logprobs if isinstance(request, CompletionRequest) and request.echo else None
-    wanted = [count for count in (request.prompt_logprobs, echoed) if count is not None]
-    return max(wanted, default=None)
+    counts = [count for count in (request.prompt_logprobs, echoed) if count is not None]
+    return max(counts, default=None)
 
 
 def limits_of(request: Request, context: Context, text: ModelText, prompt_tokens: int) -> Limits:

@@ -31,10 +31,10 @@ _TOO_MUCH = "loading its tokenizer takes more than {:g} s of CPU time or {} MiB 
 
 @dataclass(slots=True)
 class Candidate:
-    """A fork that loads a model. `said`: where it says that it has."""
+    """A fork that loads a model. `channel`: it sends a byte there when it has."""
 
     pid: int
-    said: socket.socket
+    channel: socket.socket
     order: Load
 
 
@@ -51,9 +51,9 @@ class ForkServer:
         """Until the gateway is gone, or a fork has taken over and every worker of this one has ended."""
         while True:
             self._reap()
-            waiting = [self.control, *([self.candidate.said] if self.candidate else [])]
+            waiting = [self.control, *([self.candidate.channel] if self.candidate else [])]
             ready, _, _ = select.select(waiting, [], [], _REAP_S)
-            if self.candidate is not None and self.candidate.said in ready and self._candidate_spoke():
+            if self.candidate is not None and self.candidate.channel in ready and self._candidate_spoke():
                 return self._retire()
             if self.control in ready and not self._obey():
                 return self._end()
@@ -106,34 +106,34 @@ class ForkServer:
         """Fork; the fork returns from here as a fork server too, once it has loaded and was let."""
         if self.candidate is not None:
             self._candidate_spoke()  # the gateway knows already that it failed: it is about to end
-        here, there = socket.socketpair()
+        parent_end, child_end = socket.socketpair()
         pid = os.fork()
         if pid:
-            there.close()
-            self.candidate = Candidate(pid, here, order)
+            child_end.close()
+            self.candidate = Candidate(pid, parent_end, order)
             return
-        here.close()
+        parent_end.close()
         self.workers = set()
         loaded, strings = _loaded(self.control, order, self.models)
-        there.send(b"!")
-        if not there.recv(1):
+        child_end.send(b"!")
+        if not child_end.recv(1):
             os._exit(0)
-        there.close()
+        child_end.close()
         send(self.control, loaded, strings)
 
     def _candidate_spoke(self) -> bool:
         """Let it take over; False when it has ended instead."""
         assert self.candidate is not None
-        if not self.candidate.said.recv(1):
+        if not self.candidate.channel.recv(1):
             return self._candidate_ended()
-        self.candidate.said.send(b"!")
+        self.candidate.channel.send(b"!")
         return True
 
     def _candidate_ended(self) -> bool:
-        """It has said why, or was killed by its limits."""
+        """Forget a candidate that has reported a failure, or was killed by its limits."""
         candidate, self.candidate = self.candidate, None
         assert candidate is not None
-        candidate.said.close()
+        candidate.channel.close()
         _, status = os.waitpid(candidate.pid, 0)
         if status:
             limit = candidate.order.limit

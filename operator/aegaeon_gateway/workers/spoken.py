@@ -57,7 +57,7 @@ def dialect_of(request: Request, job: Job, text: ModelText) -> Dialect:
 
 
 def constrained(request: Request) -> Form | None:
-    """What the output must be: as the request says, or calls of tools. Raises InvalidRequestError."""
+    """The form that the output must have: as the request says, or calls of tools. Raises InvalidRequestError."""
     form = form_of(request)
     if isinstance(request, ChatRequest) and request.forces_tools:
         if form is not None:
@@ -103,7 +103,7 @@ def budget_of(
 
 
 def variables_of(request: ChatRequest) -> dict[str, Any]:
-    """What the template gets beside messages and tools; `chat_template_kwargs` come before other parameters."""
+    """Variables of the template beside messages and tools; `chat_template_kwargs` come before other parameters."""
     variables: dict[str, Any] = {}
     if request.documents:
         variables["documents"] = request.documents

@@ -63,7 +63,7 @@ class Supervisor:
 
     @property
     def control(self) -> Control | None:
-        """Of the fork server that runs, if any."""
+        """The socket to the fork server that runs, if any."""
         return self._control
 
     async def start(self) -> Control:
@@ -71,11 +71,11 @@ class Supervisor:
         async with self._starting:
             if self._control is not None:
                 return self._control
-            here, there = socket.socketpair()
-            here.setblocking(False)
-            with there:
-                self._stopped = await self._start(there)
-            self._control = Control(here)
+            own_end, child_end = socket.socketpair()
+            own_end.setblocking(False)
+            with child_end:
+                self._stopped = await self._start(child_end)
+            self._control = Control(own_end)
             self.generation += 1
             return self._control
 
@@ -110,15 +110,15 @@ class Supervisor:
 
     def spawn(self, spawn: Spawn) -> Worker:
         """A worker, forked. Raises WireError."""
-        here, there = socket.socketpair()
-        here.setblocking(False)
+        own_end, child_end = socket.socketpair()
+        own_end.setblocking(False)
         try:
-            with there:
-                self._order(spawn, there)
+            with child_end:
+                self._order(spawn, child_end)
         except WireError:
-            here.close()
+            own_end.close()
             raise
-        return Worker(here, self.generation)
+        return Worker(own_end, self.generation)
 
     async def end(self, control: Control | None) -> None:
         """End this fork server, unless another caller has: then another one may run already."""

@@ -26,13 +26,13 @@ def tokenize(job: Job, body: bytes, text: ModelText, stage: Stage, receipt: Rece
     if (request.prompt is None) == (request.messages is None):
         raise InvalidRequestError("Send one of prompt and messages.", param="prompt", code="invalid_value")
     if request.messages is None:
-        param, given, special = "prompt", request.prompt or "", request.add_special_tokens is not False
+        param, content, special = "prompt", request.prompt or "", request.add_special_tokens is not False
     else:
         context.check_messages(len(request.messages))
         stage("rendering")
-        param, given, special = "messages", _rendered(request, text), bool(request.add_special_tokens)
+        param, content, special = "messages", _rendered(request, text), bool(request.add_special_tokens)
     stage("tokenizing")
-    ids = text.encode(context.check_text(given, param), special=special).tolist()
+    ids = text.encode(context.check_text(content, param), special=special).tolist()
     names = [text.name(token) for token in ids] if request.return_token_strs else None
     return orjson.dumps({"count": len(ids), "max_model_len": context.length, "tokens": ids, "token_strs": names})
 

@@ -1,4 +1,4 @@
-"""What a gateway, its fork server and its workers say to each other, over unix sockets.
+"""The messages between a gateway, its fork server and its workers, over unix sockets.
 
 A message is eight bytes (two lengths), a msgpack head with a type, and a tail of raw bytes: request bodies and token
 ids are never copied into objects on the way. Nothing is pickled: a worker that was taken over can send bytes alone.
@@ -21,7 +21,7 @@ LONGEST_BYTES = 256 << 20
 
 
 # fmt: off
-Endpoint = Literal[
+EndpointName = Literal[
     "chat", "completions", "messages", "count_tokens", "responses", "tokenize", "detokenize", "embeddings", "rerank",
     "score",
 ]
@@ -29,7 +29,7 @@ Endpoint = Literal[
 
 
 class Limit(Struct, frozen=True):
-    """What a piece of work may take: seconds of CPU time, and bytes over what the process has."""
+    """Limits of a piece of work: seconds of CPU time, and bytes over what the process has."""
 
     cpu_s: float
     memory_bytes: int
@@ -70,7 +70,8 @@ Order: TypeAlias = Spawn | Load | Drop
 
 
 class Loaded(Struct, frozen=True, tag=True):
-    """What the gateway needs on its loop. The tail holds the tokens' strings in UTF-8 by id, one after another.
+    """The part of a model's text that the gateway needs on its loop. The tail holds the tokens' strings in UTF-8 by id,
+    one after another.
 
     `ends`: uint32 [ids + 1], where each string ends in the tail, from 0 on; two equal ones: no such token. `special`
     and `added` are ids, `decoder` is JSON (null: none), `max_positions` tokens. `tokenizer`: a hash of what the
@@ -112,7 +113,7 @@ class Job(Struct, frozen=True, tag=True):
     """
 
     key: bytes
-    endpoint: Endpoint
+    endpoint: EndpointName
     model: str
     length: int
     calls: str = ""
@@ -167,7 +168,7 @@ class ToolName(Struct, frozen=True):
 
 
 class Options(Struct, frozen=True):
-    """What the gateway itself has to know of a request; fields are those of request/schema.py.
+    """The part of a request that the gateway itself has to know; fields are those of request/schema.py.
 
     `silent`: no output was asked for, and that one token which an engine makes all the same is not shown;
     `prompt_logprobs`: engines send them; `prompt_logprob_count`: so many are shown of each, None without the parameter;
@@ -270,7 +271,7 @@ def frame(message: Message, tail: bytes | bytearray = b"") -> bytes:
 
 
 def lengths(header: bytes) -> tuple[int, int]:
-    """Of head and tail. Raises WireError."""
+    """Lengths of head and tail. Raises WireError."""
     head, tail = HEADER.unpack(header)
     if max(head, tail) > LONGEST_BYTES:
         raise WireError(f"a message of {head} + {tail} bytes")

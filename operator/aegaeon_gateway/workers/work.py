@@ -22,7 +22,7 @@ from aegaeon_gateway.workers.public import public_tokens
 from aegaeon_gateway.workers.sampling import limits_of, prompt_logprob_count, sampling_of
 from aegaeon_gateway.workers.spoken import budget_of, constrained, dialect_of, without_hints
 from aegaeon_gateway.workers.texts import count, detokenize, tokenize
-from aegaeon_gateway.workers.wire import Answered, Done, Endpoint, Job, Options, ToolName
+from aegaeon_gateway.workers.wire import Answered, Done, EndpointName, Job, Options, ToolName
 from aegaeon_proto.pooling import Task
 from aegaeon_proto.sampling import MAX_PROMPT_LOGPROBS
 from aegaeon_proto.v1.model_pb2 import Constraint
@@ -31,7 +31,7 @@ MAX_REPEATED = 256 << 10
 """characters of echoed prompts, or tokens of returned ones, in one answer: some 10 ms of the gateway's loop"""
 
 Stage = Callable[[str], None]
-_ALONE: dict[Endpoint, Callable[[Job, bytes, ModelText, Stage, Receipt | None], bytes]] = {
+_ALONE: dict[EndpointName, Callable[[Job, bytes, ModelText, Stage, Receipt | None], bytes]] = {
     "tokenize": tokenize,
     "detokenize": detokenize,
     "count_tokens": count,

@@ -52,7 +52,7 @@ _POOLS = (
     Panel("Loads of weights a second", _rate(f"{_S}_model_loads_total", "model"), "{{model}}"),
 )
 
-# Of the operator itself: not those of a pool alone, so whatever is selected above.
+# Panels of the operator itself, independent of the selected pool.
 _OPERATOR = (
     Panel("Leader", f"max by (pod) ({_O}_leads)", "{{pod}}"),
     Panel(

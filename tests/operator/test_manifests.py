@@ -89,7 +89,7 @@ BAD_GPU = [
     (
         "    dtype: float32\n  engines:\n    replicas: 2\n  memory:\n    deviceBytes: 13Mi\n    slabSize: 256Ki\n",
         "    count: 8\n  engines:\n    replicas: 2\n  memory:\n    deviceBytes: 13Mi\n    slabSize: 2Mi\n",
-        "spec: memory.hostKv 12Mi is less than a slab of 2Mi for each of 8 accelerators; raise hostKv",
+        "spec: memory.hostKv 12Mi is less than one slab of 2Mi for each of 8 accelerators; raise hostKv",
     ),
     (
         "backend: torch\n  accelerator:\n",

@@ -280,7 +280,7 @@ def test_all_that_does_not_fit_is_reported_at_once() -> None:
     assert "prefill needs decode" in both[0]
     assert "adapters need backend vllm" in both[0]
     assert "adapters need backend vllm" in both[1]
-    assert "is less than a slab of 256Ki for each of 2" in both[1]
+    assert "is less than one slab of 256Ki for each of 2" in both[1]
 
 
 def test_a_queue_of_kueue_is_that_of_the_engines_alone() -> None:

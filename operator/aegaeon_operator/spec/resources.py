@@ -187,7 +187,7 @@ class GpuPoolSpec(Strict):
         count, memory, adapters = self.accelerator.count, self.memory, self.adapters
         if memory.host_kv < memory.slab_size * count:
             yield (
-                f"memory.hostKv {format_quantity(memory.host_kv)} is less than a slab of "
+                f"memory.hostKv {format_quantity(memory.host_kv)} is less than one slab of "
                 f"{format_quantity(memory.slab_size)} for each of {count} accelerators; raise hostKv or lower slabSize"
             )
         device = memory.device_bytes

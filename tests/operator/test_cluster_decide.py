@@ -232,7 +232,7 @@ def test_a_refusal_of_the_scheduler_is_reported_on_its_model_pool_and_counted_on
     assert reason_of(POOLS, "red", "Ready", scheduler=scheduler)[:2] == ("False", "ModelRefused")
     assert reason_of(POOLS, "blue", scheduler=scheduler)[:2] == ("True", "Accepted")
     status, _, message = reason_of(POOLS, "pool", scheduler=scheduler)
-    assert (status, message.endswith("1 models were refused, see their ModelPools")) == ("True", True)
+    assert (status, message.endswith("models refused: 1, see their ModelPools")) == ("True", True)
 
 
 def test_a_model_that_changes_is_served_and_shown_to_be_changing() -> None:

@@ -12,26 +12,29 @@ from aegaeon_operator.reconcile.cluster.pool_state import PoolState
 _ROUTABLE = "Routable"
 
 
-def unreachable(wide: PoolState) -> Condition | None:
+def unreachable(pool_state: PoolState) -> Condition | None:
     """Return the condition when gateways or engines of the GpuPool cannot serve; None: they can."""
-    if wide.gateway.status != "True":
-        text = f"the gateways of {wide.where} cannot serve ({wide.gateway.reason}: see its condition GatewayReady)"
+    if pool_state.gateway.status != "True":
+        why = pool_state.gateway.reason
+        text = f"the gateways of {pool_state.where} cannot serve ({why}: see its condition GatewayReady)"
         return no(_ROUTABLE, "GatewayNotReady", text)
-    return without_engines(wide, _ROUTABLE)
+    return without_engines(pool_state, _ROUTABLE)
 
 
-def without_engines(wide: PoolState, kind: str) -> Condition | None:
+def without_engines(pool_state: PoolState, kind: str) -> Condition | None:
     """Return the condition when the GpuPool's engines cannot serve; None: they can."""
-    why = wide.engines
+    why = pool_state.engines
     if why is None or why.status == "True":
         return None
     reason = "NoEngines" if why.reason == "NoEngines" else "EnginesNotReady"
-    return no(kind, reason, f"the engines of {wide.where} cannot serve ({why.reason}: see its condition EnginesReady)")
+    return no(
+        kind, reason, f"the engines of {pool_state.where} cannot serve ({why.reason}: see its condition EnginesReady)"
+    )
 
 
-def by_service(wide: PoolState) -> Condition:
+def by_service(pool_state: PoolState) -> Condition:
     """Return the condition of a ModelPool without a route of its own."""
-    return yes(_ROUTABLE, "ServiceReady", f"reached at {wide.address}")
+    return yes(_ROUTABLE, "ServiceReady", f"reached at {pool_state.address}")
 
 
 def by_route(parents: list[Json]) -> Condition:

@@ -102,7 +102,7 @@ class Decisions:
 def _decisive(observed: Observed) -> Observed:
     """Return only the inputs of `desired`, without the observed progress.
 
-    Of children only the keys count; while a Secret cannot be read, also their content (applied.py).
+    Of children only the keys count; while a Secret cannot be read, also their content (applied_secrets.py).
     """
     children = observed.children if observed.unreadable else dict.fromkeys(observed.children, _NO_CONTENT)
     return replace(

@@ -263,9 +263,7 @@ class SchedulerFacts:
     refused: Mapping[str, str] = field(default_factory=dict)  # models or changes that it cannot serve, with the reason
     changing: Mapping[str, str] = field(default_factory=dict)  # models that are being changed, with the progress
     gateways: frozenset[str] | None = None  # attached gateways by the name of the pod; None: not known
-    redis_away: Mapping[str, str] = field(
-        default_factory=dict
-    )  # attached gateways without a connection to Redis, with the error
+    redis_away: Mapping[str, str] = field(default_factory=dict)  # attached gateways that cannot reach Redis, and why
     suspects: tuple[SuspectFacts, ...] = ()
     standby: bool = False  # not the leader
     term: int = 0

@@ -78,7 +78,7 @@ def _none_served(served: StatusInputs) -> Condition | None:
 
 
 def _scheduler_silent(served: StatusInputs) -> Condition | None:
-    return unknown(_ARTIFACTS, "SchedulerUnknown", served.wide.silent) if served.wide.silent else None
+    return unknown(_ARTIFACTS, "SchedulerUnknown", served.pool_state.silent) if served.pool_state.silent else None
 
 
 def _model_failed(served: StatusInputs) -> Condition | None:
@@ -87,15 +87,15 @@ def _model_failed(served: StatusInputs) -> Condition | None:
 
 
 def _no_engine_to_fetch(served: StatusInputs) -> Condition | None:
-    if served.wide.attached or not _cold(served):
+    if served.pool_state.attached or not _cold(served):
         return None
     scaled = yes(_ARTIFACTS, "ScaledToZero", "files are fetched when the next request starts an engine")
-    return without_engines(served.wide, _ARTIFACTS) or scaled
+    return without_engines(served.pool_state, _ARTIFACTS) or scaled
 
 
 def _fetching(served: StatusInputs) -> Condition | None:
     cold = _cold(served)
-    if cold and served.wide.from_zero:
+    if cold and served.pool_state.from_zero:
         return yes(_ARTIFACTS, "ScaledToZero", "files are being fetched for the requests that started an engine")
     return no(_ARTIFACTS, FETCHING, f"not in a host cache yet: {', '.join(cold)}") if cold else None
 
@@ -137,14 +137,14 @@ def _progress(facts: ModelFacts) -> str:
 
 
 def _not_measured(served: StatusInputs) -> Condition | None:
-    if served.models and served.wide.usable and not served.wide.silent:
+    if served.models and served.pool_state.usable and not served.pool_state.silent:
         return None
     return unknown(_ADMITTED, "NotMeasured", "no measurements yet")
 
 
 def _estimated(served: StatusInputs) -> Condition:
-    wide = served.wide
-    return admitted(served.models, wide.demand, served.facts, wide.decoding, wide.device_bytes)
+    pool_state = served.pool_state
+    return admitted(served.models, pool_state.demand, served.facts, pool_state.decoding, pool_state.device_bytes)
 
 
 # ---- Routable ------------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def _route_failed(served: StatusInputs) -> Condition | None:
 
 
 def _pool_unreachable(served: StatusInputs) -> Condition | None:
-    return unreachable(served.wide)
+    return unreachable(served.pool_state)
 
 
 def _apart(served: StatusInputs) -> Condition | None:
@@ -170,13 +170,13 @@ def _apart(served: StatusInputs) -> Condition | None:
 
 def _unanswered(served: StatusInputs) -> Condition | None:
     names = sorted(name for name, facts in served.facts.items() if facts.unanswered)
-    text = f"requests for {', '.join(names)} make no progress; an engine of {served.wide.where} may be stuck"
+    text = f"requests for {', '.join(names)} make no progress; an engine of {served.pool_state.where} may be stuck"
     return no("Routable", "NotAnswering", text) if names else None
 
 
 def _service(served: StatusInputs) -> Condition | None:
     pool = served.pool.value
-    return None if pool and pool.spec.gateway.parent_refs else by_service(served.wide)
+    return None if pool and pool.spec.gateway.parent_refs else by_service(served.pool_state)
 
 
 def _route(served: StatusInputs) -> Condition:

@@ -57,7 +57,7 @@ def _files_of_a_machine(about: Applied) -> Condition | None:
 
 def _all_applied(about: Applied) -> Condition:
     refused = len(about.observed.scheduler.refused) if about.observed.scheduler else 0
-    counted = f"; {refused} models were refused, see their ModelPools" if refused else ""
+    counted = f"; models refused: {refused}, see their ModelPools" if refused else ""
     return yes("Accepted", "Applied", f"all objects of the pool were applied{counted}")
 
 

@@ -22,7 +22,7 @@ class StatusInputs:
     percentage of tokens on time for those with tokens, None: too few tokens. `unserved`: reasons by other name.
     `refused`, `changing`: messages of the scheduler about its models."""
 
-    wide: PoolState
+    pool_state: PoolState
     pool: Live[ModelPool]
     status: Json
     models: tuple[ServedModel, ...]
@@ -41,14 +41,14 @@ class StatusInputs:
     @classmethod
     def each(cls, observed: Observed, desired: Desired, failures: Mapping[ChildKey, str]) -> Iterator[StatusInputs]:
         """Yield the inputs of every ModelPool."""
-        wide = PoolState.of(observed, desired)
+        pool_state = PoolState.of(observed, desired)
         scheduler = observed.scheduler or SchedulerFacts("")
         for pool in observed.model_pools:
             names = desired.attached.names_of(pool.uid)
             route = ChildKey("HTTPRoute", pool.namespace, pool.name)
             facts = {name: scheduler.models.get(name, _UNKNOWN) for name in names}
             yield cls(
-                wide,
+                pool_state,
                 pool,
                 pool.status,
                 tuple(desired.attached.models_of(pool.uid)),

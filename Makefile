@@ -390,6 +390,7 @@ check: $(STAMP) native-dependencies ## lint, types, layers, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@PYTHONPATH=tests $(PY) -m prose
+	@PYTHONPATH=tests $(PY) -m prose.english
 	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
 	@$(BIN)/cmake -S native -B build/tidy -G Ninja -DAEGAEON_TESTS=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja >/dev/null

@@ -14,14 +14,14 @@ from typing import Any
 
 from benchmarks.report import Row, report
 
-from aegaeon_operator.kube.gather import Lives
+from aegaeon_operator.kube.gather import ParsedPools
 from aegaeon_operator.kube.scheduler import facts
 from aegaeon_operator.kube.store import Store
-from aegaeon_operator.reconcile.cluster.answers import Answers
 from aegaeon_operator.reconcile.cluster.conditions import is_due
 from aegaeon_operator.reconcile.cluster.desired import Decisions
 from aegaeon_operator.reconcile.cluster.facts import Key, Platform, Report
 from aegaeon_operator.reconcile.cluster.figures import figures
+from aegaeon_operator.reconcile.cluster.progress import ProgressMonitor
 from aegaeon_operator.reconcile.cluster.report import Reports
 from aegaeon_operator.reconcile.cluster.windows import Windows
 from aegaeon_operator.spec.resources import API_VERSION
@@ -52,11 +52,11 @@ class Looks:
     """At one pool; `tokens` that each model has answered since the scheduler's start."""
 
     store: Store = field(default_factory=Store)
-    lives: Lives = field(default_factory=Lives)
+    parsed: ParsedPools = field(default_factory=ParsedPools)
     decisions: Decisions = field(default_factory=Decisions)
     reports: Reports = field(default_factory=Reports)
     windows: Windows = field(default_factory=Windows)
-    answers: Answers = field(default_factory=Answers)
+    progress: ProgressMonitor = field(default_factory=ProgressMonitor)
     tokens: int = 0
     version: int = 0
     now: float = 0.0
@@ -79,8 +79,8 @@ class Looks:
         """Processor seconds, and what it reports."""
         answer, began = self.status(), time.process_time()
         self.now += 5.0
-        seen = self.lives.observe(KEY, self.store.texts_of(KEY), datetime.now(UTC), PLATFORM)
-        spoken = self.windows.of(self.answers.of(facts(answer, 1 << 20), self.now), self.now)
+        seen = self.parsed.observe(KEY, self.store.texts_of(KEY), datetime.now(UTC), PLATFORM)
+        spoken = self.windows.of(self.progress.of(facts(answer, 1 << 20), self.now), self.now)
         seen = replace(seen, secrets=dict(SECRETS), scheduler=spoken)
         reported = self.reports.of(seen, self.decisions.of(seen), {})
         due = [one for one in reported if is_due(one, self.now, self.now)]

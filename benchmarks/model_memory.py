@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from aegaeon_operator.spec.engines import PASS_ROWS
-from aegaeon_operator.spec.outside import GRAPH_BYTES, LOGITS_BYTES
+from aegaeon_operator.spec.overhead import GRAPH_BYTES, LOGITS_BYTES
 from aegaeon_sidecar.backends import MAX_GRAPHS, StepInput
 from aegaeon_sidecar.backends.decodes import ROWS, Decodes, context_size
 from aegaeon_sidecar.backends.graphs import Graphs

@@ -43,14 +43,14 @@ CASES = {
         silent=9,
         fires=15,
         labels={**MODEL_OF_POOL, "severity": "warning"},
-        summary="m of a/demo: 50% of tokens came by their deadline in ten minutes.",
+        summary="m of a/demo: 50% of tokens met their deadline in the last ten minutes.",
     ),
     "AegaeonQueueGrows": Case(
         {series("scheduler_queue", pod="scheduler", model="m"): "5x10 20x30"},
         silent=20,
         fires=30,
         labels={**MODEL_OF_POOL, "severity": "warning"},
-        summary="m of a/demo: 20 sequences have waited for ten minutes.",
+        summary="m of a/demo: 20 sequences have been waiting for ten minutes.",
     ),
     "AegaeonRequestsFail": Case(
         {
@@ -61,7 +61,7 @@ CASES = {
         silent=9,
         fires=25,
         labels={**MODEL_OF_POOL, "severity": "critical"},
-        summary="m of a/demo: 5% of requests end in an error.",
+        summary="m of a/demo: 5% of requests fail.",
     ),
     "AegaeonGatewayWithoutScheduler": Case(
         {series("gateway_scheduler_up", pod="gateway-0"): "1x9 0x30"},
@@ -75,7 +75,7 @@ CASES = {
         silent=18,
         fires=26,
         labels={**POOL, "severity": "warning"},
-        summary="The scheduler of a/demo takes 80% of a core.",
+        summary="The scheduler of a/demo uses 80% of a core.",
     ),
     "AegaeonSchedulerLate": Case(
         {
@@ -85,7 +85,7 @@ CASES = {
         silent=10,
         fires=16,
         labels={**POOL, "severity": "warning"},
-        summary="The scheduler of a/demo is late with what its engines report; new requests wait, or get 503.",
+        summary="The scheduler of a/demo lags behind its engines' reports; new requests wait or get 503.",
     ),
     "AegaeonNoEngines": Case(
         {series("scheduler_instances_up", pod="scheduler"): "2x9 0x30"},
@@ -112,7 +112,7 @@ CASES = {
         silent=19,
         fires=21,
         labels={**POOL, "severity": "warning"},
-        summary="Gateways of a/demo are ready, but Prometheus has no metrics of them.",
+        summary="Gateways of a/demo are ready, but Prometheus has no metrics from them.",
     ),
     "AegaeonPoolNotReady": Case(
         {
@@ -130,7 +130,7 @@ CASES = {
         silent=14,
         fires=16,
         labels={**POOL, "name": "team", "severity": "warning"},
-        summary="ModelPool a/team of GpuPool demo has not been Ready for a quarter of an hour.",
+        summary="ModelPool a/team of GpuPool demo has not been Ready for 15 minutes.",
     ),
     "AegaeonCertificateExpires": Case(
         # 21 days and a minute after minute 0, where time begins
@@ -145,7 +145,7 @@ CASES = {
         silent=14,
         fires=16,
         labels={**SYSTEM, "severity": "critical"},
-        summary="No operator leads.",
+        summary="No operator is leader.",
     ),
     "AegaeonOperatorListFails": Case(
         {
@@ -157,14 +157,14 @@ CASES = {
         silent=20,
         fires=21,
         labels={**SYSTEM, "severity": "critical"},
-        summary="The operator of system leads, but has not listed all objects for a quarter of an hour.",
+        summary="The operator of system is leader, but has not listed all objects for 15 minutes.",
     ),
     "AegaeonOperatorErrors": Case(
         {of_the_operator("reconcile_errors_total", error="KubeError"): "0x9 0+2x40"},
         silent=24,
         fires=27,
         labels={**POOL, "error": "KubeError", "severity": "warning"},
-        summary="Reconciling a/demo has failed for a quarter of an hour (KubeError).",
+        summary="Reconciling a/demo has failed for 15 minutes (KubeError).",
     ),
     "AegaeonOperatorRefused": Case(
         {of_the_operator("refused_objects", kind="StatefulSet"): "2x40"},
@@ -188,6 +188,6 @@ CASES = {
         silent=10,
         fires=12,
         labels={**SYSTEM, "severity": "warning"},
-        summary="25% of the operator's calls of the API server fail.",
+        summary="25% of the operator's calls to the API server fail.",
     ),
 }

@@ -70,15 +70,15 @@ def locally(folder: Path, *manifests: Json) -> list[str]:
 POET = {"name": "poet", "source": HUB}
 # Models and tenants, and words of the finding.
 FINDINGS: dict[str, tuple[Json, tuple[str, ...]]] = {
-    "disk": (model_pool(served("a", BUCKET)), ("is kept on disk", "has no spec.memory.disk")),
-    "disk of a web server": (model_pool(served("a", {"http": {"url": "http://a/b"}})), ("is kept on disk",)),
-    "disk of an adapter": (model_pool(served("a", HUB, {**POET, "source": BUCKET})), ("is kept on disk",)),
-    "adapters": (model_pool(served("a", HUB, POET)), ("adapters", "has no spec.adapters, which needs backend vllm")),
+    "disk": (model_pool(served("a", BUCKET)), ("needs a disk tier", "has no spec.memory.disk")),
+    "disk of a web server": (model_pool(served("a", {"http": {"url": "http://a/b"}})), ("needs a disk tier",)),
+    "disk of an adapter": (model_pool(served("a", HUB, {**POET, "source": BUCKET})), ("needs a disk tier",)),
+    "adapters": (model_pool(served("a", HUB, POET)), ("adapters", "has no spec.adapters (backend vllm)")),
     "a name twice": (model_pool(served("a", HUB), served("b", HUB, {**POET, "name": "a"})), ("rename one of them",)),
     "adapters twice": (model_pool(served("a", HUB, POET), served("b", HUB, POET)), ("rename one of them",)),
     "grants": (
         model_pool(served("a", HUB), tenants=[tenant("acme", "a", "lama")]),
-        ("acme", "is granted 'lama', no model or adapter"),
+        ("acme", "names 'lama', which is not a model or adapter"),
     ),
 }
 
@@ -96,11 +96,11 @@ def test_all_findings_come_in_one_answer(guarded: Path) -> None:
     )
     said = refusal(guarded, everything)
     for words in (
-        "'a' is kept on disk",
+        "'a' needs a disk tier",
         "'a' has adapters",
         "hostPath of 'b' is not inside volumes.models.path",
         "an adapter of 'a' has the name of another",
-        "'acme' is granted 'lama'",
+        "'acme' names 'lama'",
     ):
         assert words in said
     assert "Invalid value" not in said
@@ -148,12 +148,12 @@ def test_a_name_that_another_model_pool_serves_is_refused_with_its_holder(guarde
     poll("the policy has seen the pool's folder", lambda: not refusal(guarded, red, dry=False), 30)
     blue = models("blue", "demo", "llama", "qwen")
     with operator(guarded):
-        said = f"'llama' is served already by ModelPool {namespace_of(guarded)}/red; rename one of them"
+        said = f"'llama' is already served by ModelPool {namespace_of(guarded)}/red; rename one of them"
         poll("the name is held", lambda: said in refusal(guarded, blue), 60)
         assert refusal(guarded, models("red", "demo", "llama", "qwen")) == "", "its own names are its own"
         kubectl(guarded, "delete", "modelpool", "red")
         poll("the name is free", lambda: not refusal(guarded, blue), 60)
-    assert "is served already by" in "\n".join(locally(tmp_path, whole, models("red", "demo", "llama"), blue))
+    assert "is already served by" in "\n".join(locally(tmp_path, whole, models("red", "demo", "llama"), blue))
 
 
 def test_a_gpu_pool_of_another_namespace_is_looked_at_where_the_chart_names_it(namespaced: Path) -> None:
@@ -166,10 +166,10 @@ def test_a_gpu_pool_of_another_namespace_is_looked_at_where_the_chart_names_it(n
         with applied_template(namespaced, POLICY, "--set", f"admission.gpuPoolNamespaces={{{PLATFORM}}}"):
             closed = f"GpuPool {PLATFORM}/demo does not allow namespace {namespace_of(namespaced)}; add it to its"
             poll("it is refused", lambda: closed in refusal(namespaced, shared), 60)
-            assert "is kept on disk" in refusal(namespaced, shared), "with all else"
+            assert "needs a disk tier" in refusal(namespaced, shared), "with all else"
             kubectl(*in_platform, stdin=json.dumps(pool("demo", allowedNamespaces=["*"])))
             poll("it is allowed", lambda: closed not in refusal(namespaced, shared), 30)
-            assert "is kept on disk" in refusal(namespaced, shared)
+            assert "needs a disk tier" in refusal(namespaced, shared)
     finally:
         kubectl(namespaced, "delete", "namespace", PLATFORM, "--timeout=60s")
 
@@ -182,7 +182,7 @@ def test_it_can_warn_instead(namespaced: Path) -> None:
         def warns() -> bool:
             warned = kubectl_says(namespaced, bad)
             assert warned is not None
-            return "is kept on disk" in warned
+            return "needs a disk tier" in warned
 
         poll("it warns, and takes it", warns, 60)
 
@@ -220,4 +220,4 @@ def test_the_largest_model_pool_costs_no_more_than_the_api_server_allows(guarded
     large["spec"]["tenants"] = [tenant(f"tenant-{number}", *names) for number in range(64)]
     poll("it is taken", lambda: not refusal(guarded, large), 60)
     large["spec"]["models"][0]["source"] = BUCKET
-    assert "'model-0' is kept on disk" in refusal(guarded, large)
+    assert "'model-0' needs a disk tier" in refusal(guarded, large)

@@ -98,7 +98,7 @@ def test_a_pool_whose_name_is_too_long_for_its_services_is_refused(
     document = {**DOCUMENTS[0], "metadata": {"name": name}}
     here, there = locally(document), remotely(api, document)
     assert (not here, not there) == (fits, fits), (here, there)
-    assert all("Services are named after it" in sentence for sentence in there)
+    assert all("names of Services are derived from it" in sentence for sentence in there)
 
 
 @pytest.mark.parametrize(("name", "fits"), [("a" * 63, True), ("a" * 64, False), ("a.b", False), ("1a", True)])
@@ -112,14 +112,14 @@ def test_a_model_pool_is_named_as_a_label_may_be(api: client.ApiClient, name: st
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (("models", 2, "source"), {"s3": {"bucket": "m", "credentialsFile": "/keys/s3"}}, "give credentialsSecretRef"),
-        (("models", 3, "source", "http"), {"url": "http://a/b", "credentialsFile": "/x"}, "give credentialsSecretRef"),
+        (("models", 2, "source"), {"s3": {"bucket": "m", "credentialsFile": "/keys/s3"}}, "set credentialsSecretRef"),
+        (("models", 3, "source", "http"), {"url": "http://a/b", "credentialsFile": "/x"}, "set credentialsSecretRef"),
         (
             ("models", 1, "source", "huggingFace"),
             {"repository": "a/b", "credentialsFile": "/x"},
             "credentialsSecretRef",
         ),
-        (("tenants", 0), {"name": "red", "keyFile": "/keys/red"}, "give keySecretRef"),
+        (("tenants", 0), {"name": "red", "keyFile": "/keys/red"}, "set keySecretRef"),
         (("models", 0, "source", "hostPath"), "../other", "inside the GpuPool's volumes.models.path"),
         (("models", 0, "source", "hostPath"), "/srv/models/../../etc", "inside the GpuPool's volumes.models.path"),
         (("models", 0, "source", "hostPath"), "~/models", "inside the GpuPool's volumes.models.path"),
@@ -165,7 +165,7 @@ def test_changing_an_immutable_field_is_refused_with_the_remedy(api: client.ApiC
     where = (GROUP, VERSION, "default", "modelpools")
     objects.create_namespaced_custom_object(*where, pool)
     try:
-        for path, value, said in ((("gpuPoolRef", "name"), "other", "delete the object and make it anew"),):
+        for path, value, said in ((("gpuPoolRef", "name"), "other", "delete the object and create it again"),):
             document = changed(DOCUMENTS.index(pool), ("spec", *path), value)
             with pytest.raises(ApiException) as raised:
                 objects.patch_namespaced_custom_object(*where, pool["metadata"]["name"], {"spec": document["spec"]})
@@ -202,7 +202,7 @@ def test_a_gpu_is_one_that_pods_ask_for_by_a_resource_or_a_claim(api: client.Api
     assert remotely(api, by_claim) == []
     by_claim["spec"]["podTemplate"]["resources"].pop("claims")
     (sentence,) = remotely(api, by_claim)
-    assert "accelerator.device cuda:N needs resourceName on Kubernetes" in sentence
+    assert "accelerator.device cuda:N needs accelerator.resourceName" in sentence
 
 
 @pytest.mark.parametrize(("template", "said"), TAKEN)
@@ -215,7 +215,7 @@ def test_what_of_pods_is_the_operators_own_is_refused_by_both(
     document["spec"]["volumes"]["models"]["path"] = "/srv/models"
     (here,), (there,) = locally(document), remotely(api, document)
     assert said in here
-    servers_own = {"is set by the operator": "unknown field", "is given twice": "Duplicate value"}
+    servers_own = {"is set by the operator": "unknown field", "duplicate ": "Duplicate value"}
     assert next((its for ours, its in servers_own.items() if ours in said), said) in there
 
 
@@ -225,7 +225,7 @@ def test_fields_that_do_not_fit_each_other_are_reported_at_once_by_both(api: cli
     document["spec"]["accelerator"]["count"] = 2
     document["spec"].pop("prefill")
     for found in ("\n".join(locally(document)), "\n".join(remotely(api, document))):
-        for said in ("need", "adapters need backend vllm", "holds no slab", "raise hostKv"):
+        for said in ("need", "adapters need backend vllm", "less than one slab", "raise hostKv"):
             assert said in found
 
 

@@ -52,7 +52,7 @@ def test_helm_test_chats_with_a_model(examples: PodsOfPool) -> None:
 
     output = helm(examples.kubeconfig, "test", "aegaeon", *WHERE, "--logs")
 
-    assert "llama says: " in output
+    assert "llama answers: " in output
 
 
 def test_an_upgrade_replaces_every_pod_and_no_request_fails(examples: PodsOfPool, models: Path) -> None:

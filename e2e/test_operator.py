@@ -146,7 +146,7 @@ def test_copies_with_our_labels_are_left_alone(namespaced: Path) -> None:
         poll("its own Service of engines is gone", lambda: "demo-engine" not in names(), 60)
         assert "my-own" in names()
         said = [one["message"] for one in objects(namespaced, "events") if one["reason"] == "Deleted"]
-        assert "Service demo-engine is deleted: nothing in the spec asks for it" in said
+        assert "deleted Service demo-engine: the spec no longer needs it" in said
 
 
 def test_after_a_kill_at_any_moment_the_next_operator_reaches_the_same_state(namespaced: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_pool_may_be_given_the_other_kind_of_engines_as_a_whole(namespaced: Pa
 
 def test_a_pool_that_autoscales_is_refused_scaling_with_the_remedy(namespaced: Path) -> None:
     apply(namespaced, given(engines={"replicas": 1, "min": 0, "max": 2}))
-    with pytest.raises(ClusterError, match="change min or max, or take both away"):
+    with pytest.raises(ClusterError, match="change min or max, or remove both"):
         scale(namespaced, 2)
     patch(namespaced, {"engines": {"min": 1, "max": 4}})
     patch(namespaced, {"engines": {"min": None, "max": None, "replicas": 3}})

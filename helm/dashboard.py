@@ -15,7 +15,7 @@ _WIDTH, _HEIGHT = 8, 7
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A graph of one query. `unit` is Grafana's name of it."""
+    """A graph of a query. `unit`: Grafana's name of the unit."""
 
     title: str
     query: str
@@ -44,7 +44,7 @@ _POOLS = (
     Panel("Output tokens a second", _rate(f"{_G}_tokens_total", "model"), "{{model}}"),
     Panel("Requests a second by outcome", _rate(f"{_G}_requests_total", "outcome"), "{{outcome}}", "reqps"),
     Panel("Open requests", f"sum by (model) ({_G}_open_streams{_OF})", "{{model}}"),
-    Panel("Sequences that wait for their prefill", f"sum by (model) ({_S}_queue{_OF})", "{{model}}"),
+    Panel("Sequences waiting for prefill", f"sum by (model) ({_S}_queue{_OF})", "{{model}}"),
     Panel("Sequences on an engine", f"sum by ({_ENGINE}) ({_S}_sequences{_OF})", "{{exported_instance}}"),
     Panel("Tokens billed a second", _rate(f"{_G}_used_tokens_total", "tenant, kind"), "{{tenant}} {{kind}}"),
     Panel("Engines at work", _rate(f"{_S}_busy_seconds_total", _ENGINE), "{{exported_instance}}", "percentunit"),
@@ -52,9 +52,9 @@ _POOLS = (
     Panel("Loads of weights a second", _rate(f"{_S}_model_loads_total", "model"), "{{model}}"),
 )
 
-# Of the operator itself: not those of a pool alone, so whatever is selected above.
+# Panels of the operator itself, independent of the selected pool.
 _OPERATOR = (
-    Panel("Who leads", f"max by (pod) ({_O}_leads)", "{{pod}}"),
+    Panel("Leader", f"max by (pod) ({_O}_leads)", "{{pod}}"),
     Panel(
         "Time of a reconcile, p99",
         f"histogram_quantile(0.99, sum by (pod, le) (rate({_O}_reconcile_seconds_bucket[5m])))",
@@ -63,13 +63,13 @@ _OPERATOR = (
     ),
     Panel("Pools that wait for a worker", f"max by (pod) ({_O}_queue_length)", "{{pod}}"),
     Panel(
-        "Since the last reconcile without an error",
+        "Time since the last reconcile without an error",
         f"time() - max by (namespace, pool) ({_O}_last_reconcile_timestamp_seconds{_OF})",
         "{{namespace}}/{{pool}}",
         "s",
     ),
     Panel(
-        "Reconciles that fail, a second",
+        "Failed reconciles a second",
         f"sum by (namespace, pool, error) (rate({_O}_reconcile_errors_total{_OF}[5m]))",
         "{{namespace}}/{{pool}} {{error}}",
     ),
@@ -100,7 +100,7 @@ ROWS = (("Pools", _POOLS), ("Operator", _OPERATOR))
 
 
 def dashboard() -> dict[str, Any]:
-    """The document that Grafana imports."""
+    """Return the document that Grafana imports."""
     source = {"type": "prometheus", "uid": "${source}"}
     variables = [_variable(source, "namespace", f"{_S}_instances_up")]
     variables.append(_variable(source, "pool", f'{_S}_instances_up{{namespace=~"$namespace"}}'))
@@ -116,7 +116,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def _variable(source: dict[str, str], label: str, metric: str) -> dict[str, Any]:
-    """Of a label; all of them include series that do not have it."""
+    """Return the variable of a label; `All` includes series without the label."""
     return {
         "name": label,
         "type": "query",

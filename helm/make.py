@@ -1,4 +1,4 @@
-"""Writes what is generated of the chart: values, their schema and README, the dashboard, copies of CRDs and rights.
+"""Generates files of the chart: values, their schema and README, the dashboard, copies of CRDs and RBAC.
 
 Run by `make generate`; `make check` fails when a file is not what helm/*.py and crds/ say.
 """
@@ -18,11 +18,11 @@ from values import Chart
 
 HERE = Path(__file__).parent
 CHART = HERE / "aegaeon"
-SAID = "made by `make generate` from helm/values.py; do not edit"
+NOTICE = "made by `make generate` from helm/values.py; do not edit"
 
 
 def main() -> None:
-    """All of them."""
+    """Write all files."""
     (CHART / "values.yaml").write_text("\n".join(values()) + "\n", "utf-8")
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | Chart.model_json_schema(by_alias=True)
     # Helm hands the values of a parent chart to each chart under this name.
@@ -36,8 +36,8 @@ def main() -> None:
 
 
 def values() -> Iterator[str]:
-    """The defaults, each below what it means."""
-    yield f"# Values of the chart; {SAID}."
+    """Yield the default values, each below its description."""
+    yield f"# Values of the chart; {NOTICE}."
     for name, field in Chart.model_fields.items():
         yield ""
         default = field.default
@@ -53,8 +53,8 @@ def values() -> Iterator[str]:
 
 
 def readme() -> Iterator[str]:
-    """How to install, and a table of the values."""
-    yield f"<!-- {SAID} -->\n"
+    """Yield the installation instructions and a table of the values."""
+    yield f"<!-- {NOTICE} -->\n"
     yield (HERE / "README.head.md").read_text("utf-8")
     yield "| value | default | meaning |\n|---|---|---|"
     for name, field in Chart.model_fields.items():
@@ -74,7 +74,7 @@ def row(path: str, default: object, description: str | None) -> str:
 
 
 def comment(text: str | None, indent: str) -> Iterator[str]:
-    """Wrapped."""
+    """Yield a text as wrapped comment lines."""
     for line in wrap(" ".join(str(text).split()), 110):
         yield f"{indent}# {line}"
 

@@ -1,4 +1,4 @@
-"""The values of the chart, as a person may set them: from here come values.yaml, values.schema.json and the README."""
+"""The values of the chart, from which values.yaml, values.schema.json and the README are generated."""
 
 from __future__ import annotations
 
@@ -11,62 +11,66 @@ Json = dict[str, Any]
 Port = Annotated[int, Field(ge=1, le=65535)]
 DnsLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 
-# With a tag or a digest of its own, or without.
+# A tag or a digest is optional.
 Image = Annotated[str, Field(pattern=r"^[^\s@]+(@sha256:[0-9a-f]{64})?$")]
 NamespaceOrAll = Annotated[str, Field(pattern=r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$", max_length=63)]
 
 
 class Values(BaseModel):
-    """Unknown values are errors."""
+    """A group of values; unknown values are errors."""
 
     model_config = ConfigDict(extra="forbid", alias_generator=to_camel, validate_by_name=True)
 
 
 class Images(Values):
-    """Images of the operator and of the pods that it makes. None is published: `make images` builds them."""
+    """Images of the operator and of the pods that it creates. They are not published: build them with `make images`."""
 
     control: Image = Field(
         default="localhost/aegaeon-control",
-        description="Operator, scheduler and gateway. With a tag (NAME:1.2) or a digest (NAME@sha256:...) it is taken "
-        "as it is, else it gets `images.tag`.",
+        description="Image of operator, scheduler and gateway. Without a tag (NAME:1.2) or digest (NAME@sha256:...) it "
+        "gets `images.tag`.",
     )
-    engine: Image = Field(default="localhost/aegaeon-engine", description="Engines; named like `images.control`.")
+    engine: Image = Field(
+        default="localhost/aegaeon-engine", description="Image of engines; named like `images.control`."
+    )
     engine_vllm: Image = Field(
         default="localhost/aegaeon-engine-vllm",
-        description="Engines of GpuPools with `backend: vllm`; named like `images.control`.",
+        description="Image of engines of GpuPools with `backend: vllm`; named like `images.control`.",
     )
     tag: str = Field(
         default="",
-        description="Tag of those that are given without tag and digest; empty means the chart's appVersion.",
+        description="Tag of images without a tag or digest; empty: the chart's appVersion.",
     )
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
-        default="IfNotPresent", description="When nodes pull them."
+        default="IfNotPresent", description="Pull policy of the images."
     )
     pull_secrets: list[DnsLabel] = Field(
-        default=[], description="Secrets with credentials of a private registry, in the operator's namespace."
+        default=[], description="Secrets with credentials for a private registry, in the operator's namespace."
     )
 
 
 class Operator(Values):
-    """The Deployment that turns GpuPools and ModelPools into pods. Tokens do not pass it."""
+    """The Deployment of the operator, which reconciles GpuPools and ModelPools. It is not on the path of requests."""
 
-    replicas: Annotated[int, Field(ge=1, le=5)] = Field(default=2, description="One leads, the others stand by.")
+    replicas: Annotated[int, Field(ge=1, le=5)] = Field(
+        default=2, description="Number of replicas: one leader, and standbys."
+    )
     watch_namespaces: list[DnsLabel] = Field(
         default=[],
-        description="Namespaces whose objects it serves; it gets rights in those alone. Empty: all, by a ClusterRole.",
+        description="Namespaces to watch; the operator gets permissions only in these. Empty: all, with a ClusterRole.",
     )
-    log_level: Literal["debug", "info", "warning"] = Field(default="info", description="How much it says.")
+    log_level: Literal["debug", "info", "warning"] = Field(default="info", description="Log level.")
     resources: Json = Field(
         default={"requests": {"cpu": "50m", "memory": "192Mi"}, "limits": {"memory": "512Mi"}},
-        description="As in a container.",
+        description="Resource requests and limits of the container.",
     )
-    node_selector: dict[str, str] = Field(default={}, description="As in a pod.")
+    node_selector: dict[str, str] = Field(default={}, description="Node selector of the pods.")
     tolerations: list[Json] = Field(
-        default=[], description="As in a pod. A lost node is tolerated for 2 s unless one of these says for how long."
+        default=[], description="Tolerations of the pods. By default they tolerate a lost node for 2 s."
     )
-    affinity: Json = Field(default={}, description="As in a pod.")
-    priority_class_name: str = Field(default="", description="As in a pod.")
-    pod_annotations: dict[str, str] = Field(default={}, description="Annotations of its pods.")
+    affinity: Json = Field(default={}, description="Affinity of the pods.")
+    priority_class_name: str = Field(default="", description="Priority class of the pods.")
+    pod_annotations: dict[str, str] = Field(default={}, description="Annotations of the pods.")
 
 
 class Crds(Values):
@@ -74,137 +78,135 @@ class Crds(Values):
 
     install: bool = Field(
         default=True,
-        description="Install and upgrade them with the chart. They stay when the release is uninstalled, and with them "
-        "every GpuPool and ModelPool.",
+        description="Install and upgrade them with the chart. `helm uninstall` keeps them, and all GpuPools and "
+        "ModelPools.",
     )
 
 
 class DeletionProtection(Values):
-    """A ValidatingAdmissionPolicy: a GpuPool that serves models cannot be deleted until its ModelPools are."""
+    """A ValidatingAdmissionPolicy that refuses to delete a GpuPool while it has ModelPools."""
 
     enabled: bool = Field(
         default=True,
-        description="Refuse it, by an object of the cluster. A GpuPool with the annotation "
-        "`serving.aegaeon.io/allow-deletion: 'true'` can be deleted all the same, and so can a namespace with all that "
-        "is in it.",
+        description="Install the policy, a cluster-scoped object. It does not apply to a GpuPool with the annotation "
+        "`serving.aegaeon.io/allow-deletion: 'true'`, nor to the deletion of a namespace.",
     )
 
 
 class Admission(Values):
-    """A ValidatingAdmissionPolicy: a ModelPool that does not fit its GpuPool is refused, with all that is wrong."""
+    """A ValidatingAdmissionPolicy that refuses a ModelPool that does not fit its GpuPool, with all problems."""
 
     enabled: bool = Field(
         default=True,
-        description="Install it, as objects of the cluster. Without it the same stands in the status of the ModelPool.",
+        description="Install the policy, with cluster-scoped objects. Without it the problems are only in the status "
+        "of the ModelPool.",
     )
     action: Literal["Deny", "Warn"] = Field(
         default="Deny",
-        description="Warn: it is taken, and kubectl prints what is wrong; for tools that create a ModelPool under "
-        "another name before they delete the first.",
+        description="`Warn`: accept the ModelPool, and let kubectl print the problems; for tools that rename a "
+        "ModelPool by creating the new one before they delete the old one.",
     )
     gpu_pool_namespaces: list[DnsLabel] = Field(
         default=[],
-        description="Namespaces whose GpuPools are used from others (allowedNamespaces); those of a ModelPool's own "
-        "namespace are looked at in any case.",
+        description="Namespaces of GpuPools that are used from other namespaces (allowedNamespaces). GpuPools in a "
+        "ModelPool's own namespace are always checked.",
     )
 
 
 class Redis(Values):
-    """Where the gateways of a pool count quotas together. Without one, each gateway counts for itself."""
+    """The Redis in which all gateways of a pool count quotas. Without it, each gateway counts its own requests."""
 
     url: Annotated[str, Field(pattern=r"^(rediss?://[^@]+)?$")] = Field(
         default="",
-        description="Of a Redis that is there: rediss://HOST:6379/0, without a password. The pods of pools reach it.",
+        description="URL of an existing Redis, rediss://HOST:6379/0, without a password, reachable from pods.",
     )
     existing_secret: str = Field(
         default="",
-        description="Secret in the release's namespace with its password and the authorities of its certificate; the "
-        "operator copies both to the pools' namespaces.",
+        description="Secret in the release's namespace with its password and CA certificates; the operator copies both "
+        "to the pools' namespaces.",
     )
-    password_key: str = Field(default="password", description="Entry with the password; empty: it has none.")
+    password_key: str = Field(default="password", description="Entry with the password; empty: no password.")
     ca_key: str = Field(
-        default="", description="Entry with the authorities, PEM, for a rediss:// URL; empty: those of the image."
+        default="", description="Entry with CA certificates (PEM) for a rediss:// URL; empty: those of the image."
     )
     bundled: bool = Field(
         default=False,
-        description="Run a single Redis with TLS and a password of its own instead. It keeps nothing on disk: when it "
-        "starts anew, so do the minutes of quotas.",
+        description="Run a single Redis with TLS and a password instead of `url`. It stores nothing on disk: a restart "
+        "resets the quotas of the current minute.",
     )
-    image: str = Field(default="docker.io/library/redis:8-bookworm", description="Image of the bundled one.")
+    image: str = Field(default="docker.io/library/redis:8-bookworm", description="Image of the bundled Redis.")
     resources: Json = Field(
         default={"requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}},
-        description="As in a container.",
+        description="Resource requests and limits of the container.",
     )
 
 
 class Gateway(Values):
-    """Of the Gateway API."""
+    """The implementation of the Gateway API."""
 
     provider: Literal["none", "istio"] = Field(
         default="none",
-        description="istio: a DestinationRule is made for each endpoint picker, whose certificate signs itself. Others "
-        "need nothing beside the standard objects.",
+        description="`istio`: create a DestinationRule for each endpoint picker, to accept its self-signed "
+        "certificate. Other implementations need only the standard objects.",
     )
 
 
 class Metrics(Values):
-    """For Prometheus and Grafana; the first two need the Prometheus operator's definitions in the cluster."""
+    """Prometheus and Grafana; `monitors` and `rules` need the CRDs of the Prometheus operator."""
 
     monitors: bool = Field(
-        default=False, description="PodMonitors of the operator, schedulers, gateways, pickers, engines."
+        default=False, description="Create PodMonitors of operator, schedulers, gateways, pickers and engines."
     )
-    rules: bool = Field(default=False, description="A PrometheusRule with alerts.")
-    dashboard: bool = Field(default=False, description="A ConfigMap with a dashboard, found by Grafana's sidecar.")
+    rules: bool = Field(default=False, description="Create a PrometheusRule with alerts.")
+    dashboard: bool = Field(default=False, description="Create a ConfigMap with a dashboard for Grafana's sidecar.")
     namespaces: list[NamespaceOrAll] = Field(
         default=["monitoring"],
         description="Namespaces whose pods may scrape the operator and pools; `*` for all. Metrics name models and "
         "tenants.",
     )
     labels: dict[str, str] = Field(
-        default={}, description="Labels by which your Prometheus selects monitors and rules."
+        default={}, description="Labels of monitors and rules, by which your Prometheus selects them."
     )
 
 
 class NetworkPolicy(Values):
-    """Who may reach the operator, and whom it and pools may reach. (Pools get policies of their own from the operator,
-    for ingress always.)"""
+    """NetworkPolicies of the operator, and of the pools' egress; the operator always restricts the pools' ingress."""
 
     enabled: bool = Field(
         default=True,
-        description="Of the operator, allow ingress for health and, from `metrics.namespaces`, for metrics alone, and "
-        "egress to API server, DNS and schedulers of pools alone.",
+        description="Restrict the operator. Ingress: health checks and, from `metrics.namespaces`, metrics. Egress: "
+        "API server, DNS and the pools' schedulers.",
     )
     pool_egress: bool = Field(
         default=False,
-        description="Of pools' pods, allow egress to DNS, to the roles of their pool, and to what its manifests name "
-        "(sources of models, Redis, traces, batches), and of schedulers and pickers to the API server, alone.",
+        description="Restrict the egress of pools' pods to DNS, the pods of their pool, and the destinations in its "
+        "manifests (model sources, Redis, traces, batches); for schedulers and pickers also the API server.",
     )
     api_server_ports: Annotated[list[Port], Field(min_length=1)] = Field(
         default=[443, 6443],
-        description="Ports of the API server itself (`kubectl get endpointslices kubernetes`): MicroK8s, for example, "
-        "has 16443.",
+        description="Ports of the API server's endpoints (`kubectl get endpointslices kubernetes`), for example 16443 "
+        "on MicroK8s.",
     )
     dns_ports: Annotated[list[Port], Field(min_length=1)] = Field(
-        default=[53], description="Ports of the cluster's DNS pods: OpenShift's have 5353."
+        default=[53], description="Ports of the cluster's DNS pods, for example 5353 on OpenShift."
     )
 
 
 class Test(Values):
-    """What `helm test` asks."""
+    """Settings of `helm test`."""
 
     url: str = Field(
         default="",
-        description="URL of a gateway, for example http://POOL-gateway.NAMESPACE:8000. Empty: the test looks at the "
-        "operator alone.",
+        description="URL of a gateway, for example http://POOL-gateway.NAMESPACE:8000. Empty: test only the operator.",
     )
-    model: str = Field(default="", description="The model to chat with; empty means the first that the gateway lists.")
+    model: str = Field(default="", description="Model for a test request; empty: the first that the gateway lists.")
     key_secret: str = Field(
-        default="", description="Secret in the release's namespace that holds an API key under `key`, if one is needed."
+        default="", description="Secret in the release's namespace with an API key in entry `key`, if one is required."
     )
 
 
 class Chart(Values):
-    """Everything."""
+    """All values of the chart."""
 
     images: Images = Field(default=Images(), description=str(Images.__doc__))
     operator: Operator = Field(default=Operator(), description=str(Operator.__doc__))
@@ -215,8 +217,8 @@ class Chart(Values):
     admission: Admission = Field(default=Admission(), description=str(Admission.__doc__))
     security_context: Literal["fixed", "platform"] = Field(
         default="fixed",
-        description="`fixed`: all pods, the operator's and pools', run as user 65532. `platform`: as their namespace "
-        "says, which gives each a user of its own (OpenShift); that user must be able to write hostPath folders.",
+        description="`fixed`: all pods, of the operator and of pools, run as user 65532. `platform`: the namespace "
+        "assigns the user (OpenShift); this user must be able to write to hostPath folders.",
     )
     redis: Redis = Field(default=Redis(), description=str(Redis.__doc__))
     gateway: Gateway = Field(default=Gateway(), description=str(Gateway.__doc__))
@@ -224,5 +226,5 @@ class Chart(Values):
     network_policy: NetworkPolicy = Field(default=NetworkPolicy(), description=str(NetworkPolicy.__doc__))
     test: Test = Field(default=Test(), description=str(Test.__doc__))
     name_override: str = Field(
-        default="", max_length=40, description="Instead of the release's name in names of objects."
+        default="", max_length=40, description="Prefix of objects' names, in place of the release's name."
     )

@@ -19,7 +19,7 @@ def of_nodes(model_pool: Json) -> Iterator[State]:
     }
     apart = {STANDBY: on("node-2", STANDBY, "standby")}
     gateway = "pool-gateway-5c4-b"
-    keeps = {"keeps_standby": "it is moved when node node-2 has been free for 60 s"}
+    keeps = {"keeps_standby": "it will be moved when node node-2 has been free for 60 s"}
     yield State("Scheduler and standby share a node", seen=keeps, **two)
     yield State("All gateways share a node", pods=apart, **two)
     yield State("Nothing hangs on one node", pods={**apart, gateway: on("node-2", gateway, "gateway")}, **two)

@@ -199,7 +199,7 @@ def of_control() -> Iterator[State]:
     yield State(
         "The scheduler is lost, its standby does not lead yet",
         scheduler=False,
-        seen={"unreachable": "none of them leads"},
+        seen={"unreachable": "no scheduler leads"},
         **two,
     )
     asleep = {name: broken(name, "gateway", {"running": {}}, started=True) for name in GATEWAYS}

@@ -1,6 +1,6 @@
-"""What can go wrong on the way to a server of the cluster.
+"""Errors of calls to servers of the cluster.
 
-KubeError   the API server, or a pool's scheduler, refused a call, did not answer, or there is none
+KubeError   the API server, or a pool's scheduler, refused a call, did not answer, or does not exist
 """
 
 # Too many requests; no server behind a balancer; not within the API server's own time limit.
@@ -8,7 +8,7 @@ _OVERLOADED = (429, 503, 504)
 
 
 class KubeError(Exception):
-    """`status` is that of HTTP; 0: there was no answer."""
+    """An error of a call. `status`: HTTP status; 0: no answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -16,5 +16,5 @@ class KubeError(Exception):
 
     @property
     def is_unavailable(self) -> bool:
-        """It says something of the server, and nothing of what was asked: the same may be asked again."""
+        """True for an error of the server, not of the request, which may be repeated."""
         return self.status in (0, *_OVERLOADED)

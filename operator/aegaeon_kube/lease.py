@@ -1,7 +1,7 @@
-"""Who leads: a Lease of coordination.k8s.io. The others wait with everything loaded; who loses it ends at once.
+"""Leader election with a Lease of coordination.k8s.io. Standbys wait, ready to work; a leader that loses it exits.
 
-Every leadership has a *term*, a number in the Lease that rises with each of them, so that third parties can tell an old
-leader from a new one.
+Every leadership has a *term*, a rising number in the Lease, by which other processes distinguish an old leader from a
+new leader.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LeaseSettings:
-    """`life_s`: a leader that was not heard of for so long is gone. It renews, and others look, every `period_s`.
+    """Settings of the election. `life_s`: time after which a leader that did not renew counts as lost. It renews, and
 
-    `over_s`: one whose last renewal is older than this by the clocks of both need not be watched for a life; more than
-    any two clocks differ by, and for leaders whose peers refuse older terms.
+    standbys read the Lease, every `period_s`.
+    `over_s`: age of a renewal, by the clocks of both, after which a standby leads without watching for `life_s`; more
+    than any two clocks differ by, and only for leaders whose peers refuse older terms.
     """
 
     namespace: str
@@ -41,19 +42,17 @@ class LeaseSettings:
     life_s: float = 10.0
     period_s: float = 2.0
     over_s: float | None = None
-    owner: dict[str, str] | None = None  # the Lease goes with it
-    memory: Path | None = (
-        None  # file of a pod's own: where it led before, it leads again while the API server is unavailable
-    )
+    owner: dict[str, str] | None = None  # the Lease is garbage-collected with it
+    memory: Path | None = None  # file of the pod with its last term, to lead again while the API server is unavailable
 
 
 def _microseconds() -> int:
-    """Since 1970: above every term before it, also when the Lease was deleted meanwhile."""
+    """Return microseconds since 1970, which exceed every earlier term even if the Lease was deleted meanwhile."""
     return time.time_ns() // 1000
 
 
 class Leadership:
-    """`acquire`, then `keep` or `replaced` for as long as it lasts, then `release`. `fresh` makes terms."""
+    """A leadership: `acquire`, then `keep` or `replaced` while it lasts, then `release`. `fresh` returns a new term."""
 
     def __init__(self, api: ApiServer, settings: LeaseSettings, fresh: Callable[[], int] = _microseconds) -> None:
         self._api = api
@@ -63,11 +62,11 @@ class Leadership:
         self._term = 0
         self._holder = ""
         self._away = False
-        self._renewed = 0.0  # by the loop's clock: when the try began that took or renewed the Lease
+        self._renewed = 0.0  # by the loop's clock: start of the last successful acquisition or renewal
 
     @property
     def term(self) -> int:
-        """Of this leadership; 0 before the first."""
+        """Term of this leadership; 0 before the first."""
         return self._term
 
     async def acquire(self) -> None:
@@ -76,42 +75,42 @@ class Leadership:
         while not await self._try():
             if self._away and (remembered := self._remembered()):
                 self._term = remembered
-                _log.warning("the API server is unavailable: leading in the term of this pod's former life")
+                _log.warning("the API server is unavailable: leading in the term before this pod's restart")
                 break
             await asyncio.sleep(self._settings.period_s)
         _log.info("leading in term %d", self._term)
 
     async def keep(self) -> None:
-        """Renew; returns when the lease is lost, also while a call of the API server hangs: before the lease runs out,
-        so that at no time two act."""
+        """Renew; return when the Lease is lost, even while a call of the API server hangs, and before it expires, so
+        that there are never two leaders."""
         settings = self._settings
         with contextlib.suppress(TimeoutError):
             while True:
                 async with asyncio.timeout_at(self._renewed + settings.life_s - settings.period_s):
                     await asyncio.sleep(settings.period_s)
                     await self._try()
-        _log.error("the lease could not be renewed: another process may lead now")
+        _log.error("the Lease could not be renewed: another process may lead now")
 
     async def replaced(self) -> None:
-        """Renew; returns when another holder is in the Lease. For leaders whose peers refuse older terms: while the API
-        server is unavailable it is unknown who leads, and this one goes on."""
+        """Renew; return when the Lease has another holder. For leaders whose peers refuse older terms: they continue
+        while the API server is unavailable, when another leader is possible."""
         while True:
             await asyncio.sleep(self._settings.period_s)
             if not await self._try() and self._holder not in ("", self._settings.holder):
-                _log.error("the lease is held by %s: it leads now", self._holder)
+                _log.error("the Lease is held by %s, which leads now", self._holder)
                 self._remember(0)
                 return
 
     async def release(self) -> None:
-        """Let the next one take over at once."""
+        """Release the Lease, so that another process can lead at once."""
         self._remember(0)
         try:
             async with asyncio.timeout(self._settings.life_s / 2):
                 await self._give_up()
         except KubeError as error:
-            _log.warning("the lease was not released: %s", error)
+            _log.warning("the Lease was not released: %s", error)
         except TimeoutError:
-            _log.warning("the lease was not released: the API server does not answer")
+            _log.warning("the Lease was not released: the API server does not answer")
 
     @property
     def _path(self) -> str:
@@ -132,7 +131,7 @@ class Leadership:
             raise
 
     async def _try(self) -> bool:
-        """Take the Lease, or renew it; False when it is another's, or that is unknown."""
+        """Acquire or renew the Lease; False if another process holds it or the API server fails."""
         self._away, began = False, asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._settings.life_s / 2):
@@ -142,32 +141,32 @@ class Leadership:
         except KubeError as error:
             self._away = error.status == 0 or error.status >= _SERVER_ERROR
             if error.status != _CONFLICT:
-                _log.warning("lease: %s", error)
+                _log.warning("Lease: %s", error)
         except TimeoutError:
             self._away = True
-            _log.warning("lease: the API server does not answer")
+            _log.warning("Lease: the API server does not answer")
         return False
 
     def _remembered(self) -> int:
-        """The term of a former life; 0 without one. Peers that have heard of a higher one refuse it."""
+        """Return the term before a restart; 0 without one. Peers that know a higher term refuse it."""
         file = self._settings.memory
         try:
             return int(file.read_text("ascii")) if file else 0
-        except (OSError, ValueError):  # not there, or half written
+        except (OSError, ValueError):  # absent, or partly written
             return 0
 
     def _remember(self, term: int) -> None:
-        """A full disk costs the memory, and not the leadership."""
+        """Write the term to the file; an error, such as a full disk, does not end the leadership."""
         if self._settings.memory:
             try:
                 self._settings.memory.write_text(str(term), "ascii")
             except OSError as error:
-                _log.warning("the term is not remembered: %s: %s", self._settings.memory, error.strerror)
+                _log.warning("cannot store the term: %s: %s", self._settings.memory, error.strerror)
 
     async def _take(self) -> bool:
         lease = await self._read()
         self._holder = (lease or {}).get("spec", {}).get("holderIdentity") or ""
-        if lease and not self._free(lease):
+        if lease and not self._is_available(lease):
             return False
         written = self._written(lease or {})
         if lease is None:
@@ -181,8 +180,8 @@ class Leadership:
         self._holder = self._settings.holder
         return True
 
-    def _free(self, lease: Json) -> bool:
-        """Ours, free, not renewed for its life by our own clock, or long over by any clock."""
+    def _is_available(self, lease: Json) -> bool:
+        """Return whether the Lease is own, released, expired by this process's clock, or long expired by any clock."""
         if self._holder in ("", self._settings.holder):
             return True
         version = lease["metadata"]["resourceVersion"]
@@ -202,10 +201,10 @@ class Leadership:
     def _written(self, lease: Json) -> Json:
         settings, now = self._settings, datetime.now(UTC).strftime(_TIME)
         spec, metadata = lease.get("spec", {}), lease.get("metadata") or {}
-        mine = spec.get("holderIdentity") == settings.holder
+        own = spec.get("holderIdentity") == settings.holder
         known = _term_of(lease)
-        going_on = mine and self._term == known > 0
-        term = known if going_on else max(known + 1, self._fresh())
+        renewal = own and self._term == known > 0
+        term = known if renewal else max(known + 1, self._fresh())
         annotations = {**(metadata.get("annotations") or {}), TERM: str(term)}
         head: Json = {"name": settings.name, "namespace": settings.namespace}
         if settings.owner:
@@ -218,14 +217,14 @@ class Leadership:
                 "holderIdentity": settings.holder,
                 "leaseDurationSeconds": int(settings.life_s),
                 "renewTime": now,
-                "acquireTime": spec.get("acquireTime", now) if mine else now,
-                "leaseTransitions": spec.get("leaseTransitions", 0) + (not mine),
+                "acquireTime": spec.get("acquireTime", now) if own else now,
+                "leaseTransitions": spec.get("leaseTransitions", 0) + (not own),
             },
         }
 
 
 def _term_of(lease: Json) -> int:
-    """0 where there is none, or where people wrote something else."""
+    """Return the term of a Lease; 0 if it has none or an invalid one."""
     try:
         return int(lease["metadata"]["annotations"][TERM])
     except (KeyError, TypeError, ValueError):

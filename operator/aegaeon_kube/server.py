@@ -1,4 +1,4 @@
-"""Calls and watches of one API server. A pod's token is read for every call: it is renewed while the pod runs."""
+"""Calls and watches of an API server. A pod's token is read for every call, since the kubelet renews it."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from aegaeon_proto.outbound.egress import as_usual, from_environment
 Json = dict[str, Any]
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TIMEOUT = aiohttp.ClientTimeout(total=30, connect=5)
-_SLACK_S = 5.0  # a watch that is still open so long after its end is dead
+_SLACK_S = 5.0  # after a watch's timeout; a watch that is still open then is dead
 _NO_CLUSTER = "no cluster: run in a pod with a service account, or set KUBECONFIG"
 
 
 Observer = Callable[[str, str, int, float], None]
-"""Method, path and status (0: no answer) of a call that is over, and the seconds that it took."""
+"""Method, path, status (0: no answer) and seconds of a finished call."""
 
 
 def _unobserved(_method: str, _path: str, _status: int, _seconds: float) -> None:
-    """For clients that count no calls."""
+    """Ignore a call, for clients without metrics."""
 
 
 class ApiServer:
-    """Every method raises KubeError with the status and what the server said. `observe` receives every call."""
+    """A client. Methods raise KubeError with the status and the server's message. `observe` receives every call."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class ApiServer:
         content_type: str = "application/json",
         accept: str = "application/json",
     ) -> Json:
-        """One request and its answer."""
+        """Send a request and return the answer."""
         data = None if body is None else json.dumps(body)
         headers = {**self._headers(), "Content-Type": content_type, "Accept": accept}
         began, status = time.monotonic(), 0
@@ -65,23 +65,23 @@ class ApiServer:
         finally:
             self._observe(method, path, status, time.monotonic() - began)
         if status >= 400:
-            raise KubeError(status, _said(text))
-        found: Json = json.loads(text)
-        return found
+            raise KubeError(status, _message(text))
+        content: Json = json.loads(text)
+        return content
 
     async def watch(
         self, path: str, labels: str, since: str, for_s: int, accept: str = "application/json"
     ) -> AsyncIterator[Json]:
-        """What happens to the objects of `path` after resourceVersion `since`: {type, object}, for `for_s` seconds."""
+        """Yield events ({type, object}) of the objects of `path` after resourceVersion `since`, for `for_s` seconds."""
         params = {"watch": "1", "labelSelector": labels, "resourceVersion": since, "timeoutSeconds": str(for_s)}
         timeout = aiohttp.ClientTimeout(total=for_s + _SLACK_S, connect=5)
         try:
             headers = {**self._headers(), "Accept": accept}
             async with self._session.get(path, params=params, headers=headers, timeout=timeout) as answer:
                 if answer.status >= 400:
-                    raise KubeError(answer.status, _said(await answer.text()))
+                    raise KubeError(answer.status, _message(await answer.text()))
                 buffer = b""
-                async for chunk in answer.content.iter_any():  # by lines, aiohttp refuses those above its buffer
+                async for chunk in answer.content.iter_any():  # not by lines, which aiohttp limits to its buffer
                     *lines, buffer = (buffer + chunk).split(b"\n")
                     for line in lines:
                         yield _event(line)
@@ -91,7 +91,7 @@ class ApiServer:
 
 @asynccontextmanager
 async def connect(observe: Observer = _unobserved) -> AsyncIterator[ApiServer]:
-    """With the cluster of KUBECONFIG, or the one that this pod is in. Raises KubeError when there is neither."""
+    """Connect to the cluster of KUBECONFIG, or of this pod. Raises KubeError without either."""
     url, context, headers, proxy = _from_kubeconfig() if os.environ.get("KUBECONFIG") else _from_pod()
     connector = aiohttp.TCPConnector(ssl=context, limit=32)
     async with aiohttp.ClientSession(url, connector=connector, timeout=_TIMEOUT, proxy=proxy) as session:
@@ -99,7 +99,7 @@ async def connect(observe: Observer = _unobserved) -> AsyncIterator[ApiServer]:
 
 
 Login = tuple[str, ssl.SSLContext, Callable[[], Mapping[str, str]], str | None]
-"""URL, TLS, headers, and the proxy on the way there: as kubectl, whose cluster is elsewhere; a pod has none."""
+"""URL, TLS, headers and proxy: the same proxy as kubectl uses; none in a pod."""
 
 
 def _from_pod() -> Login:
@@ -111,21 +111,21 @@ def _from_pod() -> Login:
 
 
 def address_in_pod() -> str:
-    """Of the API server, for a pod: as the kubelet gives it, which needs no name to be resolved."""
+    """Return the API server's address from a pod's environment, which needs no DNS."""
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
 def _from_kubeconfig() -> Login:
-    import kopf  # knows every way in which such a file logs in; pods need none of them
+    import kopf  # supports every login method of kubeconfig files; pods do not need it
 
-    found = kopf.login_with_kubeconfig(settings=kopf.OperatorSettings())
-    if found is None:
+    login = kopf.login_with_kubeconfig(settings=kopf.OperatorSettings())
+    if login is None:
         raise KubeError(0, _NO_CLUSTER)
-    headers = found.as_http_headers()
-    proxy = from_environment(os.environ).proxy_of(found.server)
-    context = as_usual(found.as_ssl_context())
-    return found.server, context, lambda: headers, found.proxy_url or (proxy.url if proxy else None)
+    headers = login.as_http_headers()
+    proxy = from_environment(os.environ).proxy_of(login.server)
+    context = as_usual(login.as_ssl_context())
+    return login.server, context, lambda: headers, login.proxy_url or (proxy.url if proxy else None)
 
 
 def _event(line: bytes) -> Json:
@@ -139,7 +139,7 @@ def _unanswered(error: Exception) -> KubeError:
     return KubeError(0, f"the API server does not answer: {error or type(error).__name__}")
 
 
-def _said(text: str) -> str:
+def _message(text: str) -> str:
     try:
         return str(json.loads(text)["message"])
     except (ValueError, KeyError, TypeError):

@@ -1,1 +1,1 @@
-"""The manager: typed resources, a pure reconcile, and those who carry it out."""
+"""The operator: typed resources, a pure reconcile function, and the processes or objects that realise its result."""

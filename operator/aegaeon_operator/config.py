@@ -16,27 +16,27 @@ from aegaeon_operator.reconcile.cluster.facts import Egress, Platform, RedisAt
 
 @dataclass(frozen=True, slots=True)
 class OperatorConfig:
-    """Everything that `python -m aegaeon_operator` needs to know."""
+    """The settings of `python -m aegaeon_operator`."""
 
     platform: Platform
     namespaces: tuple[str, ...]
-    """where it works; empty: everywhere"""
+    """namespaces to watch; empty: all"""
     holder: str
-    """its name in the lease"""
+    """the operator's name in the Lease"""
     health_port: int = 8080
     """GET /healthz; 0: none"""
     metrics_port: int = 9090
     """GET /metrics; 0: none"""
     workers: int = 16
-    """pools that are looked at side by side"""
+    """pools reconciled concurrently"""
     relist_s: float = 300.0
-    """everything is listed again so often: what a watch has missed lasts no longer"""
+    """period of full lists: the longest that an event missed by a watch goes unnoticed"""
     discover_s: float = 10.0
-    """kinds that the API server did not know are looked for so often"""
+    """period of the discovery of kinds that the API server did not serve"""
 
 
 def from_environment(env: Mapping[str, str]) -> OperatorConfig:
-    """See `python -m aegaeon_operator --help` for the variables. Raises SettingsError."""
+    """Read the variables that `python -m aegaeon_operator --help` lists. Raises SettingsError."""
     tag = _version()
     platform = Platform(
         control_image=env.get("AEGAEON_CONTROL_IMAGE") or f"localhost/aegaeon-control:{tag}",
@@ -60,7 +60,7 @@ def from_environment(env: Mapping[str, str]) -> OperatorConfig:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(one.strip() for one in text.split(",") if one.strip())
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _port(env: Mapping[str, str], name: str, default: str) -> int:
@@ -71,10 +71,10 @@ def _port(env: Mapping[str, str], name: str, default: str) -> int:
 
 
 def _egress(env: Mapping[str, str]) -> Egress | None:
-    asked = env.get("AEGAEON_POOL_EGRESS") or "false"
-    if asked not in ("true", "false"):
-        raise SettingsError(f"AEGAEON_POOL_EGRESS is {asked!r}; it must be true or false")
-    if asked == "false":
+    enabled = env.get("AEGAEON_POOL_EGRESS") or "false"
+    if enabled not in ("true", "false"):
+        raise SettingsError(f"AEGAEON_POOL_EGRESS is {enabled!r}; it must be true or false")
+    if enabled == "false":
         return None
     return Egress(_ports(env, "AEGAEON_API_SERVER_PORTS", "443,6443"), _ports(env, "AEGAEON_DNS_PORTS", "53"))
 
@@ -110,5 +110,5 @@ def _fixed_user(text: str) -> bool:
 def _version() -> str:
     try:
         return version("aegaeon")
-    except PackageNotFoundError:  # an image holds the packages alone
+    except PackageNotFoundError:  # images contain the packages without their metadata
         return "latest"

@@ -1,4 +1,4 @@
-"""What can go wrong before and while pods run; every message names the place and the remedy.
+"""Errors before and while pods run; every message names the place and the remedy.
 
 OperatorError
   ManifestError     a manifest is wrong
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 
 class OperatorError(Exception):
-    """Anything that a person can put right; `str()` is for that person."""
+    """An error that a user can correct; `str()` is the message for that user."""
 
 
 class ManifestError(OperatorError):
@@ -25,7 +25,7 @@ class ManifestError(OperatorError):
 
 
 class PreflightError(OperatorError):
-    """The machine lacks something: each sentence says what, and how to get it."""
+    """The machine lacks something: each sentence names it and says how to get it."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -37,4 +37,4 @@ class RunnerError(OperatorError):
 
 
 class SettingsError(OperatorError):
-    """A setting of the operator that cannot be."""
+    """A setting of the operator is invalid."""

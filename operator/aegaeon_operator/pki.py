@@ -1,7 +1,7 @@
 """Certificates of a pool's internal streams: one authority for each pool, and certificates that it issues.
 
-Who holds a certificate of the pool's authority belongs to the pool, in the one role that it names, so a certificate
-needs nothing of its pod. Keys are of curve P-256, which every TLS library takes.
+A process with a certificate of the pool's authority is a member of the pool, in the role that the certificate names,
+so a certificate contains no name or address of its pod. Keys are of curve P-256, which every TLS library supports.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from aegaeon_proto.roles import Role
 
 AUTHORITY_LIFE = timedelta(days=3650)
 LIFE = timedelta(days=90)
-# Clocks of nodes differ; what was issued this moment must be good on all of them.
+# Nodes' clocks differ; a certificate must be valid on all of them as soon as it is issued.
 _SKEW = timedelta(minutes=5)
-# Share of its life after which a certificate is renewed: time enough for pods to see the new one.
+# Share of a certificate's life after which it is renewed: pods need time to read the new one.
 _RENEW_AT = 2 / 3
 
 
@@ -34,7 +34,7 @@ class Pair:
 
 
 def make_authority(pool: str, now: datetime) -> Pair:
-    """A new authority for a pool. `now` is aware of its zone."""
+    """Return a new authority for a pool. `now` has a time zone."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"aegaeon pool {pool}"[:64])])
     usage = x509.KeyUsage(
@@ -57,7 +57,7 @@ def make_authority(pool: str, now: datetime) -> Pair:
 
 
 def issue(authority: Pair, role: Role, now: datetime, life: timedelta = LIFE) -> Pair:
-    """A certificate of the pool for one role, as a server and as a client."""
+    """Issue a certificate for a role of the pool, for use as a server and as a client."""
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     issuer_key = serialization.load_pem_private_key(authority.key, None)
     assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
@@ -76,31 +76,31 @@ def issue(authority: Pair, role: Role, now: datetime, life: timedelta = LIFE) ->
 
 
 def is_due(certificate: bytes, now: datetime) -> bool:
-    """Whether it is time to renew a certificate: late in its life, or before it, since a clock was ahead."""
-    found = x509.load_pem_x509_certificate(certificate)
-    begin, end = found.not_valid_before_utc, found.not_valid_after_utc
+    """Return whether to renew a certificate: late in its life, or before its begin, since a clock was ahead."""
+    parsed = x509.load_pem_x509_certificate(certificate)
+    begin, end = parsed.not_valid_before_utc, parsed.not_valid_after_utc
     return not begin <= now < begin + (end - begin) * _RENEW_AT
 
 
 def expiry(certificate: bytes) -> datetime:
-    """When a certificate ends, in UTC. Raises ValueError where it is none."""
+    """Return the time at which a certificate expires, in UTC. Raises ValueError for a malformed certificate."""
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 
 
 def is_of(certificate: bytes, role: Role) -> bool:
-    """Whether a certificate is of this role and no other."""
-    found = x509.load_pem_x509_certificate(certificate)
+    """Return whether a certificate names this role and no other."""
+    parsed = x509.load_pem_x509_certificate(certificate)
     try:
-        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return False
     return names.get_values_for_type(x509.DNSName) == [role.dns_name]
 
 
 def signed_by(certificate: bytes, authority: bytes) -> bool:
-    """Whether the authority (PEM certificates) issued the certificate."""
-    found = x509.load_pem_x509_certificate(certificate)
-    return any(_issued(found, issuer) for issuer in x509.load_pem_x509_certificates(authority))
+    """Return whether the authority (PEM certificates) issued the certificate."""
+    parsed = x509.load_pem_x509_certificate(certificate)
+    return any(_issued(parsed, issuer) for issuer in x509.load_pem_x509_certificates(authority))
 
 
 def _issued(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:

@@ -1,5 +1,5 @@
-"""The endpoint picker: tells a stock inference gateway (Envoy's ext_proc protocol) which of our gateway pods to use.
+"""The endpoint picker: selects a gateway pod for each request of a stock inference gateway (Envoy's ext_proc protocol).
 
-A process of its own beside a pool's gateways. The pods of an InferencePool are the gateway replicas, and every one of
-them takes every model, so the pick needs no body and no model: the gateway with the fewest open requests is picked.
+It runs in pods of its own. The pods of an InferencePool are the gateway replicas, which all serve every model, so the
+picker needs neither body nor model: it picks the gateway with the fewest open requests.
 """

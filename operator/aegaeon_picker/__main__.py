@@ -1,4 +1,4 @@
-"""`python -m aegaeon_picker`: from the start to SIGTERM."""
+"""`python -m aegaeon_picker`: serves until SIGTERM."""
 
 from __future__ import annotations
 
@@ -29,44 +29,48 @@ _COUNT = click.IntRange(1, 1 << 20)
 
 
 @click.command(context_settings={"auto_envvar_prefix": "AEGAEON_PICKER"})
-@click.option("--pool", help="InferencePool whose pods are picked from.")
-@click.option("--namespace", default="default", show_default=True, help="Its namespace.")
+@click.option("--pool", help="InferencePool whose pods are the endpoints.")
+@click.option("--namespace", default="default", show_default=True, help="Namespace of the InferencePool.")
 @click.option("--endpoints", help="Fixed endpoints `ip:port,ip:port` in place of a pool.")
-@click.option("--listen", default="0.0.0.0:9002", show_default=True, help="Where Envoy's streams arrive.")
-@click.option("--health-listen", default="0.0.0.0:9003", show_default=True, help="gRPC health, without TLS.")
-@click.option("--metrics-port", default=9090, show_default=True, help="Prometheus metrics; 0: none.")
-@click.option("--tls", default="selfSigned", show_default=True, help="`selfSigned`, `off`, or a folder with tls.crt.")
-@click.option("--grace", default=130.0, show_default=True, help="Seconds that open streams have at the end.")
+@click.option("--listen", default="0.0.0.0:9002", show_default=True, help="Address for Envoy's streams.")
 @click.option(
-    "--max-connections", default=_LIMITS.connections, show_default=True, type=_COUNT, help="Connections together."
+    "--health-listen", default="0.0.0.0:9003", show_default=True, help="Address of health checks, without TLS."
+)
+@click.option("--metrics-port", default=9090, show_default=True, help="Port of Prometheus metrics; 0: none.")
+@click.option(
+    "--tls", default="selfSigned", show_default=True, help="`selfSigned`, `off`, or a folder of tls.crt and tls.key."
+)
+@click.option("--grace", default=130.0, show_default=True, help="Seconds for open streams to end at shutdown.")
+@click.option(
+    "--max-connections", default=_LIMITS.connections, show_default=True, type=_COUNT, help="Maximum connections."
 )
 @click.option(
     "--max-connections-per-address",
     default=_LIMITS.connections_per_address,
     show_default=True,
     type=_COUNT,
-    help="Connections of one address; an Envoy has one or more for each of its worker threads.",
+    help="Maximum connections from one address; an Envoy has one or more for each worker thread.",
 )
-@click.option("--max-streams", default=_LIMITS.streams, show_default=True, type=_COUNT, help="Open requests together.")
+@click.option("--max-streams", default=_LIMITS.streams, show_default=True, type=_COUNT, help="Maximum open requests.")
 @click.option(
     "--max-streams-per-connection",
     default=_LIMITS.streams_per_connection,
     show_default=True,
     type=_COUNT,
-    help="Open requests of one connection; an Envoy opens a further connection beyond.",
+    help="Maximum open requests on one connection; above it an Envoy opens another connection.",
 )
 @click.option(
     "--max-buffered-mib",
     default=_LIMITS.buffered_bytes >> 20,
     show_default=True,
     type=_COUNT,
-    help="Incomplete messages and answers that were not taken yet, together.",
+    help="Maximum MiB of incomplete messages and unread responses.",
 )
 @click.option("--conformance", is_flag=True, help="Obey the headers of GIE's conformance suite. Never in production.")
 def main(**options: Any) -> None:
     """Pick the gateway pod for each request of a stock inference gateway.
 
-    Each option may stand in the environment as well: AEGAEON_PICKER_MAX_STREAMS for --max-streams.
+    Each option may also be set in the environment, for example AEGAEON_PICKER_MAX_STREAMS for --max-streams.
     """
     limits = Limits(
         connections=options.pop("max_connections"),
@@ -96,8 +100,8 @@ async def _run(
     conformance: bool,
 ) -> None:
     if (pool is None) == (endpoints is None):
-        raise PickerError("give either --pool or --endpoints")
-    fixed = None if endpoints is None else [_parse("--endpoints", each) for each in endpoints.split(",") if each]
+        raise PickerError("set either --pool or --endpoints")
+    fixed = None if endpoints is None else [_parse("--endpoints", entry) for entry in endpoints.split(",") if entry]
     fleet = Fleet()
     metrics = Metrics(fleet)
     ports = _parse("--listen", listen), _parse("--health-listen", health_listen)
@@ -113,7 +117,7 @@ async def _run(
         await stop.wait()
     else:
         await _follow_until(stop, fleet, served, namespace, pool or "")
-    log.info("stopping: open streams have %g s to end", grace)
+    log.info("stopping: draining open streams for at most %g s", grace)
     failed = defect.done()
     await served.stop(grace)
     if failed:
@@ -121,7 +125,7 @@ async def _run(
 
 
 def _stop_signal() -> asyncio.Event:
-    """Set once the process is to end."""
+    """Return an event that SIGTERM and SIGINT set."""
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
@@ -129,14 +133,14 @@ def _stop_signal() -> asyncio.Event:
 
 
 async def _know(fleet: Fleet, served: Served, endpoints: list[Endpoint]) -> None:
-    """Take the newest list; from the first one on requests can be routed."""
+    """Update the endpoints; the first list makes the picker ready."""
     if fleet.update(endpoints):
         log.info("endpoints: %s", ", ".join(map(str, fleet.endpoints)) or "none")
         served.health.set_ready(True)
 
 
 async def _follow_until(stop: asyncio.Event, fleet: Fleet, served: Served, namespace: str, pool: str) -> None:
-    """Keep `fleet` as the pool's pods are. Raises KubeError when there is no cluster."""
+    """Update `fleet` with the pool's pods until `stop`. Raises KubeError without a cluster."""
     async with connect() as api, asyncio.TaskGroup() as tasks:
         following = tasks.create_task(follow(api, namespace, pool, partial(_know, fleet, served)))
         await stop.wait()

@@ -1,5 +1,5 @@
-"""What can be wrong with the picker's start."""
+"""Errors of the picker."""
 
 
 class PickerError(Exception):
-    """A sentence that says what is wrong and what to do."""
+    """An error; the message says what is wrong and what to do."""

@@ -1,8 +1,8 @@
-"""One HTTP request's conversation with Envoy: what comes in, what goes back.
+"""The ext_proc exchange with Envoy for an HTTP request.
 
-Bodies stream through in both directions, piece by piece, as FULL_DUPLEX_STREAMED asks for: nothing is collected, and
-the request goes on its way as soon as its headers were answered. Sources: envoy/service/ext_proc/v3 and the endpoint
-picker protocol of the Gateway API Inference Extension.
+Bodies stream in both directions without buffering, as FULL_DUPLEX_STREAMED requires, and Envoy forwards the request as
+soon as its headers are answered. Sources: envoy/service/ext_proc/v3 and the endpoint picker protocol of the Gateway API
+Inference Extension.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aegaeon_proto.envoy.ext_proc_pb2 import ProcessingResponse as Response
 DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"
 SUBSET = "x-gateway-destination-endpoint-subset"
-# Names of the suite that tests gateways (GIE's conformance); obeyed only where the picker was started for it.
+# Headers of GIE's conformance suite for gateways; ignored without --conformance.
 TEST_SELECTION = "test-epp-endpoint-selection"
 TEST_SERVED = "x-conformance-test-served-endpoint"
 
@@ -33,16 +33,16 @@ _OVERWRITE = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
 
 class Exchange:
-    """The state of one conversation. `close` must be called at its end, however it ended."""
+    """The state of an exchange. `close` must be called at its end in any case."""
 
     def __init__(self, fleet: Fleet, conformance: bool = False) -> None:
         self._fleet = fleet
         self._conformance = conformance
-        self._counted = ""  # the endpoint that this request is counted at
+        self._counted = ""  # endpoint under which the request is counted
         self.refused = False
 
     def answer(self, request: Request) -> Iterator[Response]:
-        """The answer to Envoy. Raises CallError for what Envoy would not ask."""
+        """Yield the responses to a message of Envoy. Raises CallError for an invalid message."""
         match request.WhichOneof("request"):
             case "request_headers":
                 yield self._route(request)
@@ -52,7 +52,7 @@ class Exchange:
             case "request_trailers":
                 yield Response(request_trailers=ext_proc.TrailersResponse())
             case "response_headers":
-                yield self._arrived(request)
+                yield self._report_served(request)
             case "response_body":
                 for piece in _pieces(request.response_body):
                     yield Response(response_body=piece)
@@ -60,15 +60,15 @@ class Exchange:
                 yield Response(response_trailers=ext_proc.TrailersResponse())
 
     def close(self) -> None:
-        """The request is over, answered or not."""
+        """End the request, answered or not."""
         self._count_at("")
 
     def _route(self, request: Request) -> Response:
-        wanted = self._wanted(request)
-        endpoints = self._fleet.pick(wanted)
+        subset = self._subset(request)
+        endpoints = self._fleet.pick(subset)
         if not endpoints:
             self.refused = True
-            return _unavailable("no endpoint of the subset is ready" if wanted is not None else "no endpoint is ready")
+            return _unavailable("no endpoint of the subset is ready" if subset is not None else "no endpoint is ready")
         self._count_at(endpoints[0])
         value = ",".join(endpoints)
         common = ext_proc.CommonResponse(
@@ -79,7 +79,7 @@ class Exchange:
         metadata.update({"envoy.lb": {DESTINATION: value}})
         return Response(request_headers=ext_proc.HeadersResponse(response=common), dynamic_metadata=metadata)
 
-    def _wanted(self, request: Request) -> list[str] | None:
+    def _subset(self, request: Request) -> list[str] | None:
         if self._conformance:
             for header in request.request_headers.headers.headers:
                 if header.key == TEST_SELECTION:
@@ -91,15 +91,15 @@ class Exchange:
             return _split(hint.string_value)
         if not hint.HasField("list_value") or len(hint.list_value.values) > _MAX_SUBSET:
             raise CallError(Status.INVALID_ARGUMENT, f"{SUBSET} is no list of at most {_MAX_SUBSET} endpoints")
-        return [each.string_value for each in hint.list_value.values]
+        return [value.string_value for value in hint.list_value.values]
 
-    def _arrived(self, request: Request) -> Response:
+    def _report_served(self, request: Request) -> Response:
         reported = _metadata(request, "envoy.lb", SERVED)
         served = reported.string_value if reported is not None else ""
         if 0 < len(served) <= _MAX_ENDPOINT:
             self._count_at(served)
         common = ext_proc.CommonResponse()
-        if self._conformance:  # the suite asks whether the gateway says it, so what was picked is no answer
+        if self._conformance:  # the suite checks the gateway's report, so the picked endpoint does not count
             shown = served or f"fail: no metadata envoy.lb {SERVED}"
             common.header_mutation.set_headers.append(_header(TEST_SERVED, shown))
         return Response(response_headers=ext_proc.HeadersResponse(response=common))
@@ -119,11 +119,11 @@ def _header(key: str, value: str) -> HeaderValueOption:
 
 
 def _split(value: str) -> list[str]:
-    return [each.strip() for each in value.split(",") if each.strip()]
+    return [entry.strip() for entry in value.split(",") if entry.strip()]
 
 
 def _metadata(request: Request, namespace: str, key: str) -> Value | None:
-    """A value of the metadata that Envoy forwards; None when it is absent, null or of no kind."""
+    """Return a value of the metadata that Envoy forwards; None if it is absent, null or empty."""
     filters = request.metadata_context.filter_metadata
     if namespace not in filters or key not in filters[namespace].fields:
         return None
@@ -132,7 +132,7 @@ def _metadata(request: Request, namespace: str, key: str) -> Value | None:
 
 
 def _pieces(body: ext_proc.HttpBody) -> Iterator[ext_proc.BodyResponse]:
-    """The body as it came, in pieces that Envoy takes; the last one says when it is the end."""
+    """Yield the unchanged body in pieces that Envoy accepts; the last one has the end-of-stream flag."""
     cuts: Sequence[int] = range(0, len(body.body), MAX_PIECE) or (0,)
     for begin in cuts:
         piece = body.body[begin : begin + MAX_PIECE]
@@ -144,7 +144,7 @@ def _pieces(body: ext_proc.HttpBody) -> Iterator[ext_proc.BodyResponse]:
 
 
 def _unavailable(why: str) -> Response:
-    """As OpenAI's API words it, since a client may read it."""
+    """Return a 503 in the format of OpenAI's API, since clients receive it."""
     text = f'{{"error":{{"message":"{why}; try again","type":"server_error","param":null,"code":"unavailable"}}}}'
     headers = [_header("content-type", "application/json"), _header("retry-after", "1")]
     return Response(

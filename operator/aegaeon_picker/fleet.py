@@ -1,4 +1,4 @@
-"""Which endpoints there are, how many requests each has open, and who is next."""
+"""The endpoints, their open requests, and the choice of the next."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-FALLBACKS = 2  # further endpoints named behind the first one, for an Envoy that finds it gone
+FALLBACKS = 2  # additional endpoints, which Envoy tries if the first is unavailable
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Endpoint:
-    """An address of a pod that takes requests."""
+    """The address of a pod that accepts requests."""
 
     ip: str
     port: int
@@ -21,7 +21,7 @@ class Endpoint:
 
 
 class Fleet:
-    """The endpoints of one pool. `known` is False until they were listed for the first time."""
+    """The endpoints of a pool. `known`: they have been listed."""
 
     def __init__(self) -> None:
         self._endpoints: tuple[Endpoint, ...] = ()
@@ -34,9 +34,9 @@ class Fleet:
         return self._endpoints
 
     def update(self, endpoints: Iterable[Endpoint]) -> bool:
-        """Take the whole list; True when it differs or is the first.
+        """Replace the list; return whether it differs or is the first.
 
-        Requests that are open at an endpoint that left stay counted.
+        Open requests of removed endpoints stay counted.
         """
         newest = tuple(sorted(set(endpoints)))
         differs = newest != self._endpoints or not self.known
@@ -44,26 +44,30 @@ class Fleet:
         return differs
 
     def pick(self, subset: Sequence[str] | None = None) -> list[str]:
-        """The endpoints to try, in order: fewest open requests first, equals in turn. Empty: none may be used.
+        """Return the endpoints to try, fewest open requests first, equal ones round-robin; empty: none is allowed.
 
-        `subset`: the only addresses ("ip:port" or "ip") that the gateway allows; None: all.
+        `subset`: the addresses ("ip:port" or "ip") that the gateway allows; None: all.
         """
-        allowed = [each for each in self._endpoints if subset is None or str(each) in subset or each.ip in subset]
+        allowed = [
+            endpoint
+            for endpoint in self._endpoints
+            if subset is None or str(endpoint) in subset or endpoint.ip in subset
+        ]
         self._turn += 1
         start = self._turn % len(allowed) if allowed else 0
-        names = [str(each) for each in allowed[start:] + allowed[:start]]
+        names = [str(endpoint) for endpoint in allowed[start:] + allowed[:start]]
         return sorted(names, key=self._open.__getitem__)[: 1 + FALLBACKS]
 
     def begin(self, endpoint: str) -> None:
-        """A request goes there."""
+        """Count a request at an endpoint."""
         self._open[endpoint] += 1
 
     def end(self, endpoint: str) -> None:
-        """It has ended."""
+        """Count the end of a request."""
         self._open[endpoint] -= 1
         if not self._open[endpoint]:
             del self._open[endpoint]
 
     def open(self, endpoint: str) -> int:
-        """Requests that are open there."""
+        """Return the open requests of an endpoint."""
         return self._open[endpoint]

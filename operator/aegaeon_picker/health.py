@@ -1,4 +1,4 @@
-"""gRPC's health service (grpc.health.v1), under every name that gateways and their manifests probe."""
+"""The gRPC health service (grpc.health.v1), with every name that gateways and their manifests probe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ALIVE = "liveness"
 
 
 class Health:
-    """Alive from the start; ready when it is said so."""
+    """The health state: alive from the start, ready after `set_ready`."""
 
     def __init__(self) -> None:
         self.ready = False
@@ -26,13 +26,13 @@ class Health:
         }
 
     def set_ready(self, ready: bool) -> None:
-        """Whether requests can be routed; watchers are notified."""
+        """Set whether requests can be routed, and notify watchers."""
         self.ready = ready
-        for watch in list(self._watches):  # telling one may close it, or another of its connection
-            watch.tell()
+        for watch in list(self._watches):  # a notification may close the watch, or another of its connection
+            watch.notify()
 
     def answer(self, name: str) -> HealthCheckResponse:
-        """SERVICE_UNKNOWN for what is none of NAMES."""
+        """Return the status of a service; SERVICE_UNKNOWN for a name that is not in NAMES."""
         if name not in NAMES:
             return HealthCheckResponse(status=HealthCheckResponse.SERVICE_UNKNOWN)
         serves = self.ready or name == ALIVE
@@ -48,11 +48,11 @@ class _Check:
     def message(self, data: bytes) -> None:
         name = parse(HealthCheckRequest, data).service
         if name not in NAMES:
-            raise CallError(Status.NOT_FOUND, f"no service {name[:40]!r}; there are {NAMES}")
+            raise CallError(Status.NOT_FOUND, f"unknown service {name[:40]!r}; known: {NAMES}")
         self._send(self._health.answer(name).SerializeToString())
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Release nothing."""
 
 
 class _Watch:
@@ -65,10 +65,10 @@ class _Watch:
     def message(self, data: bytes) -> None:
         self._name = parse(HealthCheckRequest, data).service
         self._watches.add(self)
-        self.tell()
+        self.notify()
 
-    def tell(self) -> None:
-        """What changed since the last time."""
+    def notify(self) -> None:
+        """Send the status if it has changed."""
         newest = self._health.answer(self._name).SerializeToString()
         if newest != self._sent:
             self._sent = newest

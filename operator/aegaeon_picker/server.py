@@ -1,4 +1,4 @@
-"""The picker's two ports: Envoy's streams with health beside them, and health alone for kubelet's probes."""
+"""The picker's two ports: Envoy's streams with health checks, and health checks for the kubelet's probes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aegaeon_picker.transport.server import Server
 
 
 class Picker:
-    """Envoy's side of it: one call for each HTTP request."""
+    """The ext_proc service: one call for each HTTP request."""
 
     def __init__(self, fleet: Fleet, metrics: Metrics, conformance: bool) -> None:
         self._fleet, self._metrics, self._conformance = fleet, metrics, conformance
@@ -46,14 +46,14 @@ class _Process:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Both ports, listening."""
+    """The two listening ports."""
 
     main: Server
     probes: Server
     health: Health
 
     async def stop(self, grace_s: float) -> None:
-        """Not ready from now on; open streams have `grace_s` to end."""
+        """Become not ready and stop; open streams have `grace_s` to end."""
         self.health.set_ready(False)
         await self.main.stop(grace_s)
         await self.probes.stop(0)
@@ -67,7 +67,7 @@ async def serve(
     tls: ssl.SSLContext | None,
     limits: Limits | None = None,
 ) -> Served:
-    """Start both; probes have no TLS, as kubelet speaks none. Raises OSError when a port is taken."""
+    """Start both ports; probes have no TLS, which the kubelet does not support. Raises OSError for a used port."""
     health = Health()
     limits = limits or Limits()
     main = Server({**picker.methods, **health.methods}, tls, limits, metrics.rejected)

@@ -1,4 +1,4 @@
-"""The certificate that Envoy sees: from a Secret's files, or made at the start and signed by itself."""
+"""The picker's certificate: from a Secret's files, or self-signed at the start."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from cryptography.x509.oid import NameOID
 from aegaeon_picker.errors import PickerError
 
 _VALID = datetime.timedelta(days=3650)
-_SKEW = datetime.timedelta(hours=1)  # a peer's clock may be behind ours
+_SKEW = datetime.timedelta(hours=1)  # a peer's clock may be behind
 
 
 def server_context(mode: str) -> ssl.SSLContext | None:
-    """`off`: none; `selfSigned`: made now; else a folder with tls.crt and tls.key. Raises PickerError."""
+    """Return the TLS context: None for `off`, a new certificate for `selfSigned`, else from a folder with tls.crt and
+    tls.key. Raises PickerError."""
     if mode == "off":
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -36,7 +37,7 @@ def server_context(mode: str) -> ssl.SSLContext | None:
 
 
 def self_signed() -> tuple[bytes, bytes]:
-    """A new key and its certificate (PEM). Inference gateways do not check it: it keeps the stream from being read."""
+    """Return a new key and its certificate (PEM). Inference gateways do not verify it; it only encrypts the stream."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "aegaeon-picker")])
     now = datetime.datetime.now(datetime.UTC)
@@ -57,7 +58,7 @@ def self_signed() -> tuple[bytes, bytes]:
 
 
 def _load(context: ssl.SSLContext, key: bytes, certificate: bytes) -> None:
-    """From a file in memory: a context takes files alone, and the key is to be on no disk."""
+    """Load a key from a file in memory: the context only reads files, and the key must not be on a disk."""
     file = os.memfd_create("picker-tls")
     try:
         os.write(file, key + certificate)

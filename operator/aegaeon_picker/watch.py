@@ -1,4 +1,4 @@
-"""The endpoints of an InferencePool: its selector, its ports, and the pods that are ready."""
+"""The endpoints of an InferencePool, from its selector, its ports and its ready pods."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ Json = dict[str, Any]
 Changed = Callable[[list[Endpoint]], Awaitable[None]]
 POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/{namespace}/inferencepools/{pool}"
 PODS = "/api/v1/namespaces/{namespace}/pods"
-_WATCH_S = 60  # a watch is renewed this often, and the pool read again: a change that was missed lasts no longer
+_WATCH_S = 60  # period of a new watch and a new read of the pool, which bounds the effect of a missed change
 _RETRY_S = 1.0
 
 
 def ready_endpoints(pods: Iterable[Json], ports: Iterable[int]) -> list[Endpoint]:
-    """Every port of every pod that is ready and not on its way out."""
+    """Return every port of every pod that is ready and not terminating."""
     numbers = list(ports)
     return [Endpoint(pod["status"]["podIP"], port) for pod in pods if _takes_requests(pod) for port in numbers]
 
 
 def _takes_requests(pod: Json) -> bool:
     status = pod.get("status", {})
-    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions") or ())
+    ready = any(entry["type"] == "Ready" and entry["status"] == "True" for entry in status.get("conditions") or ())
     return ready and bool(status.get("podIP")) and "deletionTimestamp" not in pod["metadata"]
 
 
 async def follow(api: ApiServer, namespace: str, pool: str, changed: Changed) -> None:
-    """Tell `changed` the endpoints whenever a pod of the pool changes, until cancelled.
+    """Call `changed` with the endpoints whenever a pod of the pool changes, until cancelled.
 
-    While the API server is unavailable no change is seen: the last list stays, and requests go on.
+    While the API server is unavailable, the last list stays in use.
     """
     logged = ""
     while True:
@@ -52,7 +52,7 @@ async def follow(api: ApiServer, namespace: str, pool: str, changed: Changed) ->
 
 
 async def _follow_once(api: ApiServer, namespace: str, pool: str, changed: Changed) -> None:
-    """One list and one watch."""
+    """Run a list and a watch."""
     labels, ports = _read_pool(await api.call("GET", POOLS.format(namespace=namespace, pool=pool)))
     path = PODS.format(namespace=namespace)
     listed = await api.call("GET", path, {"labelSelector": labels})
@@ -68,10 +68,10 @@ async def _follow_once(api: ApiServer, namespace: str, pool: str, changed: Chang
 
 
 def _read_pool(pool: Json) -> tuple[str, list[int]]:
-    """Its selector and its ports."""
+    """Return the selector and the ports of an InferencePool. Raises PickerError."""
     spec = pool["spec"]
     labels = spec.get("selector", {}).get("matchLabels", {})
     ports = [port["number"] for port in spec.get("targetPorts", ())]
     if not labels or not ports:
-        raise PickerError("it has no selector.matchLabels or no targetPorts; give it both")
+        raise PickerError("selector.matchLabels and targetPorts must not be empty; set both")
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items())), ports

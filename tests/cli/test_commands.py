@@ -170,7 +170,7 @@ def test_up_leaves_nothing_when_a_pod_cannot_start(
     process = up("--constants", str(constants))
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 2, errors
-    assert "Error: pod scheduler cannot run as it is configured;" in errors
+    assert "Error: pod scheduler refused its configuration;" in errors
     assert "Traceback" not in errors
     assert left_behind(runs, Path(output.split()[-2]).name) == []
 

@@ -186,7 +186,7 @@ def test_top_reports_an_address_without_an_answer() -> None:
 def test_top_reports_that_nothing_runs_here(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["top"], env={"XDG_RUNTIME_DIR": str(tmp_path)})
     assert result.exit_code == 2
-    assert "nothing runs here" in result.output
+    assert "no run found in" in result.output
 
 
 def test_up_greets_with_the_models_and_a_curl_to_paste(address: str) -> None:

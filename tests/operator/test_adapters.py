@@ -33,13 +33,13 @@ def test_adapters_reach_the_scheduler_and_their_bounds_the_engines(tmp_path: Pat
 def test_adapters_without_room_for_them_and_names_given_twice_are_refused_in_sentences(tmp_path: Path) -> None:
     (without,) = problems(tmp_path, GPU, one_model())
     assert "spec.models[0].adapters: " in without
-    assert "has no spec.adapters, which needs backend vllm" in without
+    assert "has no spec.adapters (backend vllm)" in without
     (torch,) = problems(tmp_path, GPU.replace("spec:\n", "spec:\n  adapters: {memory: 1Mi}\n", 1), ONE_MODEL)
-    assert "adapters need backend vllm; backend torch computes models without them" in torch
+    assert "adapters need backend vllm; backend torch does not support them" in torch
     (full,) = problems(tmp_path, VLLM.replace("memory: 1Mi", "memory: 13Mi"), ONE_MODEL)
-    assert "adapters.memory 13Mi leaves no slab of memory.deviceBytes 13Mi" in full
+    assert "adapters.memory 13Mi leaves less than one slab of memory.deviceBytes 13Mi" in full
     (twice,) = problems(tmp_path, VLLM, one_model(POET.replace("poet,", "llama,")))
-    assert "spec.models[0].adapters[0].name: 'llama' is served already by" in twice
+    assert "spec.models[0].adapters[0].name: 'llama' is already served by" in twice
     (rank,) = problems(tmp_path, VLLM.replace("maxRank: 8", "maxRank: 9"), ONE_MODEL)
     assert "spec.adapters.maxRank: 9 is not known; allowed: 8, 16" in rank
 

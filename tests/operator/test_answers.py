@@ -11,10 +11,10 @@ from operator_state import State, unplaced
 
 from aegaeon_operator.kube.gather import live
 from aegaeon_operator.kube.scheduler import facts
-from aegaeon_operator.reconcile.cluster.answers import SILENT_S, SLOW_S, Answers
 from aegaeon_operator.reconcile.cluster.conditions import SLOW_S as SLOW_WRITES_S
 from aegaeon_operator.reconcile.cluster.conditions import is_due
 from aegaeon_operator.reconcile.cluster.facts import EngineFacts, ModelFacts, Report, SchedulerFacts, Wait
+from aegaeon_operator.reconcile.cluster.progress import SILENT_S, SLOW_S, ProgressMonitor
 from aegaeon_proto.v1 import admin_pb2, gateway_pb2, model_pb2
 
 IDLE = EngineFacts("a", "unified", True, 0, 0.0)
@@ -45,7 +45,7 @@ Looks = Iterable[tuple[float, SchedulerFacts]]
 
 def verdict(looks: Looks) -> tuple[bool, bool]:
     """Of llama at the last look: it is not answered; nothing is."""
-    answers = Answers()
+    answers = ProgressMonitor()
     last = [answers.of(seen, now) for now, seen in looks][-1]
     return last.models["llama"].unanswered, last.stopped
 
@@ -133,7 +133,7 @@ def test_a_report_ends_with_the_next_step_and_not_with_the_end_of_traffic() -> N
 
 @pytest.mark.parametrize(("age_s", "again_s"), [(0.0, SILENT_S), (4.9, SILENT_S - 4.9), (20.0, float("inf"))])
 def test_the_next_look_comes_when_a_silence_has_lasted_too_long(age_s: float, again_s: float) -> None:
-    answers = Answers()
+    answers = ProgressMonitor()
     answers.of(asked(age_s), 100.0)
     assert answers.again_in == pytest.approx(again_s, abs=0.1)
     answers.of(quiet(), 101.0)

@@ -11,8 +11,8 @@ import pytest
 from scheduler_core.test_slack import Watched
 
 from aegaeon_operator.kube.scheduler import facts
-from aegaeon_operator.reconcile.cluster.answers import Answers
 from aegaeon_operator.reconcile.cluster.facts import SchedulerFacts
+from aegaeon_operator.reconcile.cluster.progress import ProgressMonitor
 from aegaeon_proto.v1 import admin_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.domain import InstanceId, Role
@@ -46,7 +46,7 @@ class Pool:
     watched: Watched
     hung: set[InstanceId] = field(default_factory=set)
     reports: list[tuple[float, SchedulerFacts]] = field(default_factory=list)
-    answers: Answers = field(default_factory=Answers)
+    progress: ProgressMonitor = field(default_factory=ProgressMonitor)
 
     def __post_init__(self) -> None:
         world: Any = self.watched.world
@@ -72,11 +72,11 @@ class Pool:
             for name in world.models
         ]
         answer = admin_pb2.AdminStatus(pool=status, catalog=gateway_pb2.CatalogStatus(models=catalog))
-        seen = self.answers.of(facts(answer, 1 << 20), world.clock.now)
+        seen = self.progress.of(facts(answer, 1 << 20), world.clock.now)
         reported = seen.stopped or seen.stuck or any(model.unanswered for model in seen.models.values())
         if reported:
             self.reports.append((world.clock.now, seen))
-        again_s = NOT_READY_S if reported else min(SERVING_S, self.answers.again_in)
+        again_s = NOT_READY_S if reported else min(SERVING_S, self.progress.again_in)
         world.clock.at(world.clock.now + again_s, self.look)
 
 

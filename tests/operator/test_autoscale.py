@@ -11,16 +11,16 @@ from aegaeon_operator.reconcile.cluster.autoscale import Load, Memory, step
 from aegaeon_operator.spec.kubernetes import Autoscaling
 
 KNOBS = Autoscaling()
-IDLE = Load(asked=2, attached=2, oldest_wait_s=0.0, kv_used=0.0, sequences=0)
+IDLE = Load(desired=2, attached=2, oldest_wait_s=0.0, kv_used=0.0, sequences=0)
 
 
 def run(load: Load, seconds: int, memory: Memory | None = None, low: int = 1, high: int = 3) -> list[int]:
-    """What is asked for at every second while the load stays as it is and engines come up at once."""
-    memory, asked, found = memory or Memory(), load.asked, []
+    """The engines at every second while the load stays as it is and engines come up at once."""
+    memory, desired, found = memory or Memory(), load.desired, []
     for now in range(seconds):
-        here = Load(asked, asked, load.oldest_wait_s, load.kv_used, load.sequences)
-        asked, memory = step(here, low, high, KNOBS, memory, float(now))
-        found.append(asked)
+        here = Load(desired, desired, load.oldest_wait_s, load.kv_used, load.sequences)
+        desired, memory = step(here, low, high, KNOBS, memory, float(now))
+        found.append(desired)
     return found
 
 
@@ -34,14 +34,14 @@ def test_no_further_engine_is_asked_for_while_one_comes_up() -> None:
 
 
 def test_full_memory_adds_an_engine_after_half_a_minute_and_not_before() -> None:
-    asked = run(Load(1, 1, 0.0, 0.95, 5), 40)
-    assert asked[:30] == [1] * 30
-    assert asked[30] == 2
+    desired = run(Load(1, 1, 0.0, 0.95, 5), 40)
+    assert desired[:30] == [1] * 30
+    assert desired[30] == 2
 
 
 def test_idle_engines_are_removed_one_by_one_five_minutes_apart() -> None:
-    asked = run(Load(3, 3, 0.0, 0.0, 0), 700)
-    assert (asked[299], asked[300], asked[599], asked[600], asked[-1]) == (3, 2, 2, 1, 1)
+    desired = run(Load(3, 3, 0.0, 0.0, 0), 700)
+    assert (desired[299], desired[300], desired[599], desired[600], desired[-1]) == (3, 2, 2, 1, 1)
 
 
 def test_one_request_restarts_the_wait() -> None:
@@ -57,12 +57,12 @@ def test_the_first_request_at_zero_adds_one_engine_at_once() -> None:
 
 
 def test_a_new_engine_gets_time_to_serve_the_queue() -> None:
-    memory, asked = Memory(), 0
+    memory, desired = Memory(), 0
     found = []
     for now in range(80):  # it attaches after a minute, and nothing is taken yet
-        load = Load(asked, 1 if now >= 60 else 0, float(now), 0.0, 0, open_requests=1)
-        asked, memory = step(load, 0, 3, KNOBS, memory, float(now))
-        found.append(asked)
+        load = Load(desired, 1 if now >= 60 else 0, float(now), 0.0, 0, open_requests=1)
+        desired, memory = step(load, 0, 3, KNOBS, memory, float(now))
+        found.append(desired)
     assert (found[0], found[69], found[70], found[-1]) == (1, 1, 2, 2)
 
 
@@ -71,8 +71,8 @@ def test_the_last_engine_is_removed_after_a_long_idle_time_and_not_between_short
     memory = step(last, 0, 3, KNOBS, Memory(ended=7), 0.0)[1]
     assert step(last, 0, 3, KNOBS, memory, 299.0)[0] == 1
     assert step(last, 0, 3, KNOBS, memory, 300.0)[0] == 0
-    asked, memory = step(replace(last, ended=8), 0, 3, KNOBS, memory, 300.0)
-    assert (asked, step(replace(last, ended=8), 0, 3, KNOBS, memory, 599.0)[0]) == (1, 1)
+    desired, memory = step(replace(last, ended=8), 0, 3, KNOBS, memory, 300.0)
+    assert (desired, step(replace(last, ended=8), 0, 3, KNOBS, memory, 599.0)[0]) == (1, 1)
 
 
 def test_the_last_engine_of_a_role_stays_while_the_other_role_works() -> None:
@@ -92,12 +92,12 @@ def test_the_last_engine_of_a_role_stays_while_the_other_role_works() -> None:
 def test_it_stays_within_its_bounds_and_moves_by_one(
     looks: list[tuple[float, float, int, int, float]], low: int, more: int
 ) -> None:
-    memory, asked, now = Memory(), low, 0.0
+    memory, desired, now = Memory(), low, 0.0
     for wait, kv, sequences, attached, passed in looks:
         now += passed
         wanted, memory = step(
-            Load(asked, attached, wait, kv, sequences, sequences), low, low + more, KNOBS, memory, now
+            Load(desired, attached, wait, kv, sequences, sequences), low, low + more, KNOBS, memory, now
         )
         assert low <= wanted <= low + more
-        assert abs(wanted - asked) <= 1
-        asked = wanted
+        assert abs(wanted - desired) <= 1
+        desired = wanted

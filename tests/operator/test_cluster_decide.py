@@ -14,7 +14,7 @@ from operator_objects import a_child, by_key, entry, gpu_pool, model_pool, obser
 from pydantic import ValidationError
 
 from aegaeon_gateway.config import load_config as read_gateway_config
-from aegaeon_operator.kube.compare import as_wanted
+from aegaeon_operator.kube.compare import is_up_to_date
 from aegaeon_operator.reconcile.cluster.conditions import is_due, notes
 from aegaeon_operator.reconcile.cluster.desired import Desired, desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, EngineFacts, Json, ModelFacts, Report, SchedulerFacts
@@ -163,12 +163,12 @@ def test_no_pod_without_a_device_has_more_rights_than_the_strictest_standard_gra
 def test_objects_are_written_only_where_they_differ_from_the_desired_state() -> None:
     manifests = decided(*POOLS).manifests
     for manifest in manifests:
-        assert as_wanted(json.loads(json.dumps(manifest)) | {"status": {"x": 1}}, manifest)
+        assert is_up_to_date(json.loads(json.dumps(manifest)) | {"status": {"x": 1}}, manifest)
     (engines,) = (one for one in manifests if one["kind"] == "StatefulSet")
     scaled = json.loads(json.dumps(engines))
     scaled["spec"]["replicas"] = 7
-    assert not as_wanted(scaled, engines)
-    assert as_wanted({"kind": "Pod", "cpu": "2"}, {"kind": "Pod", "cpu": "2000m"})
+    assert not is_up_to_date(scaled, engines)
+    assert is_up_to_date({"kind": "Pod", "cpu": "2"}, {"kind": "Pod", "cpu": "2000m"})
 
 
 @settings(deadline=None)
@@ -232,7 +232,7 @@ def test_a_refusal_of_the_scheduler_is_reported_on_its_model_pool_and_counted_on
     assert reason_of(POOLS, "red", "Ready", scheduler=scheduler)[:2] == ("False", "ModelRefused")
     assert reason_of(POOLS, "blue", scheduler=scheduler)[:2] == ("True", "Accepted")
     status, _, message = reason_of(POOLS, "pool", scheduler=scheduler)
-    assert (status, message.endswith("models refused, see their ModelPools: 1")) == ("True", True)
+    assert (status, message.endswith("models refused: 1, see their ModelPools")) == ("True", True)
 
 
 def test_a_model_that_changes_is_served_and_shown_to_be_changing() -> None:
@@ -368,5 +368,5 @@ def test_conditions_that_no_longer_hold_are_removed() -> None:
     open_to_all = {"parentRefs": access["parentRefs"]}
     after = by_key(decided(gpu_pool(), model_pool("red", "llama", gateway=open_to_all)).manifests)
     for key in (ChildKey("StatefulSet", "infra", "pool-engine"), ChildKey("HTTPRoute", "infra", "red")):
-        assert as_wanted(before[key], before[key])
-        assert not as_wanted(before[key], after[key])
+        assert is_up_to_date(before[key], before[key])
+        assert not is_up_to_date(before[key], after[key])

@@ -185,7 +185,7 @@ def status_of(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Of a pool with one of each, whose children are such: its status, and its conditions by type."""
     seen = observed(gpu_pool(**{"engines": {"replicas": 1}, "gateway": {"replicas": 1}} | spec), MODELS, *children)
-    unreachable = "" if scheduler else "none of them leads"
+    unreachable = "" if scheduler else "no scheduler leads"
     found = reports(replace(seen, scheduler=scheduler, unreachable=unreachable), desired(seen), {})
     (report,) = (one for one in found if one.about.kind == "GpuPool")
     return report.status, {one["type"]: one for one in report.status["conditions"]}

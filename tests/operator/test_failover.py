@@ -57,8 +57,8 @@ def test_failover_takes_a_period_of_silence_and_its_end_a_period_of_the_first_on
 ) -> None:
     failover, now = Failover(), 0.0
     for now, answers in looks:
-        failover.heard(True if isinstance(answers, str) else answers, answers == LEADS, now)
-    assert failover.wanted(there, now) is wanted
+        failover.observe(True if isinstance(answers, str) else answers, answers == LEADS, now)
+    assert failover.needs_second(there, now) is wanted
 
 
 class ScriptedLink:

@@ -16,11 +16,11 @@ from aegaeon_kube.errors import KubeError
 from aegaeon_operator.kube import controller as looked_at
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.store import Store
-from aegaeon_operator.reconcile.cluster.answers import SILENT_S
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import EngineFacts, ModelFacts, SchedulerFacts, Wait
 from aegaeon_operator.reconcile.cluster.names import labels
-from aegaeon_operator.reconcile.cluster.standing import KEPT_S, Standing
+from aegaeon_operator.reconcile.cluster.progress import SILENT_S
+from aegaeon_operator.reconcile.cluster.retained_facts import KEPT_S, RetainedFacts
 
 Json = dict[str, Any]
 ENGINES = tuple(EngineFacts(f"pool-engine-{n}", "unified", True, 0, 0.0) for n in range(2))
@@ -55,7 +55,7 @@ OLD_POD = "10.0.0.1:7002"
 def test_what_was_so_stands_for_seconds_while_leaders_change(
     heard: list[tuple[float, SchedulerFacts | None]], stands: SchedulerFacts | None
 ) -> None:
-    standing = Standing()
+    standing = RetainedFacts()
     found = [standing.of(facts, now) for now, facts in heard]
     assert found[-1] == stands
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from operator_objects import KEY, NOW, PLATFORM, gpu_pool, model_pool
 
-from aegaeon_operator.kube.gather import Lives, observe
+from aegaeon_operator.kube.gather import ParsedPools, observe
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.reconcile.cluster.desired import Decisions, desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, EngineFacts, ModelFacts, Observed, Report, SchedulerFacts
@@ -37,7 +37,7 @@ class Looks:
         self.failures: dict[ChildKey, str] = {}
         self.now = NOW
         self._version = 1
-        self._lives, self._decisions, self._reports = Lives(), Decisions(), Reports()
+        self._lives, self._decisions, self._reports = ParsedPools(), Decisions(), Reports()
         for one in objects:
             self.put(one)
 

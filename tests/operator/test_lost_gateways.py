@@ -1,4 +1,4 @@
-"""A gateway that its scheduler has lost is evicted while others are attached, and in no other case."""
+"""A gateway that its scheduler has lost is evicted while other gateways are attached, and in no other case."""
 
 from __future__ import annotations
 
@@ -136,4 +136,4 @@ async def test_the_operator_evicts_it_and_says_so(refusal: int, monkeypatch: pyt
         await controller.close()
     assert gone == [B]
     events = [each["message"] for at, each in memory.objects.items() if at.kind == "Event" and B in each["message"]]
-    assert any("others are attached" in message for message in events)
+    assert any("other gateways are attached" in message for message in events)

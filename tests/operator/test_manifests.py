@@ -70,10 +70,10 @@ def test_a_model_may_come_from_the_hub(tmp_path: Path) -> None:
 
 
 BAD_GPU = [
-    ("    deviceBytes: 13Mi\n", "", "spec: memory.deviceBytes is needed with accelerator.device cpu"),
+    ("    deviceBytes: 13Mi\n", "", "spec: memory.deviceBytes is required with accelerator.device cpu"),
     ("slabSize: 256Ki", "slabSize: 256KB", "spec.memory.slabSize: '256KB' is not a quantity of bytes"),
     ("slabSize: 256Ki", "slabSize: 1000", "spec.memory: slabSize 1000 is not a multiple of 4Ki"),
-    ("slabSize: 256Ki", "slabSize: 64Mi", "spec.memory: deviceBytes 13Mi holds no slab of 64Mi"),
+    ("slabSize: 256Ki", "slabSize: 64Mi", "spec.memory: deviceBytes 13Mi is less than one slab of 64Mi"),
     ("hold: 30s", "hold: 30", "spec.scheduling.hold: 30 is not a duration; write a number with a unit"),
     ("hold: 30s", "hold: 0s", "spec.scheduling.hold: '0s' is out of range; allowed: more than 0"),
     ("policy: slack", "policy: fifo", "spec.scheduling.policy: 'fifo' is not known; allowed: 'slack'"),
@@ -89,19 +89,19 @@ BAD_GPU = [
     (
         "    dtype: float32\n  engines:\n    replicas: 2\n  memory:\n    deviceBytes: 13Mi\n    slabSize: 256Ki\n",
         "    count: 8\n  engines:\n    replicas: 2\n  memory:\n    deviceBytes: 13Mi\n    slabSize: 2Mi\n",
-        "spec: memory.hostKv 12Mi holds no slab of 2Mi for each of 8 accelerators; raise hostKv or lower slabSize",
+        "spec: memory.hostKv 12Mi is less than one slab of 2Mi for each of 8 accelerators; raise hostKv",
     ),
     (
         "backend: torch\n  accelerator:\n",
         "backend: vllm\n  accelerator:\n    count: 2\n",
-        "spec: accelerator.count must be 1 with backend vllm; backend torch shares a model among several accelerators",
+        "spec: accelerator.count must be 1 with backend vllm; use backend torch to split models among accelerators",
     ),
     (
         "backend: torch\n  accelerator:\n    device: cpu\n",
         "backend: vllm\n  accelerator:\n    device: cuda:0\n",
-        "spec: accelerator.device must be cpu with backend vllm; backend torch computes on GPUs",
+        "spec: accelerator.device must be cpu with backend vllm; use backend torch for GPUs",
     ),
-    ("  engines:\n", "  decode:\n", "spec: decode needs prefill beside it; or use engines"),
+    ("  engines:\n", "  decode:\n", "spec: decode needs prefill as well; or use engines"),
     (
         "name: quickstart",
         "name: Quick_Start",
@@ -110,15 +110,15 @@ BAD_GPU = [
     ("kind: GpuPool", "kind: GpuPol", "kind: 'GpuPol' is not known here; allowed: GpuPool, ModelPool"),
     ("v1alpha1", "v1", "apiVersion: 'serving.aegaeon.io/v1' is not known; allowed: 'serving.aegaeon.io/v1alpha1'"),
     ("spec:\n", "spec: 3\nnothing:\n", "spec: 3 is not allowed; expected a mapping"),
-    ("backend: torch", "backend: torch\n  backend: torch", "the key 'backend' is given twice"),
+    ("backend: torch", "backend: torch\n  backend: torch", "duplicate key 'backend'"),
     ("backend: torch", "backend: [", "line"),
 ]
 BAD_MODELS = [
-    ("{hostPath: llama}", "{}", "spec.models[0].source: give exactly one of hostPath, huggingFace, s3, http"),
+    ("{hostPath: llama}", "{}", "spec.models[0].source: set exactly one of hostPath, huggingFace, s3, http"),
     (
         "{hostPath: llama}",
         "{hostPath: a, huggingFace: {repository: b}}",
-        "spec.models[0].source: give exactly one of hostPath, huggingFace, s3, http",
+        "spec.models[0].source: set exactly one of hostPath, huggingFace, s3, http",
     ),
     ("{hostPath: llama}", "{s3: a}", "spec.models[0].source.s3: 'a' is not allowed; expected a mapping"),
     ("{hostPath: llama}", "{pvc: a}", "source.pvc: unknown field; allowed here: hostPath, huggingFace, s3, http"),
@@ -135,7 +135,7 @@ BAD_MODELS = [
     ("{hostPath: llama}", "{http: {url: 'http://u:pw@h/m'}}", "http.url: 'http://h/m' is not allowed; allowed: an"),
     ("{hostPath: llama}", "{s3: {bucket: a, endpoint: 'http://b:0'}}", "s3.endpoint: is no URL: 0 is no port"),
     ("{hostPath: llama}", "{huggingFace: {repository: 'a b'}}", "repository: 'a b' is not allowed"),
-    ("{hostPath: llama}", "{s3: {bucket: a}}", "source: is kept on disk, but"),
+    ("{hostPath: llama}", "{s3: {bucket: a}}", "source: needs a disk tier, but"),
     ("tbt: 100ms", "tbt: soon", "spec.models[0].slo.tbt: 'soon' is not a duration"),
     ("name: llama", "name: 'a b'", "spec.models[0].name: 'a b' is not allowed; allowed: letters, digits"),
     ("name: llama", "name: 2024-01-01\n      maxModelLen: 1.5", "spec.models[0].maxModelLen: 1.5 is not allowed"),
@@ -182,14 +182,14 @@ def test_a_model_may_have_its_name_on_other_servers(tmp_path: Path) -> None:
 def test_a_duplicate_served_name_reports_both_places(tmp_path: Path) -> None:
     other = ONE_MODEL.replace("name: quickstart", "name: second", 1)
     (sentence,) = problems(tmp_path, GPU, ONE_MODEL, other)
-    assert "document 3 (ModelPool second): spec.models[0].name: 'llama' is served already by" in sentence
+    assert "document 3 (ModelPool second): spec.models[0].name: 'llama' is already served by" in sentence
     assert "document 2 (ModelPool quickstart): spec.models[0].name" in sentence
 
 
 def test_objects_given_twice_and_ports_that_differ_are_refused(tmp_path: Path) -> None:
     again = ONE_MODEL.replace("name: llama", "name: b").replace("8000", "9000")
     found = problems(tmp_path, GPU, GPU, ONE_MODEL, again)
-    assert any("document 2 (GpuPool quickstart): metadata.name: given twice" in line for line in found)
+    assert any("document 2 (GpuPool quickstart): metadata.name: is a duplicate of" in line for line in found)
     assert any("document 4 (ModelPool quickstart): spec.gateway.port: 9000 differs from 8000" in line for line in found)
 
 
@@ -241,7 +241,7 @@ def test_a_model_pool_of_another_namespace_must_be_allowed(tmp_path: Path) -> No
         (
             ("replicas: 2", "replicas: 0"),
             ("", ""),
-            "spec.engines.replicas: 0 engines serve nothing here; ask for one at least",
+            "spec.engines.replicas: must be at least 1 with `aegaeon up`, which does not scale from 0",
         ),
         (
             ("replicas: 2", "replicas: 2\n    min: 3\n    max: 2"),
@@ -251,12 +251,12 @@ def test_a_model_pool_of_another_namespace_must_be_allowed(tmp_path: Path) -> No
         (
             ("", ""),
             ("  models:", "  tenants: [{name: red, keySecretRef: {name: red, key: keys}}]\n  models:"),
-            "spec.tenants[0].keySecretRef: there are no Secrets here; give keyFile",
+            "spec.tenants[0].keySecretRef: needs Kubernetes; with `aegaeon up` set keyFile",
         ),
         (
             ("", ""),
             ("  models:", "  tenants: [{name: red}]\n  models:"),
-            "spec.tenants[0]: give exactly one of keyFile, keySecretRef",
+            "spec.tenants[0]: set exactly one of keyFile, keySecretRef",
         ),
     ],
 )
@@ -278,7 +278,7 @@ def billions() -> str:
     ("text", "reason"),
     [
         ("[" * 5000, "is nested too deeply"),
-        ("kind: ModelPool\nspec: &a {b: *a}", "an anchor that holds itself"),
+        ("kind: ModelPool\nspec: &a {b: *a}", "an anchor that contains itself"),
         (billions(), "has more than 200000 values"),
         ("kind: ModelPool\nspec: " + "9" * 5000, "a value that cannot be read"),
     ],

@@ -19,7 +19,7 @@ from aegaeon_operator.config import from_environment
 from aegaeon_operator.errors import SettingsError
 from aegaeon_operator.kube.client import Cluster
 from aegaeon_operator.kube.controller import Controller
-from aegaeon_operator.kube.metrics import Metrics, asked
+from aegaeon_operator.kube.metrics import Metrics, verb_and_resource
 from aegaeon_operator.kube.queue import Queue
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.pki import LIFE
@@ -170,7 +170,7 @@ async def test_a_pool_that_is_gone_has_no_series() -> None:
     ],
 )
 def test_calls_are_named_as_rights_name_them(method: str, path: str, verb: str, resource: str) -> None:
-    assert asked(method, path) == (verb, resource)
+    assert verb_and_resource(method, path) == (verb, resource)
 
 
 async def test_every_call_is_counted_by_its_status_and_one_without_an_answer_too() -> None:

@@ -9,7 +9,7 @@ from operator_objects import gpu_pool
 
 from aegaeon_operator.reconcile.processes import sidecar_settings
 from aegaeon_operator.spec.engines import MAX_GRAPHS
-from aegaeon_operator.spec.outside import outside_bytes
+from aegaeon_operator.spec.overhead import outside_bytes
 from aegaeon_operator.spec.resources import GpuPoolSpec
 from aegaeon_sidecar import backends
 

@@ -100,9 +100,9 @@ async def test_what_is_wanted_no_more_is_deleted_as_it_was_seen_and_that_is_said
             await world.look(2)
         assert gone not in world.memory.objects
         assert (Call("delete", gone), before) in world.memory.written
-        assert "Service infra/pool-engine is deleted: nothing in the spec asks for it" in caplog.text
+        assert "deleted Service infra/pool-engine: the spec no longer needs it" in caplog.text
         events = [one for at, one in world.memory.objects.items() if at.kind == "Event"]
-        (said,) = (one for one in events if one["message"].startswith("Service pool-engine is deleted"))
+        (said,) = (one for one in events if one["message"].startswith("deleted Service pool-engine"))
         assert (said["reason"], said["involvedObject"]["kind"], said["involvedObject"]["name"]) == (
             "Deleted",
             "GpuPool",
@@ -150,7 +150,10 @@ async def test_children_that_were_restored_without_an_owner_are_reported_and_lef
         assert world.memory.objects[at] == restored
         (pool,) = (one for at, one in world.memory.objects.items() if at.kind == "GpuPool")
         (accepted,) = (one for one in pool["status"]["conditions"] if one["type"] == "Accepted")
-        assert "Deployment pool-gateway: one of this name is there and is not owned by this pool" in accepted["message"]
+        assert (
+            "Deployment pool-gateway: an object of this name exists and is not owned by this pool"
+            in accepted["message"]
+        )
 
 
 async def test_a_pool_that_is_replaced_by_one_of_its_name_makes_its_own_when_the_first_ones_are_collected() -> None:

@@ -15,7 +15,7 @@ from aegaeon_operator.reconcile.cluster.desired import desired
 from aegaeon_operator.reconcile.cluster.facts import RedisAt
 from aegaeon_operator.reconcile.cluster.names import SCHEDULER_STATUS
 from aegaeon_operator.spec.explain import explain
-from aegaeon_operator.spec.pods import owned
+from aegaeon_operator.spec.pods import reserved
 from aegaeon_operator.spec.resources import GpuPool
 
 SPLIT = {"engines": {"replicas": 1}, "prefill": {"replicas": 1}, "decode": {"replicas": 1}}
@@ -162,7 +162,7 @@ def test_a_spread_counts_the_components_pods_and_replaces_the_operators_of_the_s
 
 
 def test_the_lists_of_what_is_owned_are_those_of_the_pods() -> None:
-    """Fails for a container, volume, port, variable or folder that is new: add it to spec/pods/owned.py."""
+    """Fails for a container, volume, port, variable or folder that is new: add it to spec/pods/reserved.py."""
     redis = replace(PLATFORM, redis=RedisAt("redis://redis", ca_file=Path("ca.crt")))
     made: list[Json] = []
     for batches in (CLAIM, BUCKET):
@@ -170,34 +170,34 @@ def test_the_lists_of_what_is_owned_are_those_of_the_pods() -> None:
         whole = desired(seen).manifests
         made += [one["spec"]["template"]["spec"] for one in whole if "template" in one.get("spec", {})]
     containers = [one for pod in made for one in (*pod["containers"], *pod.get("initContainers", ()))]
-    assert {one["name"] for one in containers} == set(owned.CONTAINERS)
-    assert {one["name"] for pod in made for one in pod["volumes"]} == set(owned.VOLUMES)
+    assert {one["name"] for one in containers} == set(reserved.CONTAINERS)
+    assert {one["name"] for pod in made for one in pod["volumes"]} == set(reserved.VOLUMES)
     declared = {port["containerPort"] for one in containers for port in one.get("ports", ())}
-    assert declared | {SCHEDULER_STATUS} == set(owned.PORTS)  # that one is reached by a port-forward alone
-    assert {env["name"] for one in containers for env in one.get("env", ())} == set(owned.VARIABLES)
+    assert declared | {SCHEDULER_STATUS} == set(reserved.PORTS)  # that one is reached by a port-forward alone
+    assert {env["name"] for one in containers for env in one.get("env", ())} == set(reserved.VARIABLES)
     folders = {PurePosixPath(one["mountPath"]) for of in containers for one in of["volumeMounts"]}
     of_the_pool = {PurePosixPath("/srv/models"), PurePosixPath("/cache")}
-    assert [one for one in folders - of_the_pool if not any(map(one.is_relative_to, owned.FOLDERS))] == []
+    assert [one for one in folders - of_the_pool if not any(map(one.is_relative_to, reserved.FOLDERS))] == []
 
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 REFUSED: list[tuple[Json, str]] = [
     ({"containers": [{"name": "engine", "image": "a"}]}, "containers and initContainers: engine"),
-    ({"initContainers": [{"name": "hand-over", "image": "a"}]}, "are the pool's own: take other names"),
+    ({"initContainers": [{"name": "hand-over", "image": "a"}]}, "are reserved; choose other names"),
     (
         {"containers": [{"name": "a", "image": "a"}], "initContainers": [{"name": "a", "image": "a"}]},
-        "must not have a name in common",
+        "must have different names",
     ),
-    ({"containers": [{"name": "a", "image": "a"}] * 2}, "name 'a' is given twice"),
+    ({"containers": [{"name": "a", "image": "a"}] * 2}, "duplicate name 'a'"),
     ({"volumes": [{"name": "tls", "emptyDir": {}}]}, "volumes: config, tls"),
     ({"env": [{"name": "POD_NAME", "value": "x"}]}, "env: POD_NAME"),
-    ({"env": [{"name": "A"}]}, "give exactly one of value, valueFrom"),
+    ({"env": [{"name": "A"}]}, "set exactly one of value, valueFrom"),
     ({"env": [{"name": "A=B", "value": ""}]}, "without a digit first"),
     ({"volumeMounts": [{"name": "config", "mountPath": "/c"}]}, "must name volumes of the same template"),
     ({"containers": [{"name": "a", "image": "a", "ports": [{"containerPort": 7101}]}]}, "must be none of 7000"),
     ({"resources": {"claims": [{"name": "gpu"}]}}, "must name resourceClaims of the same template"),
-    ({"resourceClaims": [{"name": "gpu"}]}, "give exactly one of resourceClaimName, resourceClaimTemplateName"),
-    ({"volumes": [{"name": "a"}]}, "give exactly one of emptyDir"),
+    ({"resourceClaims": [{"name": "gpu"}]}, "set exactly one of resourceClaimName, resourceClaimTemplateName"),
+    ({"volumes": [{"name": "a"}]}, "set exactly one of emptyDir"),
     *(
         (
             {"initContainers": [{"name": "a", "image": "a", probe: {"tcpSocket": {"port": 1}}}]},
@@ -205,9 +205,9 @@ REFUSED: list[tuple[Json, str]] = [
         )
         for probe in ("startupProbe", "readinessProbe", "livenessProbe")
     ),
-    ({"tolerations": [{"value": "a"}]}, "takes operator: Exists"),
-    ({"tolerations": [{"key": "", "operator": "Equal"}]}, "takes operator: Exists"),
-    ({"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}, "there is no value"),
+    ({"tolerations": [{"value": "a"}]}, "needs operator: Exists"),
+    ({"tolerations": [{"key": "", "operator": "Equal"}]}, "needs operator: Exists"),
+    ({"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}, "value is not allowed"),
     *(
         (
             {"tolerations": [{"key": "a", "operator": "Exists", "tolerationSeconds": 1, **effect}]},
@@ -234,10 +234,10 @@ REFUSED: list[tuple[Json, str]] = [
         },
         "minDomains needs",
     ),
-    ({"resources": {"requests": {"cpu": "1500m"}, "limits": {"cpu": 1}}}, "must not be more than limits"),
+    ({"resources": {"requests": {"cpu": "1500m"}, "limits": {"cpu": 1}}}, "must not exceed limits"),
     (
         {"containers": [{"name": "a", "image": "a", "resources": {"requests": {"m": "1Gi"}, "limits": {"m": "1G"}}}]},
-        "must not be more than limits",
+        "must not exceed limits",
     ),
     *(
         ({name: {"a": value}}, "the value of a label")
@@ -253,7 +253,7 @@ REFUSED: list[tuple[Json, str]] = [
     *(
         (
             {"volumes": [{"name": "a", "emptyDir": {}}], "volumeMounts": [{"name": "a", "mountPath": path}]},
-            "neither inside nor around",
+            "must not overlap with",
         )
         for path in ("/etc", "/etc/aegaeon/tls", "/dev/shm", "/tmp/x", "/a/../tmp", "/srv/models", "/srv", "/cache/x")
     ),
@@ -272,7 +272,7 @@ def test_all_that_does_not_fit_is_reported_at_once() -> None:
     memory = {"deviceBytes": "1Ki", "slabSize": "4Ki", "hostModelCache": 0, "hostKv": "1Ki"}
     sentences = problems(podTemplate=template, memory=memory)
     assert len(sentences) == 2
-    assert all(said in sentences[0] for said in ("deviceBytes 1Ki", "hostKv 1Ki", "hostModelCache 0"))
+    assert all(said in sentences[0] for said in ("deviceBytes 1Ki", "hostKv 1Ki", "hostModelCache must be more than 0"))
     assert all(said in sentences[1] for said in ("env: POD_NAME", "resources.claims"))
     both = problems(
         prefill={"replicas": 1}, adapters={"memory": "1Mi"}, memory=MEMORY | {"hostKv": "256Ki"}
@@ -280,7 +280,7 @@ def test_all_that_does_not_fit_is_reported_at_once() -> None:
     assert "prefill needs decode" in both[0]
     assert "adapters need backend vllm" in both[0]
     assert "adapters need backend vllm" in both[1]
-    assert "holds no slab of 256Ki for each of 2" in both[1]
+    assert "is less than one slab of 256Ki for each of 2" in both[1]
 
 
 def test_a_queue_of_kueue_is_that_of_the_engines_alone() -> None:

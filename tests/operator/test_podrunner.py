@@ -110,7 +110,7 @@ def test_a_full_disk_is_said_once_and_not_with_every_line(
     with suppress(OSError):
         log.close()
     assert [record.getMessage() for record in caplog.records] == [
-        "/dev/full takes no lines: [Errno 28] No space left on device"
+        "cannot write to /dev/full: [Errno 28] No space left on device"
     ]
     assert not capsys.readouterr().err
 
@@ -152,7 +152,7 @@ async def test_a_killed_pod_is_started_again_and_the_others_stay(folder: RunFold
         async with asyncio.timeout(10):
             while not await ready(pod.probe):  # noqa: ASYNC110 - another process is asked
                 await asyncio.sleep(0.01)
-    assert heard.events == [("a", "killed by SIGKILL; starting it again in 0.02 s")]
+    assert heard.events == [("a", "killed by SIGKILL; restarting in 0.02 s")]
 
 
 async def test_a_pod_that_cannot_be_started_for_a_moment_is_started_then(folder: RunFolder, make_pod: MakePod) -> None:
@@ -162,7 +162,7 @@ async def test_a_pod_that_cannot_be_started_for_a_moment_is_started_then(folder:
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # every descriptor beyond is refused
         try:
             os.kill(runner.pids["a"], signal.SIGKILL)
-            await eventually(lambda: any("cannot be started" in text for _, text in heard.events))
+            await eventually(lambda: any("cannot start" in text for _, text in heard.events))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         await eventually(lambda: "a" in runner.pids)
@@ -179,7 +179,7 @@ async def test_the_pause_between_restarts_doubles_to_its_bound(folder: RunFolder
 async def test_a_pod_that_never_comes_up_is_an_error_with_its_last_lines(folder: RunFolder, make_pod: MakePod) -> None:
     pids: dict[str, int] = {}
     with pytest.raises(
-        RunnerError, match=r"pod bad ended 3 times before it was ready; its last lines:\n  hello from bad"
+        RunnerError, match=r"pod bad exited 3 times before it was ready; its last lines:\n  hello from bad"
     ):
         async with running(folder, make_pod("good"), make_pod("bad", crash=99)) as runner:
             pids = runner.pids
@@ -189,7 +189,7 @@ async def test_a_pod_that_never_comes_up_is_an_error_with_its_last_lines(folder:
 async def test_a_pod_that_is_never_ready_is_given_up_after_the_timeout(folder: RunFolder, make_pod: MakePod) -> None:
     pod = make_pod("mute")
     silent = DesiredPod(pod.name, pod.role, pod.argv, pod.config, pod.config_file, HttpProbe("127.0.0.1", 1, "/health"))
-    with pytest.raises(RunnerError, match=r"pod mute was not ready within 0.4 s"):
+    with pytest.raises(RunnerError, match=r"pod mute is idle and was not ready within 0.4 s"):
         async with running(folder, silent, policy=RestartPolicy(start_timeout_s=0.4)):
             pass
 
@@ -209,7 +209,7 @@ async def test_a_pod_that_is_misconfigured_is_not_started_again(folder: RunFolde
     program = "print('backend is vllm, which cannot be imported'); raise SystemExit(2)"
     pod = replace(make_pod("wrong"), argv=(sys.executable, "-c", program))
     policy = RestartPolicy(first_s=60.0)
-    with pytest.raises(RunnerError, match=r"cannot run as it is configured.*\n  backend is vllm, which cannot be"):
+    with pytest.raises(RunnerError, match=r"refused its configuration.*\n  backend is vllm, which cannot be"):
         async with running(folder, pod, policy=policy):
             pass
 
@@ -238,7 +238,7 @@ async def test_a_pod_that_ignores_sigterm_is_killed_after_the_grace_period(
     async with running(folder, make_pod("deaf", deaf=True), policy=RestartPolicy(grace_s=0.2), heard=heard) as runner:
         pid = runner.pids["deaf"]
     assert not exists(pid)
-    assert heard.events == [("deaf", "did not end within 0.2 s of SIGTERM; killed")]
+    assert heard.events == [("deaf", "did not exit within 0.2 s of SIGTERM; killed")]
 
 
 async def test_kill_ends_a_drain_that_takes_too_long(folder: RunFolder, make_pod: MakePod) -> None:

@@ -19,7 +19,7 @@ from aegaeon_operator.kube.queue import Queue
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.reconcile.cluster.desired import desired
 from aegaeon_operator.reconcile.cluster.facts import Subject
-from aegaeon_operator.reconcile.cluster.readiness import to_ask_about
+from aegaeon_operator.reconcile.cluster.readiness import need_events
 
 STATUS = "/apis/serving.aegaeon.io/v1alpha1/namespaces/infra/gpupools/pool/status"
 
@@ -70,7 +70,7 @@ def test_a_pool_whose_gateways_cannot_use_redis_serves_and_is_degraded() -> None
     assert conditions["Ready"]["status"] == "True"
     assert (conditions["Degraded"]["status"], conditions["Degraded"]["reason"]) == ("True", "RedisAway")
     assert status["message"].startswith(
-        "2 gateways cannot use Redis, each grants its share of quotas alone; gw-a: Time"
+        "2 gateways cannot use Redis and enforce a share of the quotas each; gw-a: Time"
     )
 
 
@@ -127,7 +127,7 @@ async def message_of(server: WithEvents) -> str:
 
 async def test_the_newest_event_of_a_stateful_set_explains_why_it_creates_no_pods() -> None:
     server = WithEvents([event("later", "2026-01-03T00:00:00Z"), event("before", "2026-01-02T00:00:00Z")])
-    assert (await message_of(server)).endswith("StatefulSet pool-engine cannot make pods: later")
+    assert (await message_of(server)).endswith("StatefulSet pool-engine cannot create pods: later")
     assert server.asked == ["involvedObject.kind=StatefulSet,involvedObject.uid=uid-of-pool-engine"]
 
 
@@ -135,7 +135,7 @@ async def test_a_warning_is_over_after_a_newer_event() -> None:
     server = WithEvents(
         [event("no room", "2026-01-02T00:00:00Z"), event("made", "2026-01-03T00:00:00Z", kind="Normal")]
     )
-    assert "StatefulSet pool-engine has not made all pods yet" in await message_of(server)
+    assert "StatefulSet pool-engine has not created all pods yet" in await message_of(server)
 
 
 async def test_events_are_listed_every_few_seconds_and_not_in_every_reconcile() -> None:
@@ -157,16 +157,16 @@ async def test_events_are_listed_every_few_seconds_and_not_in_every_reconcile() 
         await controller.reconcile(KEY)
         assert [one.key.name for one in asked] == ["pool-engine"] * count
         conditions = cluster.objects["GpuPool", KEY.name]["status"]["conditions"]
-        assert any("cannot make pods: no room" in one["message"] for one in conditions), "what was heard is kept"
+        assert any("cannot create pods: no room" in one["message"] for one in conditions), "what was heard is kept"
 
 
 def test_events_of_an_object_that_is_gone_are_not_those_of_its_successor() -> None:
     waiting = broken("pool-engine-0", "engine", {"waiting": {"reason": "ContainerCreating"}})
     waiting["metadata"]["uid"] = "the-second"
     seen = observed(gpu_pool(), waiting)
-    assert [(one.key.name, one.uid) for one in to_ask_about(seen)] == [("pool-engine-0", "the-second")]
+    assert [(one.key.name, one.uid) for one in need_events(seen)] == [("pool-engine-0", "the-second")]
 
 
 async def test_without_a_right_to_read_events_the_status_is_written_all_the_same() -> None:
     for events in ([], None):
-        assert "StatefulSet pool-engine has not made all pods yet" in await message_of(WithEvents(events))
+        assert "StatefulSet pool-engine has not created all pods yet" in await message_of(WithEvents(events))

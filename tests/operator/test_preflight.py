@@ -18,7 +18,7 @@ from aegaeon_operator.podrunner.preflight import Machine
 from aegaeon_operator.podrunner.runfolder import sweep
 from aegaeon_operator.reconcile import LocalSettings
 from aegaeon_operator.spec import Pool, load_manifests
-from aegaeon_operator.spec.outside import outside_bytes
+from aegaeon_operator.spec.overhead import outside_bytes
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
 AMPLE = Machine(Path("/dev/shm"), 1 << 40, 1 << 40)
@@ -57,7 +57,7 @@ def test_a_python_without_vllm_is_named_before_anything_starts(
     spec = pool.gpu_pool.spec.model_copy(update={"backend": "vllm"})
     asked = replace(pool, gpu_pool=pool.gpu_pool.model_copy(update={"spec": spec}))
     said = complaint(asked, settings, AMPLE)
-    assert f"backend is vllm, which {sys.executable} has not" in said
+    assert f"backend is vllm, but {sys.executable} has no package vllm" in said
     assert ".venv-vllm/bin/aegaeon up" in said
 
 
@@ -102,7 +102,7 @@ def test_a_port_in_use_is_reported_with_the_remedy(pool: Pool, settings: LocalSe
         other.listen()
         port = other.getsockname()[1]
         assert complaint(pool, replace(settings, port=port), AMPLE) == (
-            f"port {port} on 127.0.0.1 cannot be used (Address already in use); choose another one with --port"
+            f"port {port} on 127.0.0.1 cannot be used (Address already in use); choose another port with --port"
         )
 
 
@@ -129,7 +129,7 @@ def test_device_memory_of_a_cpu_and_what_lies_beside_it_count_as_memory_of_the_m
 def test_a_model_folder_that_does_not_exist_is_named(pool: Pool, settings: LocalSettings, tmp_path: Path) -> None:
     (tmp_path / "qwen2").rmdir()
     sentence = complaint(pool, settings, AMPLE)
-    assert sentence.startswith(f"model qwen2: the folder {tmp_path}/qwen2 does not exist; make the quickstart's models")
+    assert sentence.startswith(f"model qwen2: folder {tmp_path}/qwen2 does not exist; create the quickstart's models")
 
 
 def test_all_that_is_lacking_is_reported_at_once(pool: Pool, settings: LocalSettings, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_run_is_found_while_it_is_alive_and_leaves_nothing(tmp_path: Path, sha
     run.remove()
     assert not base.exists()
     assert list(shared.iterdir()) == []
-    with pytest.raises(RunnerError, match="nothing runs here"):
+    with pytest.raises(RunnerError, match="no run found in"):
         find_run(base, None)
 
 
@@ -175,7 +175,7 @@ def test_of_several_runs_one_has_to_be_chosen(tmp_path: Path, shared: Path) -> N
     runs = [RunFolder.create(tmp_path / "runs", shared, "q") for _ in range(2)]
     for run in runs:
         run.publish(STATE)
-    with pytest.raises(RunnerError, match="several runs are alive; choose one with --run"):
+    with pytest.raises(RunnerError, match="there are several runs; choose one with --run"):
         find_run(tmp_path / "runs", None)
     for run in runs:
         run.remove()
@@ -193,7 +193,7 @@ def test_a_port_of_metrics_in_use_names_its_field(pool: Pool, settings: LocalSet
         scheduling = pool.gpu_pool.spec.scheduling.model_copy(update={"metrics_port": other.getsockname()[1]})
         spec = pool.gpu_pool.spec.model_copy(update={"scheduling": scheduling})
         busy = replace(pool, gpu_pool=pool.gpu_pool.model_copy(update={"spec": spec}))
-        assert complaint(busy, settings, AMPLE).endswith("choose another one with spec.scheduling.metricsPort")
+        assert complaint(busy, settings, AMPLE).endswith("choose another port with spec.scheduling.metricsPort")
 
 
 def test_orphaned_segments_are_removed_even_without_the_rest_of_their_run(tmp_path: Path, shared: Path) -> None:

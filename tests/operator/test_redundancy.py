@@ -18,13 +18,13 @@ from aegaeon_kube.errors import KubeError
 from aegaeon_operator.kube import controller as looked_at
 from aegaeon_operator.kube.client import Cluster, Listed, Resource
 from aegaeon_operator.kube.controller import Controller
-from aegaeon_operator.kube.moves import FREE_S, LONGEST_S, Moves
-from aegaeon_operator.kube.spare import to_move
+from aegaeon_operator.kube.relocation import FREE_S, LONGEST_S, Relocations
+from aegaeon_operator.kube.replica_spread import to_move
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, SchedulerFacts
 from aegaeon_operator.reconcile.cluster.names import labels
-from aegaeon_operator.reconcile.cluster.placing import takes
+from aegaeon_operator.reconcile.cluster.node_fit import takes
 
 Json = dict[str, Any]
 LEADS, STANDS_BY = SchedulerFacts("a", term=7), SchedulerFacts("b", standby=True)
@@ -176,7 +176,7 @@ async def test_one_that_comes_back_to_the_node_is_moved_ever_more_seldom() -> No
             return True
 
     now, cluster = [0.0], Nodes()
-    moves, standby = Moves(cluster, lambda: now[0]), pod("a", "standby")
+    moves, standby = Relocations(cluster, lambda: now[0]), pod("a", "standby")
     standby["spec"]["nodeName"] = "n1"
     while now[0] < 6 * LONGEST_S:
         await moves.consider("standby", standby)
@@ -295,7 +295,7 @@ async def test_the_operators_other_replica_moves(pods: list[Json], moved: str | 
         memory.put(body)
     async with api_server(memory.answer) as api:
         cluster, now = Cluster(api), [0.0]
-        moves = Moves(cluster, lambda: now[0])
+        moves = Relocations(cluster, lambda: now[0])
         for _ in range(6):
             if spare := await to_move(cluster, "system", "a"):
                 await moves.consider("operator", spare)

@@ -117,7 +117,7 @@ async def test_a_secret_that_cannot_be_read_harms_no_other_and_what_it_had_count
         )
         state, reason, message = world.accepted("blue")
         assert (state, reason) == ("True", "SecretUnreadable")
-        assert "Secret of-blue cannot be read, so what it had before counts" in message
+        assert "Secret of-blue cannot be read, its last content is used" in message
         assert world.hashes("blue") == hashes_of("the-key-of-tenant-blue")
         world.memory.failing = lambda call: 0
         await world.later(EVERY_S + 1)

@@ -20,14 +20,14 @@ from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.operator import list_all
 from aegaeon_operator.kube.queue import Queue
 from aegaeon_operator.kube.store import Store
+from aegaeon_operator.reconcile.cluster.applied_secrets import AppliedSecrets
 from aegaeon_operator.reconcile.cluster.desired import Desired, desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey
-from aegaeon_operator.reconcile.cluster.shards import NAMESPACE_BYTES, SHARD_BYTES, SHARDS, Room
-from aegaeon_operator.reconcile.cluster.written import Written
+from aegaeon_operator.reconcile.cluster.shards import NAMESPACE_BYTES, SHARD_BYTES, SHARDS, Shards
 from aegaeon_scheduler.config import SchedulerConfig, load_config
 
 Json = dict[str, Any]
-WHYS = ("divide it", "would have", "have no room")
+WHYS = ("split it", "would need", "does not fit")
 POOL = gpu_pool(allowedNamespaces=["greedy", "quiet"])
 
 
@@ -89,7 +89,7 @@ async def test_a_namespace_that_takes_all_it_can_leaves_the_others_room(tmp_path
         await look()
         states = [accepted(memory, "greedy", f"greedy-{number}") for number in range(5)]
         assert [state["reason"] for state in states] == ["Accepted"] * 4 + ["NoRoom"]
-        assert "namespace greedy would have" in states[4]["message"]
+        assert "namespace greedy would need" in states[4]["message"]
         memory.put(small(folder="two"))
         await look()
     assert accepted(memory, "quiet", "small")["reason"] == "Accepted"
@@ -171,13 +171,13 @@ def test_credentials_of_one_namespace_leave_room_for_those_of_others() -> None:
     assert files == {"greedy.g0.token", "greedy.g1.token", "quiet.mine.token"}
     assert {refusal.reason for refusal in state.attached.refused.values()} == {"NoRoom"}
     assert len(state.attached.refused) == 2
-    again = Written.of(observed(POOL, *pools, *state.manifests))
+    again = AppliedSecrets.of(observed(POOL, *pools, *state.manifests))
     assert again.credentials["quiet.mine.token"] == "t"
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_shard_and_no_namespace_goes_beyond_its_bound(seed: int) -> None:
-    chance, room = random.Random(seed), Room()
+    chance, room = random.Random(seed), Shards()
     used, taken, reasons = [0] * SHARDS, dict.fromkeys("abcdefgh", 0), set[str]()
     for number in range(400):
         namespace, size = chance.choice("abcdefgh"), chance.choice([100, 50_000, SHARD_BYTES, SHARD_BYTES + 1])

@@ -54,7 +54,7 @@ def test_a_folder_lies_below_the_first_short_place(
 
 def test_without_a_short_place_the_remedy_is_named(far_away: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda place, mode: place != "/tmp")
-    with pytest.raises(RunnerError, match=r"none of /.*, /tmp can be written and is short enough; set TMPDIR"):
+    with pytest.raises(RunnerError, match=r"none of /.*, /tmp is writable and has a short enough path; set TMPDIR"):
         SocketFolder.create()
 
 

@@ -96,7 +96,7 @@ def test_a_pod_running_again_is_not_reported_as_crashing_when_unready_for_anothe
         for name in ("pool-engine-0", "pool-engine-1")
     }
     line = lines(State("", BOTH, again, models={}))["GpuPool"]
-    assert (line["REASON"], "pool-engine-0 runs on node node-1, but is not ready" in line["MESSAGE"]) == (
+    assert (line["REASON"], "pool-engine-0 is running on node node-1, but not ready" in line["MESSAGE"]) == (
         "PodsNotReady",
         True,
     )
@@ -111,7 +111,7 @@ def test_an_evicted_pod_is_not_reported_once_it_is_replaced() -> None:
         {"pool-gateway-old": evicted, "pool-gateway-5c4-a": starting},
         components={**PODS, "pool-gateway-old": "gateway"},
     )
-    assert "pool-gateway-5c4-a starts" in lines(state)["GpuPool"]["MESSAGE"]
+    assert "pool-gateway-5c4-a is starting" in lines(state)["GpuPool"]["MESSAGE"]
 
 
 def test_an_engine_name_that_starts_a_message_is_not_repeated() -> None:
@@ -166,7 +166,7 @@ def test_what_engines_take_beside_their_slabs_is_in_the_status_beside_what_is_re
     assert below.status["outsideSlabs"] == {"reserved": "1Gi", "peak": "700Mi"}
     assert condition(below) == (
         "True",
-        "pool-engine-0 took up to 700Mi beside its slabs, of 1Gi that are reserved for that",
+        "pool-engine-0 used up to 700Mi outside its slabs of the reserved 1Gi",
     )
     assert above.status["outsideSlabs"]["peak"] == "1025Mi"
     assert condition(above)[0] == "False"

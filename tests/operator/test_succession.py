@@ -14,7 +14,7 @@ from aegaeon_operator.reconcile.cluster.desired import desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, EngineFacts, ModelFacts, Observed, SchedulerFacts
 from aegaeon_operator.reconcile.cluster.names import labels
 from aegaeon_operator.reconcile.cluster.report import reports
-from aegaeon_operator.reconcile.cluster.succession import PATIENCE_S, superseded
+from aegaeon_operator.reconcile.cluster.role_change import PATIENCE_S, superseded
 
 Json = dict[str, Any]
 UNITED, RED = gpu_pool(), model_pool("red", "llama")

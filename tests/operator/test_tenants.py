@@ -62,11 +62,12 @@ def test_a_quota_of_a_model_counts_without_tenants(tmp_path: Path) -> None:
 def test_tenants_that_contradict_each_other_or_the_models_are_refused(tmp_path: Path) -> None:
     wrong = problems(tmp_path, GPU, SECOND.rstrip() + BLUE)
     assert [one.partition("spec.")[2] for one in wrong] == [
-        "tenants[0].models: tenant 'blue' is granted 'llama', no model or adapter of this ModelPool; known: other"
+        "tenants[0].models: tenant 'blue' names 'llama', which is not a model or adapter of this ModelPool; "
+        "known: other"
     ]
     other_key = RED.replace("red.key", "other.key")
     (twice,) = problems(tmp_path, GPU, ONE_MODEL.rstrip() + RED, SECOND.rstrip() + other_key)
-    assert "'red' has another keyFile or quota in" in twice
+    assert "'red' has a different keyFile or quota in" in twice
 
 
 def attached(*pools: Json, **facts: Any) -> Attached:
@@ -133,7 +134,7 @@ def test_all_errors_are_reported_at_once() -> None:
     models = [{"name": "llama", "source": {"hostPath": "/etc"}}, {"name": "qwen", "source": {"s3": {"bucket": "m"}}}]
     (said,) = attached(model_pool("red", models=models, tenants=tenants), secrets=SECRETS).refused.values()
     assert said.reason == "HostPathNotAllowed"
-    for words in ("'a'", "'b'", "Secret gone", "keyFile", "qwen is kept on disk", "llama: /etc"):
+    for words in ("'a'", "'b'", "Secret gone", "keyFile", "qwen needs a disk tier", "llama: /etc"):
         assert words in said.message
 
 
@@ -157,9 +158,9 @@ def test_key_files_are_checked_before_anything_starts(tmp_path: Path) -> None:
     missing, shared = unusable_keys(pool)
     assert "spec.tenants[2].keyFile" in missing
     assert "green.key cannot be read" in missing
-    assert shared.endswith("spec.tenants[1]: tenant 'blue' has a key of tenant 'red'; give it its own")
+    assert shared.endswith("spec.tenants[1]: tenant 'blue' has a key of tenant 'red'; use different keys")
     (tmp_path / "green.key").write_text("")
-    assert "is empty; write a key into it" in unusable_keys(pool)[0]
+    assert "is empty; write a key to it" in unusable_keys(pool)[0]
 
 
 def test_secrets_whose_names_have_dots_are_never_confused() -> None:

@@ -75,7 +75,7 @@ async def test_the_scheduler_of_the_highest_term_counts_and_both_get_the_models(
 
 
 @pytest.mark.parametrize(
-    ("answers", "why"), [((STANDS_BY, STANDS_BY), "none of them leads"), ((SILENT, STANDS_BY), "does not answer")]
+    ("answers", "why"), [((STANDS_BY, STANDS_BY), "no scheduler leads"), ((SILENT, STANDS_BY), "does not answer")]
 )
 async def test_a_pool_without_a_leader_reports_it(
     monkeypatch: pytest.MonkeyPatch, answers: tuple[Answer, Answer], why: str

@@ -231,7 +231,7 @@ async def test_certificates_that_cannot_be_issued_are_reported_in_the_status() -
     status = server.there["/apis/serving.aegaeon.io/v1alpha1/namespaces/infra/gpupools/pool/status"]["status"]
     (accepted,) = (one for one in status["conditions"] if one["type"] == "Accepted")
     assert accepted["reason"] == "ApplyFailed"
-    assert "Secret pool-gateway-tls: one of this name is there and is not owned by this pool" in accepted["message"]
+    assert "Secret pool-gateway-tls: an object of this name exists and is not owned by this pool" in accepted["message"]
     assert server.there[path]["data"] == {}
 
 
@@ -257,7 +257,7 @@ async def test_broken_certificates_are_reissued_and_a_recreated_pool_takes_none_
             await certificates.ensure(cluster, KEY, live(recreated), {}, NOW, {})
         assert server.there == before
         server.there["/api/v1/namespaces/infra/secrets/pool-ca"]["data"] = {}
-        with pytest.raises(KubeError, match=r"pool-ca cannot be read .* delete it"):
+        with pytest.raises(KubeError, match=r"pool-ca is malformed .* delete it"):
             await certificates.ensure(cluster, KEY, live(pool), children(), NOW, {})
 
 

@@ -1,4 +1,4 @@
-"""Check the paths of clean.txt, or those given, against words.txt: `python -m prose [PATH ...]`."""
+"""Check the paths of clean.txt, or the named ones, against words.txt: `python -m prose [PATH ...]`."""
 
 import subprocess
 import sys
@@ -21,10 +21,10 @@ def main() -> int:
     """Print each banned expression and return the exit status."""
     banned = words(HERE / "words.txt")
     names = tracked(sys.argv[1:] or list(entries(HERE / "clean.txt")))
-    found = [hit for name in names for hit in hits(name, (ROOT / name).read_text(encoding="utf-8"), banned)]
-    report = "\n".join(found) if found else f"prose: {len(names)} files use the field's terms"
+    reported = [hit for name in names for hit in hits(name, (ROOT / name).read_text(encoding="utf-8"), banned)]
+    report = "\n".join(reported) if reported else f"prose: {len(names)} files use the field's terms"
     sys.stdout.write(report + "\n")
-    return 1 if found else 0
+    return 1 if reported else 0
 
 
 if __name__ == "__main__":

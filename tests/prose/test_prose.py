@@ -6,8 +6,8 @@ BANNED = words(Path(__file__).with_name("words.txt"))
 
 
 def test_a_banned_word_is_reported_with_its_line_and_term():
-    found = list(hits("a.md", "# Policy\nThe group with most slack gives way.\n", BANNED))
-    assert "a.md:2: gives way -> preempt, is preempted" in found
+    reported = list(hits("a.md", "# Policy\nThe group with most slack gives way.\n", BANNED))
+    assert "a.md:2: gives way -> preempt, is preempted" in reported
 
 
 def test_text_in_the_fields_terms_passes():

@@ -227,7 +227,7 @@ async def test_a_scheduler_killed_during_an_api_server_outage_leads_again_in_its
         pods.processes["scheduler"].kill()
         await pods.processes["scheduler"].wait()
         await pods.start_scheduler("scheduler", shm_folder / "scheduler.kubeconfig")
-        await pods.said("scheduler", "leading in the term of this pod's former life")
+        await pods.said("scheduler", "leading in the term before this pod's restart")
         assert await asyncio.gather(*running) == expected
         assert await stream(client, *JOBS[0]) == expected[0]
         net.heal("scheduler")

@@ -13,14 +13,14 @@ from stack.pods import Pods, running
 from stack.traffic import PROMPTS, stream
 
 from aegaeon_operator.kube.scheduler import facts
-from aegaeon_operator.reconcile.cluster.answers import Answers
 from aegaeon_operator.reconcile.cluster.facts import SchedulerFacts
+from aegaeon_operator.reconcile.cluster.progress import ProgressMonitor
 
 MODEL = "m"
 SERVING_S, BAR_S = 5.0, 10.0
 
 
-async def look_until(pods: Pods, answers: Answers, true: Callable[[SchedulerFacts], bool]) -> SchedulerFacts:
+async def look_until(pods: Pods, answers: ProgressMonitor, true: Callable[[SchedulerFacts], bool]) -> SchedulerFacts:
     """Looks as the operator's at a pool that serves."""
     while True:
         seen = answers.of(facts(await pods.status(), 1 << 20), time.monotonic())
@@ -33,7 +33,7 @@ async def look_until(pods: Pods, answers: Answers, true: Callable[[SchedulerFact
 async def test_a_hang_is_reported_within_ten_seconds_though_everything_is_attached(nan_model: Path) -> None:
     async with running({MODEL: nan_model}, engines=1, engine="stack.hanging_engine") as (pods, client):
         await stream(client, MODEL, PROMPTS[0])
-        answers, since = Answers(), time.time()
+        answers, since = ProgressMonitor(), time.time()
         served = await look_until(pods, answers, lambda _: True)
         assert served.gateways is not None
         assert len(served.gateways) == 1

@@ -1,24 +1,24 @@
-"""`helm test`: a model of a gateway answers a chat, streamed; without a gateway's URL, the operator is alive."""
+"""`helm test`: streams a chat from a gateway; without a gateway's URL, checks the operator's health."""
 
 import json
 import os
 import sys
 import urllib.request
 
-DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy in a pod's environment leads elsewhere
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a pod's proxy does not reach Services
 
 
 def main() -> None:
     gateway = os.environ.get("GATEWAY")
     if not gateway:
         with DIRECT.open(os.environ["OPERATOR"], timeout=10) as answer:
-            print(f"the operator answers {answer.status}; set test.url to chat with a model, too")
+            print(f"the operator answers {answer.status}; set test.url to test a model as well")
         return
     model = os.environ.get("MODEL") or json.load(ask(gateway, "/v1/models"))["data"][0]["id"]
     body = {"model": model, "stream": True, "max_tokens": 16, "messages": [{"role": "user", "content": "Hello"}]}
-    said = "".join(words(ask(gateway, "/v1/chat/completions", body)))
-    print(f"{model} says: {said!r}")
-    sys.exit(0 if said else "no word came")
+    text = "".join(words(ask(gateway, "/v1/chat/completions", body)))
+    print(f"{model} answers: {text!r}")
+    sys.exit(0 if text else "the answer is empty")
 
 
 def ask(gateway, path, body=None):

@@ -1,1 +1,1 @@
-"""Act in a cluster: watch what is there, decide (reconcile.cluster), apply what differs."""
+"""The operator in a cluster: watch objects, decide (reconcile.cluster), apply differences."""

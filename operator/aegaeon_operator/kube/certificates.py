@@ -1,7 +1,7 @@
-"""The certificates of a pool: made once, renewed in time, a Secret for each role whose pods mount it.
+"""The certificates of a pool: issued, renewed, and stored in a Secret for each role.
 
-The authority's key is mounted nowhere. The operator's own certificate is in no Secret at all: no account that may read
-a pool's Secrets of certificates, or run its pods, can speak for the operator.
+No pod mounts the authority's key. The operator's own certificate is in no Secret, so that no account that may read a
+pool's certificates, or run its pods, can act as the operator.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Files = dict[str, bytes]
 
 @dataclass(slots=True)
 class Certified:
-    """`own` are the operator's files; `written` and `failures` are about the Secrets of pods. `expiries`: of what is
-    used, by role, `ca` being the authority."""
+    """The result. `own`: the operator's files; `written` and `failures`: Secrets of pods. `expiries`: of the used
+    certificates by role, and of the authority as `ca`."""
 
     own: Files
     written: list[Json] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Certified:
     expiries: dict[str, datetime] = field(default_factory=dict)
 
     def note_expiry(self, role: str, certificate: bytes) -> None:
-        """Of what a role uses; one that cannot be read has none."""
+        """Record the expiry of a role's certificate; a malformed one has none."""
         with contextlib.suppress(ValueError):
             self.expiries[str(role)] = expiry(certificate)
 
@@ -44,12 +44,12 @@ class Certified:
 async def ensure(
     cluster: Cluster, key: Key, pool: Live[GpuPool], children: Mapping[ChildKey, Json], now: datetime, own: Files
 ) -> Certified:
-    """The desired certificates of every role; `own` are used while valid.
+    """Issue or renew the certificates of every role; `own` are used while valid.
 
-    Raises KubeError when the API server is unavailable, or the authority cannot be had.
+    Raises KubeError when the API server is unavailable or there is no authority.
     """
-    found = Certified(own)
-    authority = await _ensure_authority(cluster, key, pool, children, now, found)
+    result = Certified(own)
+    authority = await _ensure_authority(cluster, key, pool, children, now, result)
     for role in sorted(set(CERTIFICATES.values())):
         at = _key(key, certificates(role))
         secret = children.get(at)
@@ -57,21 +57,21 @@ async def ensure(
         if secret is None or _stale(files, role, authority, now):
             try:
                 issued = _issued(authority, role, now)
-                made = _secret(key, pool, certificates(role), issued)
+                body = _secret(key, pool, certificates(role), issued)
                 if secret is None:
-                    await cluster.claim(made)
-                found.written.append(await cluster.apply(made))
+                    await cluster.claim(body)
+                result.written.append(await cluster.apply(body))
                 files = issued
             except KubeError as error:
                 if error.is_unavailable:
                     raise
-                found.failures[at] = str(error)
-        found.note_expiry(role, files.get("tls.crt", b""))
+                result.failures[at] = str(error)
+        result.note_expiry(role, files.get("tls.crt", b""))
     if _stale(own, Role.OPERATOR, authority, now):
-        found.own = _issued(authority, Role.OPERATOR, now)
-    found.note_expiry(Role.OPERATOR, found.own["tls.crt"])
-    found.note_expiry("ca", authority.certificate)
-    return found
+        result.own = _issued(authority, Role.OPERATOR, now)
+    result.note_expiry(Role.OPERATOR, result.own["tls.crt"])
+    result.note_expiry("ca", authority.certificate)
+    return result
 
 
 async def _ensure_authority(
@@ -80,13 +80,13 @@ async def _ensure_authority(
     pool: Live[GpuPool],
     children: Mapping[ChildKey, Json],
     now: datetime,
-    found: Certified,
+    result: Certified,
 ) -> Pair:
-    held = children.get(_key(key, "ca"))
-    if held is None:
-        held = await _authority(cluster, key, pool, now)
-        found.written.append(held)
-    return _pair(held, key)
+    secret = children.get(_key(key, "ca"))
+    if secret is None:
+        secret = await _authority(cluster, key, pool, now)
+        result.written.append(secret)
+    return _pair(secret, key)
 
 
 def _issued(authority: Pair, role: Role, now: datetime) -> Files:
@@ -95,23 +95,23 @@ def _issued(authority: Pair, role: Role, now: datetime) -> Files:
 
 
 async def _authority(cluster: Cluster, key: Key, pool: Live[GpuPool], now: datetime) -> Json:
-    """Created, never replaced: of two who try, the first one's counts for both."""
-    made = make_authority(f"{key.namespace}.{key.name}", now)
-    secret = _secret(key, pool, "ca", {"tls.crt": made.certificate, "tls.key": made.key})
+    """Create the authority; if another process created it first, return that one."""
+    pair = make_authority(f"{key.namespace}.{key.name}", now)
+    secret = _secret(key, pool, "ca", {"tls.crt": pair.certificate, "tls.key": pair.key})
     try:
         return await cluster.create(secret)
     except KubeError as error:
-        found = await cluster.claim(secret) if error.status == CONFLICT else None
-        if found is None:
+        existing = await cluster.claim(secret) if error.status == CONFLICT else None
+        if existing is None:
             raise
-        return found
+        return existing
 
 
 def _pair(secret: Json, key: Key) -> Pair:
     try:
         return Pair(_file(secret, "tls.crt"), _file(secret, "tls.key"))
     except (KeyError, ValueError) as error:
-        text = f"Secret {child(key, 'ca')} cannot be read ({error}); delete it, and the pool gets another authority"
+        text = f"Secret {child(key, 'ca')} is malformed ({error}); delete it to create a new authority"
         raise KubeError(CONFLICT, text) from error
 
 
@@ -121,7 +121,7 @@ def _stale(files: Files, role: Role, authority: Pair, now: datetime) -> bool:
     certificate = files["tls.crt"]
     try:
         return is_due(certificate, now) or not (is_of(certificate, role) and signed_by(certificate, files["ca.crt"]))
-    except ValueError:  # it was corrupted
+    except ValueError:  # corrupted
         return True
 
 
@@ -130,17 +130,17 @@ def _key(key: Key, part: str) -> ChildKey:
 
 
 def _secret(key: Key, pool: Live[GpuPool], part: str, content: dict[str, bytes]) -> Json:
-    found = manifest("v1", "Secret", key.namespace, child(key, part), key, pool)
-    found["type"] = "kubernetes.io/tls"
-    found["data"] = {name: base64.b64encode(value).decode() for name, value in content.items()}
-    return found
+    body = manifest("v1", "Secret", key.namespace, child(key, part), key, pool)
+    body["type"] = "kubernetes.io/tls"
+    body["data"] = {name: base64.b64encode(value).decode() for name, value in content.items()}
+    return body
 
 
 def _files(secret: Json) -> Files:
-    """Those that are there and can be read."""
+    """Return the files of a Secret; none if it is incomplete or corrupted."""
     try:
         return {name: _file(secret, name) for name in _FILES}
-    except (KeyError, ValueError):  # it was corrupted
+    except (KeyError, ValueError):  # corrupted
         return {}
 
 

@@ -1,4 +1,4 @@
-"""The kinds that the operator works with, and its calls: server-side apply with our field manager, lists and reads."""
+"""The kinds of the operator, and its calls of the API server: server-side apply, lists, reads, evictions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from aegaeon_operator.reconcile.cluster.names import MANAGER
 from aegaeon_operator.reconcile.cluster.ownership import owner_of
 
 NOT_FOUND, CONFLICT, TOO_MANY = 404, 409, 429
-NOT_OURS = "one of this name is there and is not owned by this pool; rename or delete it, or name the pool otherwise"
+NOT_OURS = "an object of this name exists and is not owned by this pool; rename or delete it, or rename the pool"
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Where objects of a kind are found."""
+    """The API resource of a kind."""
 
     group: str
     version: str
@@ -26,7 +26,7 @@ class Resource:
     kind: str
 
     def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
-        """Of one object, or of all in a namespace (None: everywhere)."""
+        """Return the path of an object, or of all in a namespace (None: all namespaces)."""
         base = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         parts = [base, *(["namespaces", namespace] if namespace else []), self.plural, name, subresource]
         return "/".join(part for part in parts if part)
@@ -36,7 +36,7 @@ GPU_POOLS = Resource("serving.aegaeon.io", "v1alpha1", "gpupools", "GpuPool")
 MODEL_POOLS = Resource("serving.aegaeon.io", "v1alpha1", "modelpools", "ModelPool")
 SECRETS = Resource("", "v1", "secrets", "Secret")
 EVENTS = Resource("", "v1", "events", "Event")
-# What the operator makes, and watches by its label.
+# Kinds that the operator creates, and watches by its label.
 CHILDREN = (
     SECRETS,
     Resource("", "v1", "services", "Service"),
@@ -51,30 +51,30 @@ CHILDREN = (
     Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
 )
 ISTIO = (Resource("networking.istio.io", "v1", "destinationrules", "DestinationRule"),)
-# What the cluster makes of them, which is read alone.
+# Kinds that the operator only reads.
 PODS = Resource("", "v1", "pods", "Pod")
 NODES = Resource("", "v1", "nodes", "Node")
-_BY_KIND = {one.kind: one for one in (*CHILDREN, *ISTIO, GPU_POOLS, MODEL_POOLS, EVENTS)}
+_BY_KIND = {resource.kind: resource for resource in (*CHILDREN, *ISTIO, GPU_POOLS, MODEL_POOLS, EVENTS)}
 
 
 def children_of(platform: Platform) -> tuple[Resource, ...]:
-    """The kinds that are made there."""
+    """Return the kinds that the operator creates on a platform."""
     return CHILDREN + (ISTIO if platform.provider == "istio" else ())
 
 
 def labelled(platform: Platform) -> tuple[Resource, ...]:
-    """The kinds of which those with our label are watched."""
+    """Return the kinds whose objects with the operator's label are watched."""
     return (*children_of(platform), PODS)
 
 
 def resource_of(kind: str) -> Resource:
-    """The resource of a kind that is used here."""
+    """Return the resource of a kind."""
     return _BY_KIND[kind]
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Objects as they all were at one resourceVersion."""
+    """A consistent list of objects at a resourceVersion."""
 
     items: list[Json]
     version: int
@@ -86,31 +86,31 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """resourceVersions of objects, all or those that have changed; `until`: the newest that is covered."""
+    """Versions of objects, all or only the changed ones; `until`: the last covered resourceVersion."""
 
     known: dict[Name, str]
     until: str
     complete: bool
 
     def of(self, name: Name, before: str) -> str:
-        """Empty of one that is not there; `before` of one that has not changed."""
+        """Return the version of an object; "" if it does not exist, `before` if it has not changed."""
         return self.known.get(name, "" if self.complete else before)
 
 
 _PAGE = "500"
 _METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 _CHANGES_S = 1
-UNKNOWN = Listed([], 2**63)  # of a kind that the API server does not know there is nothing, and was nothing
+UNKNOWN = Listed([], 2**63)  # for kinds that the API server does not serve
 
 
 class Cluster:
-    """Calls of the API server. Every method raises KubeError with the status and what the server said."""
+    """Calls of the API server. Every method raises KubeError with the status and the server's message."""
 
     def __init__(self, api: server.ApiServer) -> None:
         self.api = api
 
     async def list(self, resource: Resource, namespace: str | None, labels: str = "", fields: str = "") -> Listed:
-        """All objects of a kind; none where the API server does not know the kind."""
+        """Return all objects of a kind; UNKNOWN if the API server does not serve the kind."""
         params = {"labelSelector": labels, "resourceVersion": "0"} | ({"fieldSelector": fields} if fields else {})
         try:
             answer = await self.api.call("GET", resource.path(namespace), params=params)
@@ -123,18 +123,18 @@ class Cluster:
         return Listed(items, int(answer["metadata"]["resourceVersion"]))
 
     async def knows(self, resource: Resource) -> bool:
-        """Whether the API server has that kind."""
+        """Return whether the API server serves a kind."""
         base = resource.path(None).rpartition("/")[0]
         try:
-            found = await self.api.call("GET", base)
+            listed = await self.api.call("GET", base)
         except KubeError as error:
             if error.status == NOT_FOUND:
                 return False
             raise
-        return any(one["name"] == resource.plural for one in found["resources"])
+        return any(entry["name"] == resource.plural for entry in listed["resources"])
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
-        """One object, or None."""
+        """Return an object; None if it does not exist."""
         try:
             return await self.api.call("GET", resource.path(namespace, name))
         except KubeError as error:
@@ -145,8 +145,8 @@ class Cluster:
     async def versions(
         self, resource: Resource, namespace: str | None, names: Container[Name], since: str = ""
     ) -> Versions:
-        """Of these of the objects, all or those that have changed since a resourceVersion. Metadata alone is asked for;
-        nothing of other objects is kept."""
+        """Return the versions of the named objects, all or those that changed since a resourceVersion. It requests only
+        metadata, and keeps nothing of other objects."""
         path = resource.path(namespace)
         return await (self._changed(path, names, since) if since else self._listed(path, names))
 
@@ -161,7 +161,7 @@ class Cluster:
             params = {"limit": _PAGE, "continue": rest}
 
     async def _changed(self, path: str, names: Container[Name], since: str) -> Versions:
-        """The API server sends what there is, and waits a second: a later change comes with the next call."""
+        """Return the changes; the watch ends after a second, and later changes come with the next call."""
         versions = dict[Name, str]()
         async for event in self.api.watch(path, "", since, _CHANGES_S, _METADATA.format("")):
             name, since = _version(event["object"])
@@ -170,7 +170,7 @@ class Cluster:
         return Versions(versions, since, complete=False)
 
     async def evict(self, pod: Json) -> bool:
-        """Ask this pod, as it was seen, to end; False where a disruption budget forbids it, or it has changed."""
+        """Evict a pod; False if a disruption budget forbids it or the pod has changed since it was read."""
         metadata = {name: pod["metadata"][name] for name in ("namespace", "name")}
         options = {"preconditions": {name: pod["metadata"][name] for name in ("uid", "resourceVersion")}}
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata, "deleteOptions": options}
@@ -183,27 +183,27 @@ class Cluster:
         return True
 
     async def warning(self, about: Subject) -> str:
-        """What the newest Event about an object says, if it is a Warning: what came before it is over."""
+        """Return the message of an object's newest Event if it is a Warning; earlier Warnings are outdated."""
         selector = f"involvedObject.kind={about.key.kind},involvedObject.uid={about.uid}"
-        found = await self.api.call("GET", EVENTS.path(about.key.namespace), params={"fieldSelector": selector})
-        newest: Json = max(found["items"], key=_when, default={})
+        listed = await self.api.call("GET", EVENTS.path(about.key.namespace), params={"fieldSelector": selector})
+        newest: Json = max(listed["items"], key=_when, default={})
         return str(newest.get("message", "")) if newest.get("type") == "Warning" else ""
 
     async def claim(self, manifest: Json) -> Json | None:
-        """The object of a manifest's name that is its owner's, but has lost our labels; None where there is none.
+        """Return the existing object of a manifest's name and owner, which lost its labels; None if it does not exist.
 
-        Raises KubeError where it is another owner's: applied, ours would mix with its fields.
+        Raises KubeError if it has another owner: applying the manifest would mix fields of both.
         """
         key = ChildKey.of(manifest)
-        found = await self.get(resource_of(key.kind), key.namespace, key.name)
-        if found and owner_of(found) != owner_of(manifest):
+        live = await self.get(resource_of(key.kind), key.namespace, key.name)
+        if live and owner_of(live) != owner_of(manifest):
             raise KubeError(CONFLICT, NOT_OURS)
-        return found
+        return live
 
     async def apply(self, manifest: Json, subresource: str = "", force: bool = True) -> Json:
-        """Server-side apply: our fields become these, other managers' fields stay.
+        """Apply a manifest server-side: fields of other managers stay.
 
-        Without `force` it is a conflict when one of these fields is another manager's and differs.
+        Without `force` a field that another manager set to another value is a conflict.
         """
         key = ChildKey.of(manifest)
         return await self.api.call(
@@ -215,13 +215,13 @@ class Cluster:
         )
 
     async def create(self, manifest: Json) -> Json:
-        """A new object; a conflict when it is there."""
+        """Create an object; a conflict if it exists."""
         resource = resource_of(manifest["kind"])
         return await self.api.call("POST", resource.path(manifest["metadata"]["namespace"]), body=manifest)
 
     async def delete(self, live: Json) -> None:
-        """This object as it was seen, and no other: a conflict where it has changed since. Its pods go in the
-        background; one that is gone already is no error."""
+        """Delete this object; a conflict if it has changed since it was read. Its pods are deleted in the background;
+        an object that no longer exists is no error."""
         key, metadata = ChildKey.of(live), live["metadata"]
         seen = {name: metadata[name] for name in ("uid", "resourceVersion")}
         options = {"propagationPolicy": "Background", "preconditions": seen}
@@ -234,18 +234,18 @@ class Cluster:
 
 
 def _version(body: Json) -> tuple[Name, str]:
-    """Namespace and name, and resourceVersion."""
+    """Return an object's name and resourceVersion."""
     metadata = body["metadata"]
     return (metadata["namespace"], metadata["name"]), metadata["resourceVersion"]
 
 
 def _when(event: Json) -> str:
-    """RFC 3339 in UTC, which sorts as text."""
+    """Return an Event's time, RFC 3339 in UTC, which sorts as text."""
     return event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or ""
 
 
 @asynccontextmanager
 async def connect(observe: server.Observer) -> AsyncIterator[Cluster]:
-    """With the pod's service account, or KUBECONFIG. Raises KubeError when there is neither."""
+    """Connect with the pod's service account or KUBECONFIG. Raises KubeError without either."""
     async with server.connect(observe) as api:
         yield Cluster(api)

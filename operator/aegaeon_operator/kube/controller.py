@@ -1,4 +1,4 @@
-"""One look at one pool: gather, decide, act. Level-based: whatever happened before, it ends in the same state."""
+"""Reconciles a pool: gather, decide, act. Level-based: the result does not depend on earlier events."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from aegaeon_operator.errors import SettingsError
 from aegaeon_operator.kube import certificates, prefix_secret
 from aegaeon_operator.kube.client import Cluster
 from aegaeon_operator.kube.events import post
-from aegaeon_operator.kube.gather import Lives, named_secrets, with_children
+from aegaeon_operator.kube.gather import ParsedPools, named_secrets, with_children
 from aegaeon_operator.kube.lost_gateways import evict_lost
 from aegaeon_operator.kube.metrics import Metrics
-from aegaeon_operator.kube.moves import Moves
+from aegaeon_operator.kube.relocation import Relocations
 from aegaeon_operator.kube.scaling import replicas, standby
 from aegaeon_operator.kube.scheduler import SchedulerLink
 from aegaeon_operator.kube.secrets import Secrets
 from aegaeon_operator.kube.statuses import Statuses
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.kube.writing import Writer
-from aegaeon_operator.reconcile.cluster.answers import Answers
 from aegaeon_operator.reconcile.cluster.desired import Decisions, Desired
 from aegaeon_operator.reconcile.cluster.facts import (
     ChildKey,
@@ -41,34 +40,35 @@ from aegaeon_operator.reconcile.cluster.failover import Failover
 from aegaeon_operator.reconcile.cluster.figures import figures
 from aegaeon_operator.reconcile.cluster.lost_gateways import LostGateways
 from aegaeon_operator.reconcile.cluster.names import SCHEDULERS, admin_target, child
+from aegaeon_operator.reconcile.cluster.progress import ProgressMonitor
 from aegaeon_operator.reconcile.cluster.readiness import (
     ending_engines,
     lingering_schedulers,
+    need_events,
     ready_schedulers,
-    to_ask_about,
 )
 from aegaeon_operator.reconcile.cluster.redundancy import standby_to_move
 from aegaeon_operator.reconcile.cluster.report import Reports
+from aegaeon_operator.reconcile.cluster.retained_facts import RetainedFacts
+from aegaeon_operator.reconcile.cluster.role_change import superseded
 from aegaeon_operator.reconcile.cluster.scaler import Scaler
-from aegaeon_operator.reconcile.cluster.standing import Standing
-from aegaeon_operator.reconcile.cluster.succession import superseded
 from aegaeon_operator.reconcile.cluster.windows import Windows
 from aegaeon_operator.spec.resources import GpuPoolSpec
 
 _log = logging.getLogger(__name__)
-# Looks at a pool that nothing happens to: something on its way, serving, at rest.
+# Periods of reconciles without an event: in progress, serving, at rest.
 _SOON_S, _SERVING_S, _REST_S = 1.0, 5.0, 600.0
-_MOST_QUESTIONS = 8
+_MOST_EVENT_READS = 8
 _NEVER = (-math.inf, "")
 
 
 @dataclass(slots=True)
 class _Memory:
-    """What is remembered of a pool between looks; losing it costs a few reads."""
+    """State of a pool between reconciles; a new operator rebuilds it with a few reads."""
 
     writer: Writer
     statuses: Statuses
-    lives: Lives = field(default_factory=Lives)
+    parsed: ParsedPools = field(default_factory=ParsedPools)
     decisions: Decisions = field(default_factory=Decisions)
     reports: Reports = field(default_factory=Reports)
     links: dict[str, SchedulerLink] = field(default_factory=dict)
@@ -77,27 +77,27 @@ class _Memory:
     facts: SchedulerFacts | None = None
     unreachable: str = ""
     silent: dict[str, str] = field(default_factory=dict)
-    """why schedulers did not answer when they were last asked, by name"""
+    """error of the last call by scheduler"""
     ending: list[str] = field(default_factory=list)
     """engines whose pods are deleted"""
     leader: SchedulerLink | None = None
     stands_by: str = ""
-    """component of the scheduler that has said so in the last look, beside one that leads"""
+    """component of the scheduler that reported itself as standby in the last reconcile, beside a leader"""
     scaler: Scaler = field(default_factory=Scaler)
     failover: Failover = field(default_factory=Failover)
-    standing: Standing = field(default_factory=Standing)
+    retained: RetainedFacts = field(default_factory=RetainedFacts)
     windows: Windows = field(default_factory=Windows)
-    answers: Answers = field(default_factory=Answers)
+    progress: ProgressMonitor = field(default_factory=ProgressMonitor)
     lost_gateways: LostGateways = field(default_factory=LostGateways)
     demand: asyncio.Task[None] | None = None
     awaited: SchedulerLink | None = None
-    """whose demand that is"""
-    heard: dict[Subject, tuple[float, str]] = field(default_factory=dict)
-    """what Events said of an object, and when they were asked"""
+    """scheduler of that demand"""
+    warnings: dict[Subject, tuple[float, str]] = field(default_factory=dict)
+    """message of an object's newest Warning Event, with the time of the read"""
 
 
 class Controller:
-    """Looks at pools one at a time each. `clock` is monotonic, in seconds; no `namespaces`: it works in all."""
+    """Reconciles pools. `clock` is monotonic, in seconds; no `namespaces`: all."""
 
     def __init__(
         self,
@@ -115,18 +115,18 @@ class Controller:
         self._clock = clock
         self._memories: dict[Key, _Memory] = {}
         self.secrets = Secrets(cluster, clock, self._look_at, namespaces or (None,))
-        self.moves = Moves(cluster, clock)
+        self.relocations = Relocations(cluster, clock)
         self.look_at: Callable[[Collection[Key]], None] = lambda keys: None
-        """called with pools to reconcile at once: one without engines is asked for something, or an object of them was
-        changed while its status was written"""
+        """called with pools to reconcile at once: a pool without engines received a request, or an object changed while
+        its status was written"""
 
     def _look_at(self, keys: Collection[Key]) -> None:
-        self.look_at(keys)  # it is set after this controller was made
+        self.look_at(keys)  # assigned after the constructor
 
     async def reconcile(self, key: Key) -> float:
-        """Make the pool what it should be; returns when to look again, infinity when there is nothing to look at.
+        """Reconcile a pool; return the seconds until the next reconcile, infinity if the pool does not exist.
 
-        Raises KubeError: then sooner.
+        Raises KubeError, after which the caller retries.
         """
         memory = self._memories.get(key) or self._new_memory()
         self._memories[key] = memory
@@ -136,22 +136,22 @@ class Controller:
             self._metrics.forget(key)
             return math.inf
         failures = await self._certify(observed, memory)
-        wanted = memory.decisions.of(observed)
-        failures |= await memory.writer.write(wanted, observed.children)
-        observed = self._again(observed)
-        memory.facts = await self._exchange(observed, wanted, memory)
+        desired = memory.decisions.of(observed)
+        failures |= await memory.writer.write(desired, observed.children)
+        observed = self._refreshed(observed)
+        memory.facts = await self._exchange(observed, desired, memory)
         if lost := memory.lost_gateways.to_evict(observed, memory.facts, self._clock()):
             await evict_lost(self._cluster, observed, lost)
         warnings = await self._warnings(observed, memory)
         keeps_standby = await self._part(observed, memory.stands_by)
-        stands = memory.standing.of(memory.facts, self._clock())
+        stands = memory.retained.of(memory.facts, self._clock())
         unreachable = "" if stands else memory.unreachable
         observed = replace(observed, scheduler=stands, unreachable=unreachable, warnings=warnings)
         observed = replace(observed, keeps_standby=keeps_standby)
-        found = memory.reports.of(observed, wanted, failures)
-        await memory.statuses.write(found, self.look_at)
-        self._metrics.seen(key, figures(observed, found, failures), memory.expiries)
-        return min(self._wake(observed, memory), self._again_in(observed, memory, found), memory.writer.again_in())
+        reports = memory.reports.of(observed, desired, failures)
+        await memory.statuses.write(reports, self.look_at)
+        self._metrics.seen(key, figures(observed, reports, failures), memory.expiries)
+        return min(self._wake(observed, memory), self._again_in(observed, memory, reports), memory.writer.again_in())
 
     async def close(self) -> None:
         """End all channels."""
@@ -163,13 +163,13 @@ class Controller:
         return _Memory(Writer(*parts), Statuses(*parts))
 
     async def _gather(self, key: Key, memory: _Memory) -> Observed:
-        observed = memory.lives.observe(key, self._store.texts_of(key), datetime.now(UTC), self._platform)
+        observed = memory.parsed.observe(key, self._store.texts_of(key), datetime.now(UTC), self._platform)
         secrets = await self.secrets.of(key, named_secrets(observed))
         pool = observed.gpu_pool
         now, scaled = self._clock(), {}
         if pool and pool.value:
             scaled = memory.scaler.step(pool.value.spec, replicas(observed), memory.facts, now)
-        failover = memory.failover.wanted(standby(observed), now)
+        failover = memory.failover.needs_second(standby(observed), now)
         redis = read_files(self._platform.redis)
         observed = replace(observed, replicas=scaled)
         return replace(
@@ -183,89 +183,88 @@ class Controller:
         )
 
     async def _certify(self, observed: Observed, memory: _Memory) -> dict[ChildKey, str]:
-        """Certificates as they should be; returns why they cannot be."""
+        """Ensure the certificates; return the errors."""
         key, pool = observed.key, observed.gpu_pool
         if pool is None:
-            memory.expiries = {}  # they go with it, while ModelPools may stay
+            memory.expiries = {}  # deleted with it, while ModelPools may remain
         if pool is None or pool.value is None:
             return {}
         try:
-            found = await certificates.ensure(
+            certified = await certificates.ensure(
                 self._cluster, key, pool, observed.children, observed.now, memory.certificates
             )
         except KubeError as error:
             if error.is_unavailable:
                 raise
             return {ChildKey("Secret", key.namespace, child(key, "ca")): str(error)}
-        memory.expiries = found.expiries
+        memory.expiries = certified.expiries
         try:
-            made = await prefix_secret.ensure(self._cluster, key, pool, observed.children)
+            secret = await prefix_secret.ensure(self._cluster, key, pool, observed.children)
         except KubeError as error:
             if error.is_unavailable:
                 raise
-            found.failures[prefix_secret.prefix_secret(key)] = str(error)
+            certified.failures[prefix_secret.prefix_secret(key)] = str(error)
         else:
-            found.written += [made] if made else []
-        for answer in found.written:  # it is newer than what the watch has brought
+            certified.written += [secret] if secret else []
+        for answer in certified.written:  # newer than the watch's state
             self._store.put(answer)
-        if found.own != memory.certificates:
+        if certified.own != memory.certificates:
             await self._disconnect(memory)
-            memory.certificates = found.own
-        return found.failures
+            memory.certificates = certified.own
+        return certified.failures
 
-    def _again(self, observed: Observed) -> Observed:
-        """With children as they are after what was written."""
+    def _refreshed(self, observed: Observed) -> Observed:
+        """Return the observed state with the children after the writes."""
         return with_children(observed, self._store.children_of(observed.key))
 
-    async def _exchange(self, observed: Observed, wanted: Desired, memory: _Memory) -> SchedulerFacts | None:
-        """With every scheduler that has a ready pod; what the one says that leads. One that does not answer leaves what
-        was known for no longer than this."""
+    async def _exchange(self, observed: Observed, desired: Desired, memory: _Memory) -> SchedulerFacts | None:
+        """Exchange state with every scheduler with a ready pod; return the facts of the leader, or None."""
         pool, memory.unreachable, memory.leader, memory.stands_by = observed.gpu_pool, "", None, ""
         if pool is None:
-            await self._disconnect(memory)  # its schedulers go with it, while ModelPools may stay
+            await self._disconnect(memory)  # its schedulers are deleted with it, while ModelPools may remain
         if pool is None or pool.value is None:
             return None
         spec, memory.ending = pool.value.spec, ending_engines(observed)
-        there = {name: admin_target(observed.key, name) for name in SCHEDULERS if ready_schedulers(observed, name)}
-        said = await self._ask_all(observed.key, there, spec, wanted, memory)
-        leaders, first = _leaders(said), SCHEDULERS[0]
+        targets = {name: admin_target(observed.key, name) for name in SCHEDULERS if ready_schedulers(observed, name)}
+        answers = await self._ask_all(observed.key, targets, spec, desired, memory)
+        leaders, first = _leaders(answers), SCHEDULERS[0]
         if leaders:
-            memory.stands_by = next((name for name, facts in said.items() if facts and facts.standby), "")
+            memory.stands_by = next((name for name, facts in answers.items() if facts and facts.standby), "")
         leads = bool(leaders) and max(leaders, key=lambda leader: leader[0])[1] == first
-        memory.failover.heard(said[first] is not None if first in said else None, leads, self._clock())
+        memory.failover.observe(answers[first] is not None if first in answers else None, leads, self._clock())
         if not leaders:
-            memory.unreachable = memory.unreachable or ("none of them leads" if there else "")
+            memory.unreachable = memory.unreachable or ("no scheduler leads" if targets else "")
         ending = {} if leaders else lingering_schedulers(observed)
         for name in memory.links.keys() - {*SCHEDULERS, *ending}:
             await memory.links.pop(name).close()
-        leaders = leaders or _leaders(await self._ask_all(observed.key, ending, spec, wanted, memory))
+        leaders = leaders or _leaders(await self._ask_all(observed.key, ending, spec, desired, memory))
         if not leaders:
             return None
         _, name, facts = max(leaders, key=lambda leader: leader[0])
         memory.unreachable, memory.leader = "", memory.links[name]
         now = self._clock()
-        return memory.windows.of(memory.answers.of(facts, now), now)
+        return memory.windows.of(memory.progress.of(facts, now), now)
 
     async def _ask_all(
-        self, key: Key, targets: Mapping[str, str], spec: GpuPoolSpec, wanted: Desired, memory: _Memory
+        self, key: Key, targets: Mapping[str, str], spec: GpuPoolSpec, desired: Desired, memory: _Memory
     ) -> dict[str, SchedulerFacts | None]:
-        """By name of a Service, or of a pod."""
+        """Exchange state with schedulers, given by name of a Service or pod; return their facts by name."""
         for name in targets.keys() - memory.links.keys():
             memory.links[name] = SchedulerLink(targets[name], memory.certificates)
-        answers = await asyncio.gather(*(self._ask(key, name, spec, wanted, memory) for name in targets))
+        answers = await asyncio.gather(*(self._ask(key, name, spec, desired, memory) for name in targets))
         return dict(zip(targets, answers, strict=True))
 
     async def _ask(
-        self, key: Key, name: str, spec: GpuPoolSpec, wanted: Desired, memory: _Memory
+        self, key: Key, name: str, spec: GpuPoolSpec, desired: Desired, memory: _Memory
     ) -> SchedulerFacts | None:
         try:
-            facts = await memory.links[name].exchange(wanted, spec.memory.slab_size)
+            facts = await memory.links[name].exchange(desired, spec.memory.slab_size)
             if memory.ending:
                 await memory.links[name].tell_ending(memory.ending)
         except KubeError as error:
             if name in SCHEDULERS:
                 memory.unreachable = str(error)
-            if memory.silent.get(name) != str(error):  # it is asked again every second
+            if memory.silent.get(name) != str(error):  # it is called every second
                 _log.info("%s/%s: %s: %s", key.namespace, key.name, name, error)
             memory.silent[name] = str(error)
             return None
@@ -273,42 +272,43 @@ class Controller:
         return facts
 
     async def _warnings(self, observed: Observed, memory: _Memory) -> dict[ChildKey, str]:
-        """What Events tell of the first few objects that do not tell themselves; without an answer, nothing.
+        """Return messages of Warning Events of the first few objects that need them; none if the API server fails.
 
-        Not at every look: for one object the API server reads all Events of the namespace.
+        They are cached, since the API server reads all Events of the namespace for one object.
         """
-        now, before, memory.heard = self._clock(), memory.heard, {}
+        now, before, memory.warnings = self._clock(), memory.warnings, {}
         try:
-            for one in to_ask_about(observed)[:_MOST_QUESTIONS]:
-                heard = before.get(one, _NEVER)
-                memory.heard[one] = heard if now - heard[0] < _SERVING_S else (now, await self._cluster.warning(one))
+            for subject in need_events(observed)[:_MOST_EVENT_READS]:
+                known = before.get(subject, _NEVER)
+                fresh = now - known[0] < _SERVING_S
+                memory.warnings[subject] = known if fresh else (now, await self._cluster.warning(subject))
         except KubeError as error:
             _log.info("%s/%s: no Events: %s", observed.key.namespace, observed.key.name, error)
-        return {one.key: said for one, (_, said) in memory.heard.items()}
+        return {subject.key: message for subject, (_, message) in memory.warnings.items()}
 
     async def _part(self, observed: Observed, stands_by: str) -> str:
-        """Move the standby to another node than the leader's; returns why it stays for now. Raises KubeError."""
+        """Move the standby to another node than the leader's; return why it stays for now. Raises KubeError."""
         pod = standby_to_move(observed, stands_by)
         if pod is None or observed.gpu_pool is None:
             return ""
         key = observed.key
-        keeps = await self.moves.consider(f"standby of {key.namespace}/{key.name}", pod)
+        keeps = await self.relocations.consider(f"standby of {key.namespace}/{key.name}", pod)
         if not keeps:
             name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
-            text = f"{name} stands by on node {node}, where the leader runs, and is evicted: another node is free"
+            text = f"evicted standby {name} from node {node}, which it shares with the leader: another node is free"
             pool = ChildKey("GpuPool", key.namespace, key.name)
             await post(self._cluster, Subject(pool, observed.gpu_pool.uid), "StandbyMoved", text)
-        return keeps or "it is moved"
+        return keeps or "it is being moved"
 
     def _wake(self, observed: Observed, memory: _Memory) -> float:
-        """When to reconcile a pool at zero engines: at its first request, which its scheduler reports at once."""
+        """Return when to reconcile a pool without engines; its scheduler reports the first request at once."""
         if memory.facts is None or memory.leader is None or 0 not in observed.replicas.values():
             return _REST_S
         if memory.facts.open_requests:
             return 0.0
         if memory.demand is None or memory.demand.done() or memory.awaited is not memory.leader:
             if memory.demand:
-                memory.demand.cancel()  # who led before gets no requests, and may be there all the same
+                memory.demand.cancel()  # a former leader may still run, but receives no requests
             memory.demand = asyncio.create_task(self._await_demand(observed.key, memory.leader))
             memory.awaited = memory.leader
         return _REST_S
@@ -317,16 +317,17 @@ class Controller:
         if await link.demand():
             self.look_at([key])
 
-    def _again_in(self, observed: Observed, memory: _Memory, found: list[Report]) -> float:
-        if memory.facts is None and (memory.unreachable or memory.standing.lasts):
+    def _again_in(self, observed: Observed, memory: _Memory, reports: list[Report]) -> float:
+        if memory.facts is None and (memory.unreachable or memory.retained.lasts):
             return _SOON_S
-        unwatched_s = _SERVING_S if to_ask_about(observed) else _REST_S  # Events are not watched
+        unwatched_s = _SERVING_S if need_events(observed) else _REST_S  # Events are not watched
         if memory.facts is None:
             return unwatched_s
         if memory.lost_gateways.since:
             return _SOON_S
-        ready = [one["status"] for report in found for one in report.status["conditions"] if one["type"] == "Ready"]
-        return min(_SERVING_S, memory.answers.again_in) if all(status == "True" for status in ready) else _SOON_S
+        conditions = (condition for report in reports for condition in report.status["conditions"])
+        ready = [condition["status"] for condition in conditions if condition["type"] == "Ready"]
+        return min(_SERVING_S, memory.progress.again_in) if all(status == "True" for status in ready) else _SOON_S
 
     async def _forget(self, key: Key) -> None:
         memory = self._memories.pop(key, None)
@@ -345,13 +346,15 @@ class Controller:
             await link.close()
 
 
-def _leaders(said: Mapping[str, SchedulerFacts | None]) -> list[tuple[int, str, SchedulerFacts]]:
-    return [(one.term, name, one) for name, one in said.items() if one and not one.standby]
+def _leaders(answers: Mapping[str, SchedulerFacts | None]) -> list[tuple[int, str, SchedulerFacts]]:
+    return [(facts.term, name, facts) for name, facts in answers.items() if facts and not facts.standby]
 
 
 def read_files(redis: RedisAt | None) -> dict[str, str]:
-    """Each time anew: a mounted Secret changes while the operator runs. Raises SettingsError."""
+    """Read the files in each reconcile, since a mounted Secret may change. Raises SettingsError."""
     try:
         return {name: file.read_text("utf-8") for name, file in redis.files.items()} if redis else {}
     except OSError as error:
-        raise SettingsError(f"{error.filename}: cannot be read: {error.strerror}; see redis in the chart") from error
+        raise SettingsError(
+            f"{error.filename}: cannot be read: {error.strerror}; see `redis` in the chart's values"
+        ) from error

@@ -1,4 +1,4 @@
-"""Events: what the operator reports about an object, for `kubectl describe`."""
+"""Events about objects, for `kubectl describe`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _LONGEST = 1024
 
 
 async def post(cluster: Cluster, about: Subject, reason: str, message: str, warning: bool = False) -> None:
-    """About a GpuPool or ModelPool. One that is refused is logged: what it tells stands in a status or the log, too."""
+    """Create an Event for a GpuPool or ModelPool. An error is logged: the status or the log has the message, too."""
     try:
         await cluster.create(_event(about, reason, message, warning))
     except KubeError as error:
-        _log.info("%s %s/%s: no Event: %s", *about.key, error)
+        _log.info("%s %s/%s: cannot create an Event: %s", *about.key, error)
 
 
 def _event(about: Subject, reason: str, message: str, warning: bool) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Gather: from objects as the API server has them to the facts that decisions are made from."""
+"""Gathers the inputs of a reconcile from the objects of the API server."""
 
 from __future__ import annotations
 
@@ -22,50 +22,51 @@ _WORKLOADS = ("Deployment", "StatefulSet")
 
 
 def observe(key: Key, objects: Iterable[Json], now: datetime, platform: Platform) -> Observed:
-    """Of everything that belongs to the pool. What is on its way out counts as gone, children excepted.
+    """Return the observed state from the pool's objects. Pools that are being deleted count as deleted.
 
-    Its pods are in its namespace: anybody may give the labels to one of another namespace.
+    Only pods of the pool's namespace count: pods of other namespaces may have its labels.
     """
     known = list(objects)
-    there = [live(one) for one in known if one["kind"] in _KINDS and "deletionTimestamp" not in one["metadata"]]
-    return _observed(key, there, [one for one in known if one["kind"] not in _KINDS], now, platform)
+    pools = [body for body in known if body["kind"] in _KINDS and "deletionTimestamp" not in body["metadata"]]
+    rest = [body for body in known if body["kind"] not in _KINDS]
+    return _observed(key, [live(body) for body in pools], rest, now, platform)
 
 
 def _observed(
-    key: Key, there: Sequence[Live[Any]], rest: Iterable[Json], now: datetime, platform: Platform
+    key: Key, pools: Sequence[Live[Any]], rest: Iterable[Json], now: datetime, platform: Platform
 ) -> Observed:
-    pool = next((one for one in there if one.kind == "GpuPool"), None)
-    model_pools = tuple(one for one in there if one.kind == "ModelPool")
-    others = list(rest)
-    children = [one for one in others if one["kind"] != "Pod"]
-    pods = tuple(one for one in others if one["kind"] == "Pod" and one["metadata"]["namespace"] == key.namespace)
+    pool = next((pool for pool in pools if pool.kind == "GpuPool"), None)
+    model_pools = tuple(pool for pool in pools if pool.kind == "ModelPool")
+    objects = list(rest)
+    children = [body for body in objects if body["kind"] != "Pod"]
+    pods = tuple(body for body in objects if body["kind"] == "Pod" and body["metadata"]["namespace"] == key.namespace)
     return with_children(Observed(key, now, platform, pool, model_pools, pods=pods), children)
 
 
 @dataclass(slots=True)
-class Lives:
-    """GpuPools and ModelPools of one pool as they were last read: a look parses and validates what has changed."""
+class ParsedPools:
+    """The parsed GpuPool and ModelPools of one pool; a reconcile parses and validates only changed ones."""
 
     _known: dict[ChildKey, tuple[int, Live[Any] | None]] = field(default_factory=dict)
 
     def observe(
         self, key: Key, texts: Iterable[tuple[ChildKey, int, str]], now: datetime, platform: Platform
     ) -> Observed:
-        """As `observe` of the same objects, which are given with their versions."""
+        """Return the same as `observe`, from objects with their versions."""
         before, self._known = self._known, {}
         children: list[Json] = []
-        for one, version, text in texts:
-            if one.kind not in _KINDS:
+        for child, version, text in texts:
+            if child.kind not in _KINDS:
                 children.append(json.loads(text))
                 continue
-            known = before.get(one)
+            known = before.get(child)
             same = known is not None and known[0] == version
-            self._known[one] = known if known and same else (version, _read(json.loads(text), known and known[1]))
-        return _observed(key, [one for _, one in self._known.values() if one], children, now, platform)
+            self._known[child] = known if known and same else (version, _read(json.loads(text), known and known[1]))
+        return _observed(key, [pool for _, pool in self._known.values() if pool], children, now, platform)
 
 
 def _read(body: Json, before: Live[Any] | None) -> Live[Any] | None:
-    """None for one that is on its way out. A status alone is not validated."""
+    """Parse a pool, without validating it again if only its status changed; None if it is being deleted."""
     metadata = body["metadata"]
     if "deletionTimestamp" in metadata:
         return None
@@ -78,15 +79,15 @@ def _read(body: Json, before: Live[Any] | None) -> Live[Any] | None:
 
 
 def with_children(observed: Observed, objects: Iterable[Json]) -> Observed:
-    """The same with those of the objects that it owns as its children; what their statuses say is read here."""
+    """Return the observed state with the objects that the pool owns as its children."""
     pools: list[Live[Any]] = [*([observed.gpu_pool] if observed.gpu_pool else []), *observed.model_pools]
-    children = {ChildKey.of(one): one for one in owned(pools, objects)}
-    workloads = {key: Workload.of(one) for key, one in children.items() if key.kind in _WORKLOADS}
+    children = {ChildKey.of(body): body for body in owned(pools, objects)}
+    workloads = {key: Workload.of(body) for key, body in children.items() if key.kind in _WORKLOADS}
     return replace(observed, children=children, workloads=workloads)
 
 
 def live(body: Json) -> Live[Any]:
-    """A GpuPool or ModelPool. One that an older schema let in, and ours does not, says so in its status."""
+    """Parse a GpuPool or ModelPool; objects of an older schema may be invalid, and get their problems in the status."""
     kind, metadata = _KINDS[body["kind"]], body["metadata"]
     problems: tuple[str, ...] = ()
     value = None
@@ -110,12 +111,13 @@ def live(body: Json) -> Live[Any]:
 
 
 def named_secrets(observed: Observed) -> set[tuple[str, str]]:
-    """Namespace and name of every Secret that ModelPools of the pool name."""
-    return {(one.namespace, ref.name) for one in observed.model_pools if one.value for ref in secrets_of(one.value)}
+    """Return namespace and name of every Secret that the pool's ModelPools reference."""
+    valid = ((pool.namespace, pool.value) for pool in observed.model_pools if pool.value)
+    return {(namespace, ref.name) for namespace, value in valid for ref in secrets_of(value)}
 
 
 def secret_text(secret: Mapping[str, Any]) -> dict[str, str]:
-    """Entries of a Secret; one that is no text counts as empty."""
+    """Return the entries of a Secret; an entry that is no text counts as empty."""
     return {name: _text(value) for name, value in (secret.get("data") or {}).items()}
 
 

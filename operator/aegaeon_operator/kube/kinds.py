@@ -1,6 +1,6 @@
-"""Kinds that are defined while the operator runs: it looks for those that it misses, and watches them from then on.
+"""Discovery of kinds that are defined while the operator runs, so that it watches them from then on.
 
-kopf could look for them itself, with the right to read every definition of the cluster; discovery needs no right.
+kopf's own discovery needs the permission to read every definition of the cluster; API discovery needs none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class Kinds:
-    """`all` that the operator works with; `known`: those that the API server had at the last list."""
+    """The kinds of the operator. `known`: those that the API server served at the last list."""
 
     def __init__(self, cluster: Cluster, resources: Sequence[Resource], every_s: float) -> None:
         self.all = tuple(resources)
@@ -26,21 +26,22 @@ class Kinds:
         self._changed = asyncio.Condition()
 
     async def listed(self, known: frozenset[Resource]) -> None:
-        """A list of everything has found these."""
+        """Record the kinds that a full list found."""
         if known != self.known and self.known:
-            names = {word: ", ".join(sorted(one.plural for one in kinds)) for word, kinds in self._differences(known)}
-            _log.info("%s", "; ".join(f"kinds that are {word}: {which}" for word, which in names.items() if which))
+            for change, kinds in self._differences(known):
+                if kinds:
+                    _log.info("kinds %s: %s", change, ", ".join(sorted(kind.plural for kind in kinds)))
         self.known = known
         async with self._changed:
             self._changed.notify_all()
 
     async def other_than(self, known: frozenset[Resource]) -> None:
-        """Wait until a list has found other kinds than these."""
+        """Wait until a list finds other kinds than these."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.known != known)
 
     async def defined(self) -> None:
-        """Wait until one that was missing is defined."""
+        """Wait until a missing kind is defined."""
         while True:
             await asyncio.sleep(self._every_s)
             for resource in self.all:
@@ -51,8 +52,8 @@ class Kinds:
         try:
             return await self._cluster.knows(resource)
         except KubeError as error:
-            _log.info("whether there are %s is unknown: %s", resource.plural, error)
+            _log.info("discovery of %s failed: %s", resource.plural, error)
             return False
 
     def _differences(self, known: frozenset[Resource]) -> Sequence[tuple[str, frozenset[Resource]]]:
-        return ("defined now, and watched", known - self.known), ("gone", self.known - known)
+        return ("added", known - self.known), ("removed", self.known - known)

@@ -1,6 +1,6 @@
-"""The Lease is renewed in a thread with a loop and a connection of its own.
+"""Leader election, in a thread with a loop and a connection of its own.
 
-A look at thousands of ModelPools may keep the operator's loop busy for seconds: that must not cost it the lead.
+A reconcile of thousands of ModelPools may block the operator's loop for seconds, which must not lose the Lease.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class Lead:
-    """Events of the loop that made it: `won` once this process leads, `over` when it leads no more."""
+    """The leadership, with events of the creating loop: `won` at its begin, `over` at its end."""
 
     def __init__(self, settings: LeaseSettings, observe: server.Observer) -> None:
         self.won, self.over = asyncio.Event(), asyncio.Event()
@@ -31,12 +31,12 @@ class Lead:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Wait for the lead beside everything else."""
+        """Start the election in its thread."""
         self._thread.start()
         self._started.wait()
 
     async def end(self) -> None:
-        """Let the next one take over at once."""
+        """Release the Lease, so that another process can lead at once."""
         if self._own_loop and self._task and not self.over.is_set():
             self._own_loop.call_soon_threadsafe(self._task.cancel)
         await asyncio.to_thread(self._thread.join)
@@ -45,9 +45,9 @@ class Lead:
         try:
             asyncio.run(self._work())
         except asyncio.CancelledError:
-            _log.info("the lease is released")
+            _log.info("released the Lease")
         except KubeError as error:
-            _log.error("the lease: %s", error)
+            _log.error("Lease: %s", error)
         finally:
             self._started.set()
             self._loop.call_soon_threadsafe(self.over.set)
@@ -67,7 +67,7 @@ class Lead:
 
 @asynccontextmanager
 async def leading(settings: LeaseSettings, observe: server.Observer) -> AsyncIterator[Lead]:
-    """Tries to get the Lease and renews it; released in the end."""
+    """Acquire and renew the Lease in the background; release it at the end."""
     lead = Lead(settings, observe)
     lead.start()
     try:

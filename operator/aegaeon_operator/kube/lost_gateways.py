@@ -1,4 +1,4 @@
-"""Takes a gateway that its scheduler has lost out of its Service: its pod is evicted, and another takes its place."""
+"""Evicts the pod of a gateway that lost its scheduler, to remove it from its Service and replace it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _log = logging.getLogger(__name__)
 
 
 async def evict_lost(cluster: Cluster, observed: Observed, pod: Json) -> None:
-    """An eviction, not a deletion: a disruption budget keeps the others. One that is refused is logged: statuses do not
-    wait for it. Raises KubeError when the API server is unavailable."""
+    """Evict a pod, respecting disruption budgets. A refusal is only logged, to let the statuses be written. Raises
+    KubeError when the API server is unavailable."""
     name, node_name, key = pod["metadata"]["name"], pod["spec"]["nodeName"], observed.key
     try:
         if observed.gpu_pool is None or not await cluster.evict(pod):
@@ -24,7 +24,7 @@ async def evict_lost(cluster: Cluster, observed: Observed, pod: Json) -> None:
             raise
         _log.warning("%s/%s: %s on node %s cannot be evicted: %s", key.namespace, key.name, name, node_name, error)
         return
-    text = f"{name} on node {node_name} is not attached to the scheduler any more, and is evicted: others are attached"
+    text = f"evicted {name} from node {node_name}: it lost the scheduler, while other gateways are attached"
     _log.info("%s/%s: %s", key.namespace, key.name, text)
     pool = ChildKey("GpuPool", key.namespace, key.name)
     await post(cluster, Subject(pool, observed.gpu_pool.uid), "GatewayEvicted", text)

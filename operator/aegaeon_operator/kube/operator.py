@@ -1,7 +1,7 @@
-"""The whole operator: lead, list, watch with kopf, work.
+"""The operator: leader election, list, watch with kopf, reconcile.
 
-kopf watches and reconnects; its handlers only note what changed. It keeps nothing on objects: no finalizer (children go
-by their owner references, pods drain by themselves), no annotation, no status of its own.
+kopf watches and reconnects; its handlers only record changes. It writes nothing to objects: no finalizer (garbage
+collection deletes children, pods drain by themselves), no annotation, no status of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aegaeon_operator.kube.kinds import Kinds
 from aegaeon_operator.kube.leading import leading
 from aegaeon_operator.kube.metrics import Metrics
 from aegaeon_operator.kube.queue import Queue
-from aegaeon_operator.kube.spare import keep_apart
+from aegaeon_operator.kube.replica_spread import keep_apart
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.kube.watching import watch
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Platform
@@ -38,7 +38,7 @@ _FIRST_RETRY_S, _LONGEST_RETRY_S = 2.0, 30.0
 
 
 async def run(config: OperatorConfig) -> int:
-    """Until SIGTERM (0), or until the lease is lost (1). Raises KubeError when there is no cluster."""
+    """Run until SIGTERM (returns 0) or until the Lease is lost (1). Raises KubeError without a cluster."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -71,7 +71,7 @@ async def _work(config: OperatorConfig, cluster: Cluster, metrics: Metrics) -> N
     controller.look_at = lambda keys: queue.add(keys, 0.0)
     kinds = Kinds(cluster, [resource for resource, _ in _selected(config)], config.discover_s)
 
-    async def list_anew() -> None:
+    async def relist() -> None:
         delay_s = _FIRST_RETRY_S
         while True:
             try:
@@ -79,37 +79,37 @@ async def _work(config: OperatorConfig, cluster: Cluster, metrics: Metrics) -> N
                 metrics.all_listed()
                 return
             except KubeError as error:
-                _log.warning("listing: %s; again in %g s", error, delay_s)
+                _log.warning("list failed: %s; retry in %g s", error, delay_s)
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, _LONGEST_RETRY_S)
 
-    await list_anew()  # nothing is decided before the first list is complete
-    watched = _watch_known(config, store, queue, metrics, kinds, list_anew)
+    await relist()  # reconciles start after the first complete list
+    watched = _watch_known(config, store, queue, metrics, kinds, relist)
     try:
-        spare = keep_apart(cluster, controller.moves, config.platform.namespace, config.holder)
-        await _first(watched, queue.run(), _list_again(config, kinds, list_anew), controller.secrets.run(), spare)
+        spread = keep_apart(cluster, controller.relocations, config.platform.namespace, config.holder)
+        await _first(watched, queue.run(), _list_again(config, kinds, relist), controller.secrets.run(), spread)
     finally:
         await controller.close()
 
 
 async def list_all(config: OperatorConfig, cluster: Cluster, store: Store, queue: Queue) -> frozenset[Resource]:
-    """Everything anew; the kinds that the API server knows. One kind that cannot be listed holds up no other: what was
-    learned counts before KubeError is raised, since the next list would find it no news."""
+    """List everything; return the kinds that the API server serves. An error of a kind does not affect the others:
+    their changes are queued before KubeError is raised, since the next list would not show them as changes."""
     changed, known, failed = set[Key](), set[Resource](), list[KubeError]()
     try:
         for resource, labels in _selected(config):
             for namespace in config.namespaces or (None,):
                 try:
-                    found = await cluster.list(resource, namespace, labels)
+                    listed = await cluster.list(resource, namespace, labels)
                 except KubeError as error:
-                    if not error.status:  # there is no answer, and the next kind would wait for one as long
+                    if not error.status:  # no answer: the next kind would time out, too
                         raise
                     failed.append(error)
                     continue
-                known |= {resource} if found is not UNKNOWN else set()
-                changed |= {key for one in found.items for key in store.put(one)}
-                there = (ChildKey.of(one) for one in found.items)
-                changed |= store.keep_only(resource.kind, namespace, there, found.version)
+                known |= {resource} if listed is not UNKNOWN else set()
+                changed |= {key for body in listed.items for key in store.put(body)}
+                present = (ChildKey.of(body) for body in listed.items)
+                changed |= store.keep_only(resource.kind, namespace, present, listed.version)
     finally:
         queue.add(changed)
     if failed:
@@ -118,17 +118,17 @@ async def list_all(config: OperatorConfig, cluster: Cluster, store: Store, queue
 
 
 def _selected(config: OperatorConfig) -> list[tuple[Resource, str]]:
-    """What is listed and watched, and by which labels."""
-    return [(GPU_POOLS, ""), (MODEL_POOLS, ""), *((one, _OURS) for one in labelled(config.platform))]
+    """Return the listed and watched resources with their label selectors."""
+    return [(GPU_POOLS, ""), (MODEL_POOLS, ""), *((resource, _OURS) for resource in labelled(config.platform))]
 
 
-async def _list_again(config: OperatorConfig, kinds: Kinds, list_anew: Callable[[], Awaitable[None]]) -> None:
-    """Now and then, and as soon as the API server knows another kind."""
+async def _list_again(config: OperatorConfig, kinds: Kinds, relist: Callable[[], Awaitable[None]]) -> None:
+    """List periodically, and as soon as the API server serves another kind."""
     while True:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(config.relist_s):
                 await kinds.defined()
-        await list_anew()
+        await relist()
 
 
 async def _watch_known(
@@ -137,29 +137,29 @@ async def _watch_known(
     queue: Queue,
     metrics: Metrics,
     kinds: Kinds,
-    list_anew: Callable[[], Awaitable[None]],
+    relist: Callable[[], Awaitable[None]],
 ) -> None:
-    """Begins anew when lists have found other kinds than it watches, and with a list when a watch has ended."""
+    """Watch the known kinds; restart when lists find other kinds, and with a list after a watch has ended."""
 
-    def heard(what: str, body: Json) -> None:
+    def changed(event: str, body: Json) -> None:
         metrics.event(body["kind"])
-        queue.add(store.remove(body) if what == "DELETED" else store.put(body))
+        queue.add(store.remove(body) if event == "DELETED" else store.put(body))
 
     while True:
         known = kinds.known
         metrics.watching(kinds.all, known)
         selected = [(resource, labels) for resource, labels in _selected(config) if resource in known]
         try:
-            await _first(watch(selected, config.namespaces, heard), kinds.other_than(known))
+            await _first(watch(selected, config.namespaces, changed), kinds.other_than(known))
         except KubeError as error:
-            _log.warning("%s: everything is listed again", error)
+            _log.warning("%s: listing everything again", error)
             await asyncio.sleep(_FIRST_RETRY_S)
-            await list_anew()
+            await relist()
 
 
-async def _first(*works: Any) -> int:
-    """The place of the one that ends first; the rest is cancelled. An error of any comes through."""
-    tasks = [asyncio.ensure_future(one) for one in works]
+async def _first(*awaitables: Any) -> int:
+    """Return the index of the first that ends, after cancelling the others; raise its error."""
+    tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -173,7 +173,7 @@ async def _first(*works: Any) -> int:
 
 @contextlib.asynccontextmanager
 async def _health(platform: Platform, port: int) -> AsyncIterator[None]:
-    """200 while the loop runs: a standby is as healthy as the leader."""
+    """Serve /healthz: 200 while the loop runs, on the leader and on a standby."""
     if not port:
         yield
         return
@@ -194,7 +194,7 @@ async def _health(platform: Platform, port: int) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def _scraped(platform: Platform, port: int, metrics: Metrics) -> AsyncIterator[None]:
-    """On a port of its own: any client may ask for health, but metrics name tenants' objects. Raises SettingsError."""
+    """Serve metrics on a port of their own, since they name tenants' objects. Raises SettingsError."""
     if not port:
         yield
         return

@@ -1,6 +1,6 @@
-"""The secret by which a pool's gateways keep the KV cache of tenants apart: made once, the same for all of them.
+"""The secret with which a pool's gateways separate tenants' KV caches; it is the same for all gateways.
 
-To rotate it is to delete the Secret: another one is made, and what was cached before is found by no new request.
+Delete the Secret to rotate it: a new one is created, and new requests do not find KV caches of the old one.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from aegaeon_operator.spec.resources import GpuPool
 
 
 def prefix_secret(key: Key) -> ChildKey:
-    """Where it is."""
+    """Return the key of the Secret."""
     return ChildKey("Secret", key.namespace, child(key, PREFIX))
 
 
 async def ensure(cluster: Cluster, key: Key, pool: Live[GpuPool], children: Mapping[ChildKey, Json]) -> Json | None:
-    """Create it where there is none, never replace it: of two who try, the first one's counts for both.
+    """Create the Secret if it does not exist; if another process created it first, that one counts.
 
-    Returns what was not known. Raises KubeError, also where a Secret of this name has another owner.
+    Returns the Secret if it was not known. Raises KubeError, also if a Secret of this name has another owner.
     """
     at = prefix_secret(key)
     if at in children:
         return None
-    made = manifest("v1", "Secret", at.namespace, at.name, key, pool)
-    made["type"] = "Opaque"
-    made["data"] = {PREFIX_ENTRY: base64.b64encode(secrets.token_hex(32).encode()).decode()}
+    body = manifest("v1", "Secret", at.namespace, at.name, key, pool)
+    body["type"] = "Opaque"
+    body["data"] = {PREFIX_ENTRY: base64.b64encode(secrets.token_hex(32).encode()).decode()}
     try:
-        return await cluster.create(made)
+        return await cluster.create(body)
     except KubeError as error:
         if error.status != CONFLICT:
             raise
-        return await cluster.claim(made)
+        return await cluster.claim(body)

@@ -1,4 +1,4 @@
-"""Which pools are to be looked at, and when: each by one worker at a time, and asking twice is asking once."""
+"""The work queue of pools: each is reconciled by one worker at a time, and is queued only once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GATHER_S = 0.05
 
 
 class Queue:
-    """`reconcile` returns the seconds after which it wants to look again; infinity: when the pool is added again."""
+    """A queue. `reconcile` returns the seconds until the next reconcile; infinity: not before the pool is added."""
 
     def __init__(self, reconcile: Callable[[Key], Awaitable[float]], workers: int) -> None:
         self._reconcile = reconcile
@@ -31,21 +31,21 @@ class Queue:
 
     @property
     def length(self) -> int:
-        """Pools that are due and wait for a worker."""
+        """Number of pools that wait for a worker."""
         return len(self._waiting)
 
     @property
     def running(self) -> int:
-        """Pools that workers look at."""
+        """Number of pools that are being reconciled."""
         return len(self._running)
 
     def add(self, keys: Iterable[Key], delay_s: float = _GATHER_S) -> None:
-        """Look at these soon."""
+        """Queue pools for a reconcile."""
         for key in keys:
             self._at(key, delay_s)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run the workers until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(self._workers):
                 tasks.create_task(self._work())
@@ -63,13 +63,13 @@ class Queue:
                 self._failures.pop(key, None)
             except (OperatorError, KubeError) as error:
                 again_s = self._backoff(key)
-                _log.warning("%s/%s: %s; again in %g s", key.namespace, key.name, error, again_s)
-            except Exception:  # noqa: BLE001 - a bug that one pool shows must not stop the others; it is logged whole
+                _log.warning("%s/%s: %s; retry in %g s", key.namespace, key.name, error, again_s)
+            except Exception:  # noqa: BLE001 - a bug that one pool shows must not stop the others; logged with its trace
                 again_s = self._backoff(key)
-                _log.exception("%s/%s: again in %g s", key.namespace, key.name, again_s)
+                _log.exception("%s/%s: retry in %g s", key.namespace, key.name, again_s)
             finally:
                 self._running.discard(key)
-            if key not in self._waiting and again_s < math.inf:  # a timer for each pool that ever was would add up
+            if key not in self._waiting and again_s < math.inf:  # deleted pools must not keep a timer
                 self._at(key, again_s)
 
     def _backoff(self, key: Key) -> float:
@@ -77,7 +77,7 @@ class Queue:
         return float(min(_FIRST_RETRY_S * 2.0 ** (self._failures[key] - 1), _LONGEST_RETRY_S))
 
     def _at(self, key: Key, delay_s: float) -> None:
-        """The earliest of several times counts."""
+        """Schedule a pool; the earliest of several times counts."""
         loop = asyncio.get_running_loop()
         when = loop.time() + delay_s
         timer = self._timers.get(key)

@@ -1,4 +1,4 @@
-"""What a pool asked for last, as its StatefulSets and Deployments have it."""
+"""The last desired replicas of a pool, from its StatefulSets and Deployments."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from aegaeon_operator.reconcile.cluster.names import COMPONENTS, SCHEDULERS, chi
 
 
 def standby(observed: Observed) -> bool:
-    """A second scheduler."""
+    """Return whether a second scheduler runs."""
     live = observed.children.get(ChildKey("Deployment", observed.key.namespace, child(observed.key, SCHEDULERS[1])))
     return live is not None and live["spec"].get("replicas", 1) > 0
 
 
 def replicas(observed: Observed) -> dict[str, int]:
-    """By role; one without a StatefulSet is not in it."""
-    found = {}
+    """Return the replicas by role, for roles with a StatefulSet."""
+    counts = {}
     for role, component in COMPONENTS.items():
         live = observed.children.get(ChildKey("StatefulSet", observed.key.namespace, child(observed.key, component)))
         if live is not None and "replicas" in live["spec"]:
-            found[role] = int(live["spec"]["replicas"])
-    return found
+            counts[role] = int(live["spec"]["replicas"])
+    return counts

@@ -1,4 +1,4 @@
-"""A pool's scheduler as the operator speaks to it: models and tenants down, facts up (service Admin)."""
+"""The operator's client of a pool's scheduler (service Admin): sends models and tenants, reads facts."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, engine_pb2, gateway_pb2,
 
 _TIMEOUT_S = 5.0
 DEMAND_S = 60.0
-# The address of a lost pod answers nothing until Kubernetes takes it out of the Service: gRPC would wait for 20 s
-# each time, and up to two minutes before the next attempt.
+# The address of a lost pod does not answer until Kubernetes removes it from the Service: gRPC's defaults are 20 s for
+# an attempt and up to two minutes until the next.
 _RECONNECT: Options = (("grpc.min_reconnect_backoff_ms", 2000), ("grpc.max_reconnect_backoff_ms", 2000))
 # A status has every model of the pool; gRPC's own limit is 4 MiB.
 LINK_OPTIONS: Options = (*_RECONNECT, ("grpc.max_receive_message_length", 64 << 20))
-# Requests of a model that was taken away, or changes, have so long to end.
+# Time for requests of a removed or changed model to end.
 _WITHDRAW_S = 60.0
-# What is said of engines that end counts for so long: it is said again at every look.
+# Lifetime of a report about terminating engines, which each reconcile repeats.
 _ENDING_S = 20.0
 _NOT_KNOWN = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.PERMISSION_DENIED)
 _PHASES = {
@@ -44,7 +44,7 @@ _ROLES = {engine_pb2.ROLE_UNIFIED: "unified", engine_pb2.ROLE_PREFILL: "prefill"
 
 
 class SchedulerLink:
-    """One channel to one scheduler. State is sent again when it changed, or when the scheduler is a new one."""
+    """A channel to a scheduler. It sends the desired state when that changed and to a new scheduler."""
 
     def __init__(self, target: str, certificates: dict[str, bytes]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="aegaeon-tls-")
@@ -54,21 +54,21 @@ class SchedulerLink:
         self._admin: admin_pb2_grpc.AdminAsyncStub = admin_pb2_grpc.AdminStub(self._channel)
         self._reported: tuple[str, str] = ("", "")
 
-    async def exchange(self, wanted: Desired, slab_bytes: int) -> SchedulerFacts:
-        """Tell it what it should know, and learn how it stands. Raises KubeError when it does not answer."""
+    async def exchange(self, desired: Desired, slab_bytes: int) -> SchedulerFacts:
+        """Send the desired state and return the scheduler's facts. Raises KubeError when it does not answer."""
         try:
             status = await self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S)
-            if self._reported != (status.incarnation, wanted.mark):
-                self._reported = ("", "")  # of what fails half-way it may have taken any part
-                await self._tell(wanted)
-                self._reported = (status.incarnation, wanted.mark)
+            if self._reported != (status.incarnation, desired.mark):
+                self._reported = ("", "")  # after an error the scheduler may have any part
+                await self._send(desired)
+                self._reported = (status.incarnation, desired.mark)
                 status = await self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise KubeError(0, f"the scheduler does not answer: {error.details()}") from error
         return facts(status, slab_bytes)
 
     async def tell_ending(self, engines: Collection[str]) -> None:
-        """These are about to end. Raises KubeError; a scheduler of an older release takes no notice."""
+        """Report engines that are terminating. Raises KubeError; schedulers of older releases ignore it."""
         request = admin_pb2.SetEndingRequest(instances=engines, for_s=_ENDING_S)
         try:
             await self._admin.SetEnding(request, timeout=_TIMEOUT_S)
@@ -88,18 +88,18 @@ class SchedulerLink:
                 return True
 
     async def close(self) -> None:
-        """End the channel and forget the certificates."""
+        """Close the channel and delete the certificates."""
         await self._channel.close()
         self._folder.cleanup()
 
-    async def _tell(self, wanted: Desired) -> None:
-        """Tenants first: a model is never open for a moment that should not be."""
-        tenants = ParseDict(wanted.tenants or {}, gateway_pb2.Tenants())
+    async def _send(self, desired: Desired) -> None:
+        """Send tenants before models, so that no model is open to all clients for a moment."""
+        tenants = ParseDict(desired.tenants or {}, gateway_pb2.Tenants())
         await self._admin.SetTenants(admin_pb2.SetTenantsRequest(tenants=tenants), timeout=_TIMEOUT_S)
-        models = [_spec(entry) for entry in wanted.catalog]
-        engines = admin_pb2.Engines(instances=wanted.engines)
+        models = [_spec(entry) for entry in desired.catalog]
+        engines = admin_pb2.Engines(instances=desired.engines)
         request = admin_pb2.SetCatalogRequest(
-            models=models, drain_s=_WITHDRAW_S, start_s=wanted.start_s, engines=engines
+            models=models, drain_s=_WITHDRAW_S, start_s=desired.start_s, engines=engines
         )
         await self._admin.SetCatalog(request, timeout=_TIMEOUT_S)
 
@@ -109,47 +109,48 @@ def _spec(entry: Json) -> model_pb2.ModelSpec:
 
 
 def facts(status: admin_pb2.AdminStatus, slab_bytes: int) -> SchedulerFacts:
-    """What decisions are made from."""
-    resident = {name for one in status.pool.instances if one.alive for name in one.resident}
-    traffic = {one.model: one for one in status.pool.models}
+    """Return a scheduler's status as facts."""
+    resident = {name for engine in status.pool.instances if engine.alive for name in engine.resident}
+    traffic = {entry.model: entry for entry in status.pool.models}
+    by_name = {model.spec.name: model for model in status.catalog.models}
     models = {
-        one.spec.name: _model(one, traffic.get(one.spec.name, gateway_pb2.ModelTraffic()), one.spec.name in resident)
-        for one in status.catalog.models
+        name: _model(model, traffic.get(name, gateway_pb2.ModelTraffic()), name in resident)
+        for name, model in by_name.items()
     }
-    shapes = {one.footprint.kv_shape: one.footprint.kv_block_bytes for one in status.catalog.models}
-    waiting = (one for one in status.pool.sequences if one.state == "queued")
-    cached = {name for name, one in models.items() if one.phase == "cached"}
+    shapes = {model.footprint.kv_shape: model.footprint.kv_block_bytes for model in status.catalog.models}
+    waiting = (sequence for sequence in status.pool.sequences if sequence.state == "queued")
+    cached = {name for name, model in models.items() if model.phase == "cached"}
     return SchedulerFacts(
         incarnation=status.incarnation,
         models=models,
-        engines=tuple(_engine(one, shapes, slab_bytes) for one in status.pool.instances),
-        oldest_wait_s=max((one.age_s for one in waiting if one.model in cached), default=0.0),
+        engines=tuple(_engine(engine, shapes, slab_bytes) for engine in status.pool.instances),
+        oldest_wait_s=max((sequence.age_s for sequence in waiting if sequence.model in cached), default=0.0),
         open_requests=len(status.pool.sequences),
-        ended=sum(one.requests for one in status.pool.models),
+        ended=sum(entry.requests for entry in status.pool.models),
         refused={note.model: note.reason for note in status.refused},
         changing={note.model: note.reason for note in status.changing},
         gateways=frozenset(link.gateway for link in status.gateways if link.attached),
-        redis_away={one.gateway: one.redis_away for one in status.gateways if one.attached and one.redis_away},
+        redis_away={link.gateway: link.redis_away for link in status.gateways if link.attached and link.redis_away},
         suspects=tuple(
             SuspectFacts(device.instance, device.node, device.uuid, device.error) for device in status.pool.suspects
         ),
         standby=status.standby,
         term=status.term,
-        waiting=_waiting(status.pool.sequences, traffic) if _tells_turns(status.pool) else {},
+        waiting=_waiting(status.pool.sequences, traffic) if _reports_turns(status.pool) else {},
         worked_s=min((model.worked_s for model in status.pool.models if model.HasField("worked_s")), default=None),
         answered_at=int(max((model.answered_at for model in status.pool.models), default=0.0)),
     )
 
 
-def _tells_turns(pool: gateway_pb2.PoolStatus) -> bool:
-    """A scheduler of an older release says nothing of them, so its silences are none."""
+def _reports_turns(pool: gateway_pb2.PoolStatus) -> bool:
+    """Return whether a scheduler reports turns; without them, for older releases, progress is unknown."""
     return any(engine.HasField("turn_s") for engine in pool.instances)
 
 
 def _waiting(
     sequences: Iterable[gateway_pb2.SequenceStatus], traffic: Mapping[str, gateway_pb2.ModelTraffic]
 ) -> dict[str, Wait]:
-    """By model; a sequence whose gateway is gone waits for that."""
+    """Return the waits by model, without sequences that lost their gateway."""
     oldest: dict[str, float] = {}
     for sequence in sequences:
         if sequence.state != "lost":
@@ -179,9 +180,9 @@ def _model(status: gateway_pb2.ModelStatus, traffic: gateway_pb2.ModelTraffic, r
 
 
 def _engine(status: gateway_pb2.InstanceStatus, shapes: dict[str, int], slab_bytes: int) -> EngineFacts:
-    """KV use: blocks that sequences hold, against those and everything that is free."""
-    used = sum(one.used_blocks * shapes.get(one.kv_shape, 0) for one in status.memory.shapes)
-    free = sum(one.free_blocks * shapes.get(one.kv_shape, 0) for one in status.memory.shapes)
+    """Return an engine's facts. KV use: blocks in use as a share of these and all free memory."""
+    used = sum(shape.used_blocks * shapes.get(shape.kv_shape, 0) for shape in status.memory.shapes)
+    free = sum(shape.free_blocks * shapes.get(shape.kv_shape, 0) for shape in status.memory.shapes)
     free += status.memory.slabs_free * slab_bytes
     return EngineFacts(
         name=status.instance,

@@ -1,7 +1,7 @@
-"""Secrets that ModelPools name: read beside the looks at pools, each with an outcome of its own.
+"""Secrets referenced by ModelPools: read concurrently with reconciles, each with a result of its own.
 
-A look waits for those alone that were never read. Every few seconds the API server says which Secrets have changed,
-without their content; what is named and has another version is read again. Nothing of other Secrets is kept.
+A reconcile waits only for Secrets that were never read. Every few seconds the versions of all Secrets are compared,
+without their content, and changed ones are read again. Nothing of other Secrets is kept.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ from aegaeon_operator.kube.gather import secret_text
 from aegaeon_operator.reconcile.cluster.facts import Key, SecretName, SecretsRead
 
 _log = logging.getLogger(__name__)
-# Versions are compared this often: with KEPT_S, a key that is taken out of its Secret is dead within 20 s.
+# Period of comparisons; with KEPT_S, a key that is removed from its Secret is invalid within 20 s.
 EVERY_S = 10.0
-# What a Secret had counts for so long after it has vanished: `kubectl replace --force` deletes it and makes it again.
+# The content of a deleted Secret counts for this time: `kubectl replace --force` deletes and creates it again.
 KEPT_S = 5.0
 _TICK_S = 0.5
-_AT_ONCE = 16  # reads side by side
-_FIRST_WAIT_S = 5.0  # for what was never read
+_AT_ONCE = 16  # concurrent reads
+_FIRST_WAIT_S = 5.0  # for Secrets that were never read
 _LIST_S = 30.0
 _FIRST_RETRY_S = 1.0
-_FORGET_S = 30.0  # what no ModelPool names any more: one that is replaced names it again
+_FORGET_S = 30.0  # after the last reference: a replaced ModelPool references it again
 Text = dict[str, str]
 
 
 @dataclass(slots=True)
-class _Held:
-    """A Secret as it was last read: `content` is the last good one, `trouble` why the last try gave none.
-
-    `gone_at`: it was missing then for the first time. `again_at`: a trouble is looked at again.
+class _Cached:
+    """A Secret as last read. `content`: last good content; `trouble`: error of the last read.
+    `gone_at`: time since which it does not exist. `again_at`: time of the next read after an error.
     """
 
     content: Text | None = None
@@ -49,17 +48,17 @@ class _Held:
 
     @property
     def outcome(self) -> tuple[Text | None, str]:
-        """What a look sees of it."""
+        """Content and error for a reconcile."""
         return self.content, self.trouble
 
     def succeed(self, content: Text, version: str) -> None:
-        """It was read."""
+        """Record a successful read."""
         self.content, self.version, self.trouble = content, version, ""
         self.gone_at = self.again_at = math.inf
         self.delay_s = _FIRST_RETRY_S
 
     def fail(self, trouble: str, now: float) -> None:
-        """It could not be, or is not there (`trouble` is empty): tried again ever less often."""
+        """Record an error, or that it does not exist (`trouble` is ""), and schedule the next read with backoff."""
         self.trouble, self.version = trouble, ""
         self.again_at = now + self.delay_s
         self.delay_s = min(2 * self.delay_s, EVERY_S)
@@ -73,14 +72,14 @@ class _Held:
 
 @dataclass(slots=True)
 class Secrets:
-    """Of all pools. `changed` is called with pools that name a Secret whose outcome is another; `clock` in seconds;
-    `namespaces`: where the operator works, None: everywhere."""
+    """The Secrets of all pools. `changed` is called with the pools that reference a changed Secret; `clock` in seconds;
+    `namespaces`: those of the operator, None: all."""
 
     cluster: Cluster
     clock: Callable[[], float]
     changed: Callable[[Collection[Key]], None]
     namespaces: tuple[str | None, ...] = (None,)
-    _held: dict[SecretName, _Held] = field(default_factory=dict)
+    _held: dict[SecretName, _Cached] = field(default_factory=dict)
     _named: dict[Key, frozenset[SecretName]] = field(default_factory=dict)
     _compared_at: float = -math.inf
     _since: dict[str | None, str] = field(default_factory=dict)
@@ -88,40 +87,40 @@ class Secrets:
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def of(self, pool: Key, names: Iterable[SecretName]) -> SecretsRead:
-        """What is known of these, which the pool's ModelPools name. Waits for those that were never read."""
+        """Return the Secrets that the pool's ModelPools reference; wait for those that were never read."""
         named = self._named[pool] = frozenset(names)
         now = self.clock()
         for name in named:
-            held = self._held.setdefault(name, _Held(trouble="it has not been read yet"))
+            held = self._held.setdefault(name, _Cached(trouble="it has not been read yet"))
             held.named_at = now
             if held.first is None:
                 held.first = asyncio.create_task(self._read(name))
         unread = [task for name in named if (task := self._held[name].first) and not task.done()]
         if unread:
             await asyncio.wait(unread, timeout=_FIRST_WAIT_S)
-        there = {name: self._held[name] for name in named}
+        known = {name: self._held[name] for name in named}
         return SecretsRead(
-            {name: one.content for name, one in there.items() if one.content is not None},
-            {name: one.trouble for name, one in there.items() if one.trouble},
+            {name: secret.content for name, secret in known.items() if secret.content is not None},
+            {name: secret.trouble for name, secret in known.items() if secret.trouble},
         )
 
     def forget(self, pool: Key) -> None:
-        """The pool is gone."""
+        """Drop a deleted pool's references."""
         self._named.pop(pool, None)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             await asyncio.sleep(_TICK_S)
             await self.step()
 
     async def step(self) -> None:
-        """Read what is due."""
+        """Read the Secrets that are due, and compare versions."""
         now = self.clock()
         self._drop_unnamed(now)
         await self._read_all([name for name, held in self._held.items() if held.again_at <= now])
         if not self._held:
-            self._compared_at = now  # the first are read first
+            self._compared_at = now  # new Secrets are read at once
         elif now - self._compared_at >= EVERY_S:
             self._compared_at = now
             await asyncio.gather(*map(self._compare, self.namespaces))
@@ -135,8 +134,8 @@ class Secrets:
                 del self._held[name]
 
     async def _compare(self, namespace: str | None) -> None:
-        """Read again what has another version; all where that is not to be learned: one Secret that cannot be decrypted
-        makes every list fail."""
+        """Read Secrets with another version; read all if versions cannot be listed: a single Secret that cannot be
+        decrypted makes every list fail."""
         since = self._since.pop(namespace, "")
         try:
             async with asyncio.timeout(_LIST_S):
@@ -149,8 +148,8 @@ class Secrets:
         await self._read_all([name for name, version in before.items() if versions.of(name, version) != version])
 
     async def _uncompared(self, namespace: str | None, since: str, error: Exception) -> None:
-        if since:  # changes of so long ago are not kept
-            _log.info("what has changed of the Secrets is not known (%s): all are compared", error or "no answer")
+        if since:  # the API server no longer has the changes since then
+            _log.info("changes of Secrets are unknown (%s): comparing all", error or "no answer")
             await self._compare(namespace)
             return
         _log.warning("Secrets of %s cannot be listed (%s)", namespace or "the cluster", error or "no answer")
@@ -170,14 +169,14 @@ class Secrets:
                 return
             before = held.outcome
             try:
-                found = await self.cluster.get(SECRETS, *name)
+                secret = await self.cluster.get(SECRETS, *name)
             except KubeError as error:
                 held.fail(str(error), self.clock())
                 _log.warning("Secret %s/%s cannot be read: %s", *name, error)
             else:
-                if found is None:
+                if secret is None:
                     held.fail("", self.clock())
                 else:
-                    held.succeed(secret_text(found), found["metadata"].get("resourceVersion", ""))
+                    held.succeed(secret_text(secret), secret["metadata"].get("resourceVersion", ""))
         if held.outcome != before:
             self.changed([pool for pool, named in self._named.items() if name in named])

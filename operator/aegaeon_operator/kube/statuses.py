@@ -1,4 +1,4 @@
-"""Write the statuses of a pool's objects, and an Event for every transition that concerns a user."""
+"""Writes the statuses of a pool's objects, and an Event for every transition that concerns users."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from aegaeon_operator.reconcile.cluster.conditions import is_due, notes
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Key, Report, Subject
 from aegaeon_operator.spec.resources import API_VERSION
 
-_AT_ONCE = 16  # statuses that are written side by side
+_AT_ONCE = 16  # concurrent writes
 
 
 @dataclass(slots=True)
 class _Batch:
-    """What is written now: reports that are due, taken by several writers, and what came of them."""
+    """A batch of due reports, shared by several writers, with the errors."""
 
     due: Iterator[Report]
     changed: Callable[[Collection[Key]], None]
@@ -28,7 +28,7 @@ class _Batch:
 
 
 class Statuses:
-    """Of one pool. `clock` is monotonic, in seconds."""
+    """The statuses of one pool. `clock` is monotonic, in seconds."""
 
     def __init__(self, cluster: Cluster, store: Store, clock: Callable[[], float]) -> None:
         self._cluster = cluster
@@ -36,15 +36,14 @@ class Statuses:
         self._clock = clock
         self._written: dict[str, float] = {}
 
-    async def write(self, found: list[Report], changed: Callable[[Collection[Key]], None]) -> None:
-        """Each for itself, some side by side: one that is refused holds up no other. Raises KubeError for all that are.
-
-        `changed` is called with the pools of an object that others changed after it was read: the watch, which brings
-        that change as well, brings nothing newer than the answer to the write.
+    async def write(self, reports: list[Report], changed: Callable[[Collection[Key]], None]) -> None:
+        """Write due statuses concurrently; an error does not affect the others. Raises KubeError with all errors.
+        `changed` is called with the pools of an object that changed after it was read: the watch's event for that
+        change is older than the answer to the write, so it is ignored.
         """
-        there = {report.about.uid for report in found}
-        self._written = {uid: at for uid, at in self._written.items() if uid in there}
-        batch = _Batch(iter([report for report in found if self._is_due(report)]), changed)
+        present = {report.about.uid for report in reports}
+        self._written = {uid: at for uid, at in self._written.items() if uid in present}
+        batch = _Batch(iter([report for report in reports if self._is_due(report)]), changed)
         await asyncio.gather(*(self._write_due(batch) for _ in range(_AT_ONCE)))
         if batch.away:
             raise batch.away
@@ -59,7 +58,7 @@ class Statuses:
             try:
                 batch.changed(await self._write(report))
             except KubeError as error:
-                if error.is_unavailable:  # what is left would wait as long
+                if error.is_unavailable:  # the other writes would time out, too
                     batch.away = error
                 batch.refused.append(f"status of {report.about.kind} {report.about.name}: {error}")
             if batch.away:
@@ -73,7 +72,7 @@ class Statuses:
         try:
             answer = await self._cluster.apply({**head, "metadata": metadata, "status": report.status}, "status")
         except KubeError as error:
-            if error.status in (NOT_FOUND, CONFLICT):  # gone meanwhile, or another object of that name
+            if error.status in (NOT_FOUND, CONFLICT):  # deleted meanwhile, or replaced by another object of that name
                 return set()
             raise
         self._written[about.uid] = now

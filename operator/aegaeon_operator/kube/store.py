@@ -1,7 +1,7 @@
-"""What is known of the cluster: kept as text, since thousands of parsed objects would take ten times the memory.
+"""A cache of the cluster's objects, kept as text, since thousands of parsed objects take ten times the memory.
 
-It is filled by lists, by watches and by what writes answer; the newer resourceVersion wins, so their order does not
-matter: a list that is older than what was heard meanwhile neither brings back what is gone nor forgets what is new.
+Lists, watches and answers to writes fill it in any order, since the newer resourceVersion wins: an outdated list
+neither restores deleted objects nor removes new ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NOT_MADE = ("GpuPool", "ModelPool", "Pod")
 
 
 class Store:
-    """Objects by kind, namespace and name, and which pool each belongs to."""
+    """Objects by kind, namespace and name, with the pool of each."""
 
     def __init__(self) -> None:
         self._texts: dict[ChildKey, tuple[int, str, Key | None]] = {}
@@ -26,7 +26,7 @@ class Store:
         self._of_pool: dict[Key, set[ChildKey]] = {}
 
     def put(self, body: Mapping[str, Any]) -> set[Key]:
-        """Take an object in; returns the pools that it matters to, none when it is no news."""
+        """Store an object; return the pools that it affects, none if it is not newer."""
         key, version = ChildKey.of(body), _version(body["metadata"])
         old = self._texts.get(key)
         if (old and old[0] >= version) or self._gone.get(key, -1) >= version:
@@ -37,33 +37,32 @@ class Store:
         self._texts[key] = (version, json.dumps({**body, "metadata": metadata}), pool)
         if pool:
             self._of_pool.setdefault(pool, set()).add(key)
-        return {one for one in (pool, old[2] if old else None) if one}
+        return {key for key in (pool, old[2] if old else None) if key}
 
     def put_status(self, body: Mapping[str, Any]) -> set[Key]:
-        """Take in the answer to a write of a status; returns the pools that the rest of it matters to, where that is
-        news."""
+        """Store the answer to a write of a status; return the pools that it affects if more than the status changed."""
         old, pools = self.get(ChildKey.of(body)), self.put(body)
         return pools if old is None or _without_status(old) != _without_status(body) else set()
 
     def remove(self, body: Mapping[str, Any]) -> set[Key]:
-        """It is gone, and this is its last state; returns the pools that it mattered to.
+        """Remove a deleted object, given its last state; return the pools that it affected.
 
-        One of the same name that was made since stays: events of two objects come in any order.
+        A newer object of the same name stays: events of two objects come in any order.
         """
         key, version = ChildKey.of(body), _version(body["metadata"])
         self._gone[key] = max(version, self._gone.get(key, 0))
         return self._gone_at(key, version)
 
     def keep_only(self, kind: str, namespace: str | None, names: Iterable[ChildKey], version: int) -> set[Key]:
-        """After a list of a namespace (None: of all) as of a version: forget what it has not, and is no newer."""
-        there = set(names)
+        """Remove objects that a list of a namespace (None: all) at a version does not have, unless they are newer."""
+        present = set(names)
 
         def listed(key: ChildKey) -> bool:
             return key.kind == kind and namespace in (None, key.namespace)
 
-        for key in [one for one, at in self._gone.items() if listed(one) and at <= version]:
+        for key in [key for key, at in self._gone.items() if listed(key) and at <= version]:
             del self._gone[key]  # later lists are no older
-        gone = [key for key in self._texts if listed(key) and key not in there]
+        gone = [key for key in self._texts if listed(key) and key not in present]
         return {pool for key in gone for pool in self._gone_at(key, version)}
 
     def _gone_at(self, key: ChildKey, version: int) -> set[Key]:
@@ -73,22 +72,22 @@ class Store:
         return {pool} if pool else set()
 
     def get(self, key: ChildKey) -> Json | None:
-        """One object."""
-        found = self._texts.get(key)
-        return json.loads(found[1]) if found else None
+        """Return an object; None if it does not exist."""
+        entry = self._texts.get(key)
+        return json.loads(entry[1]) if entry else None
 
     def of_pool(self, pool: Key) -> list[Json]:
-        """Everything that belongs to a pool: itself, its ModelPools, its children."""
+        """Return all objects of a pool: itself, its ModelPools, its children."""
         return [json.loads(self._texts[key][1]) for key in sorted(self._of_pool.get(pool, ()))]
 
     def texts_of(self, pool: Key) -> list[tuple[ChildKey, int, str]]:
-        """The same with its version, not parsed yet."""
+        """Return all objects of a pool with their versions, as text."""
         return [(key, *self._texts[key][:2]) for key in sorted(self._of_pool.get(pool, ()))]
 
     def children_of(self, pool: Key) -> list[Json]:
-        """What the operator made for a pool."""
-        there = self._of_pool.get(pool, ())
-        return [json.loads(self._texts[key][1]) for key in sorted(there) if key.kind not in _NOT_MADE]
+        """Return the objects that the operator created for a pool."""
+        keys = sorted(self._of_pool.get(pool, ()))
+        return [json.loads(self._texts[key][1]) for key in keys if key.kind not in _NOT_MADE]
 
     def _forget(self, key: ChildKey) -> Key | None:
         _, _, pool = self._texts.pop(key, (0, "", None))

@@ -1,6 +1,6 @@
-"""What happens to objects, as kopf watches it: it connects again, lists anew and paces itself.
+"""Watches of objects with kopf, which reconnects, lists again and paces itself.
 
-It runs in a thread with a loop of its own: at its end it cancels every task of its loop that began after it.
+kopf runs in a thread with a loop of its own, since it cancels all later tasks of its loop when it ends.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from aegaeon_operator.kube.client import Resource
 from aegaeon_operator.reconcile.cluster.facts import Json
 
 _KOPF = logging.getLogger("kopf")
-Heard = Callable[[str, Json], None]
+OnChange = Callable[[str, Json], None]
 
 
-async def watch(resources: Iterable[tuple[Resource, str]], namespaces: tuple[str, ...], heard: Heard) -> None:
-    """Until cancelled. `resources` with a selector of labels each; no `namespaces`: all.
-
-    `heard` is called in this loop, with what happened (DELETED, or another word) and the object. Raises KubeError when
-    a watch has ended for good, as after the deletion of a definition.
+async def watch(resources: Iterable[tuple[Resource, str]], namespaces: tuple[str, ...], on_change: OnChange) -> None:
+    """Watch until cancelled. `resources` with a label selector each; no `namespaces`: all.
+    `on_change` is called in this loop with the event type (DELETED or another) and the object. Raises KubeError when a
+    watch has ended permanently, as after the deletion of a definition.
     """
     loop, stop, failed = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
 
     async def changed(event: Any, body: Any, **_: Any) -> None:
-        loop.call_soon_threadsafe(heard, event["type"], dict(body))
+        loop.call_soon_threadsafe(on_change, event["type"], dict(body))
 
     registry, settings = _settings(resources, changed)
 
@@ -57,12 +56,12 @@ async def watch(resources: Iterable[tuple[Resource, str]], namespaces: tuple[str
         stop.set()
         await asyncio.wait([thread])
         _KOPF.removeHandler(failures)
-        why = thread.exception()  # it ends with that of the watcher
+        why = thread.exception()  # the watcher's error
     raise KubeError(0, f"a watch has ended: {why or 'kopf has'}")
 
 
 class _Failures(logging.Handler):
-    """kopf goes on without a watcher that has failed, and says so in its log alone."""
+    """A log handler that detects a failed watcher, which kopf reports only in its log."""
 
     def __init__(self, failed: Callable[[], object]) -> None:
         super().__init__(logging.ERROR)
@@ -79,7 +78,7 @@ def _settings(
     registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.persistence.diffbase_storage = _NoComparison()
-    settings.scanning.disabled = True  # `Kinds` looks for those that come later; no right to read CRDs needed
+    settings.scanning.disabled = True  # `Kinds` discovers new kinds without permission to read CRDs
     for resource, labels in resources:
         at = (resource.group, resource.version, resource.plural)
         kopf.on.event(*at, registry=registry, id=resource.plural)(changed)
@@ -89,7 +88,7 @@ def _settings(
 
 
 class _NoComparison(kopf.DiffBaseStorage):
-    """Who only listens needs no difference to what was there before; finding it takes a third of kopf's time."""
+    """A storage without content: the operator does not use kopf's differences, which take a third of kopf's time."""
 
     def build(self, **_: Any) -> kopf.BodyEssence:
         return kopf.BodyEssence()
@@ -102,11 +101,11 @@ class _NoComparison(kopf.DiffBaseStorage):
 
 
 def _login(registry: kopf.OperatorRegistry) -> None:
-    """As our own client does: by address, so that we need no DNS; kopf's own way goes by name."""
+    """Log in as the operator's own client does: by address, which needs no DNS; kopf's default uses a name."""
 
     def in_pod(**known: Any) -> kopf.ConnectionInfo | None:
-        found = kopf.login_with_service_account(**known)
-        return found and replace(found, server=address_in_pod())
+        info = kopf.login_with_service_account(**known)
+        return info and replace(info, server=address_in_pod())
 
     kopf.on.login(registry=registry)(in_pod)
     kopf.on.login(registry=registry)(kopf.login_with_kubeconfig)

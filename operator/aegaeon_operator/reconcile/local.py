@@ -1,4 +1,4 @@
-"""A pool on one machine: one scheduler, one gateway, and a sidecar for every engine asked for.
+"""A pool on one machine: one scheduler, one gateway, and a sidecar for every engine.
 
 The config files are the contract with the processes (docs/design/processes.md).
 """
@@ -17,17 +17,16 @@ from aegaeon_operator.spec.resources import GpuPoolSpec
 from aegaeon_proto.outbound.policy import EVERYWHERE
 
 PREFIX_SECRET = "prefix-secret"
-"""a file of the run's folder, which is there before any process"""
+"""a file in the run's folder, which is created before any process"""
 _NAMES = {"unified": "engine", "prefill": "prefill", "decode": "decode"}
-_DRAIN_S = 10.0  # of an engine that is taken away while others go on; less than the runner's grace
-_EVERYBODY: Json = {"open_models": None}  # every model needs no key; a file all the same, so that it may change
+_DRAIN_S = 10.0  # of an engine that is removed while others run; less than the runner's grace period
+_OPEN: Json = {"open_models": None}  # no model needs a key; the file exists so that it can change
 
 
 @dataclass(frozen=True, slots=True)
 class LocalSettings:
-    """What the machine, not the manifests, decides. `port` overrides the manifest's. `share_gpu`: all engines take the
-    GPUs that the first would take alone, for a pool with roles on a machine of one GPU. `sockets`: a folder of its own,
-    since the path of a unix socket is short."""
+    """Settings of the machine. `port` overrides the manifest's. `share_gpu`: all engines use the GPUs of the first one,
+    for a pool with roles on a machine with one GPU. `sockets`: a folder with a short path, as unix sockets need it."""
 
     run_folder: Path
     sockets: Path
@@ -51,17 +50,17 @@ class LocalSettings:
 
     @property
     def admin_target(self) -> str:
-        """Of service Admin: permission to open this socket's file is permission to change the pool."""
+        """Address of service Admin; a process that may open this socket may change the pool."""
         return f"unix:{self.sockets / 'admin.sock'}"
 
     @property
     def gateway_metrics(self) -> Path:
-        """Where the gateway serves its metrics: a socket, which web pages cannot reach."""
+        """Socket of the gateway's metrics, which web pages cannot reach."""
         return self.sockets / "metrics.sock"
 
     @property
     def prefix_secret(self) -> Path:
-        """What keeps the KV cache of tenants apart."""
+        """File of the secret that separates tenants' KV caches."""
         return self.run_folder / PREFIX_SECRET
 
     @property
@@ -70,7 +69,7 @@ class LocalSettings:
 
 
 def reconcile(pool: Pool, settings: LocalSettings) -> tuple[DesiredPod, ...]:
-    """The pods of a pool in the order of starting: scheduler, sidecars, gateway."""
+    """Return the pods of a pool in the order of starting: scheduler, sidecars, gateway."""
     spec = pool.gpu_pool.spec
     all_engines = tuple(engines(spec, settings.share_gpu))
     sidecars = tuple(_sidecar(spec, settings, engine, len(all_engines)) for engine in all_engines)
@@ -78,13 +77,13 @@ def reconcile(pool: Pool, settings: LocalSettings) -> tuple[DesiredPod, ...]:
 
 
 def gateway_port(pool: Pool, settings: LocalSettings) -> int:
-    """The port that clients use."""
+    """Return the port of the OpenAI API."""
     return settings.port if settings.port is not None else pool.model_pools[0].spec.gateway.port
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One engine of this machine; the first `replicas` of a role run from the start, the rest when they are needed."""
+    """An engine of this machine; `on_demand`: beyond the first `replicas` of its role, started by the autoscaler."""
 
     name: str
     role: str
@@ -93,12 +92,12 @@ class Engine:
 
 
 def engines(spec: GpuPoolSpec, share_gpu: bool = False) -> Iterator[Engine]:
-    """All that there may be at a time; GPUs are given out in order, or with `share_gpu` the first ones to all."""
+    """Yield all possible engines; GPUs are assigned in order, or with `share_gpu` the first ones to all."""
     kind, _, first = spec.accelerator.device.partition(":")
     count = 0
-    for role, asked in spec.roles.items():
-        at_first = min(max(asked.replicas, asked.min or 0), asked.max or asked.replicas)
-        for index in range(asked.max or asked.replicas):
+    for role, bounds in spec.roles.items():
+        at_first = min(max(bounds.replicas, bounds.min or 0), bounds.max or bounds.replicas)
+        for index in range(bounds.max or bounds.replicas):
             device = kind if not first else f"{kind}:{int(first) + count}"
             yield Engine(f"{_NAMES[role]}-{index}", role, device, on_demand=index >= at_first)
             count += 0 if share_gpu else spec.accelerator.count
@@ -129,7 +128,7 @@ def _scheduler(pool: Pool, settings: LocalSettings) -> DesiredPod:
     )
 
 
-def _sidecar(spec: GpuPoolSpec, settings: LocalSettings, engine: Engine, engines_here: int) -> DesiredPod:
+def _sidecar(spec: GpuPoolSpec, settings: LocalSettings, engine: Engine, engine_count: int) -> DesiredPod:
     config: Json = {
         **sidecar_settings(engine.role, spec),
         "sources": {"allowed": _allowed(spec), "ambient_credentials": True},
@@ -137,9 +136,9 @@ def _sidecar(spec: GpuPoolSpec, settings: LocalSettings, engine: Engine, engines
         "node": settings.node,
         "scheduler": settings.scheduler_target,
         "device": engine.device,
-        "engines": engines_here if spec.tuning.threads is None else 0,
+        "engines": engine_count if spec.tuning.threads is None else 0,
         "segments": str(settings.segments),
-        "drain_s": _DRAIN_S if spec.roles[engine.role].max else 0.0,  # 0: it ends with the whole run
+        "drain_s": _DRAIN_S if spec.roles[engine.role].max else 0.0,  # 0: it ends with the run
         "hub_cache": _text(settings.hub_cache),
     }
     return DesiredPod(
@@ -153,7 +152,7 @@ def _sidecar(spec: GpuPoolSpec, settings: LocalSettings, engine: Engine, engines
 
 def _gateway(pool: Pool, settings: LocalSettings) -> DesiredPod:
     port = gateway_port(pool, settings)
-    tenants = tenants_file(pool) or _EVERYBODY
+    tenants = tenants_file(pool) or _OPEN
     file = settings.run_folder / "tenants.json"
     config: Json = {
         **gateway_settings(pool.gpu_pool.spec),
@@ -180,13 +179,13 @@ def _gateway(pool: Pool, settings: LocalSettings) -> DesiredPod:
 
 def _batches(spec: GpuPoolSpec) -> Json:
     store = spec.batches
-    if store is None or store.claim:  # which there are on Kubernetes alone
+    if store is None or store.claim:  # a claim is for Kubernetes only
         return {}
     return {"batches": batches_entry(store, store.folder or "", store.s3.credentials_file if store.s3 else "")}
 
 
 def _allowed(spec: GpuPoolSpec) -> list[str]:
-    """The author of the manifests owns the machine: without a list, its own servers are as good as any."""
+    """Return the allowed sources; by default any server, since the manifests' author owns the machine."""
     return list(spec.allowed_sources or EVERYWHERE)
 
 

@@ -1,4 +1,4 @@
-"""A pod as it should be, wherever it runs: a command, a config file, a probe, and its place in the order."""
+"""A desired pod on one machine: command, configuration file, probe and dependencies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Json = dict[str, object]
 
 
 class PodRole(Enum):
-    """What a pod does. The order is that of draining: the door closes first, the brain goes last."""
+    """The role of a pod, in the order of draining: gateway first, scheduler last."""
 
     GATEWAY = "gateway"
     SIDECAR = "sidecar"
@@ -20,14 +20,14 @@ class PodRole(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SocketProbe:
-    """Ready when the unix socket takes a connection."""
+    """A probe that is ready when a unix socket accepts a connection."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class HttpProbe:
-    """Ready when a GET answers 200."""
+    """A probe that is ready when a GET answers 200."""
 
     host: str
     port: int
@@ -36,7 +36,7 @@ class HttpProbe:
 
 @dataclass(frozen=True, slots=True)
 class AttachedProbe:
-    """Ready when the scheduler (gRPC target) says that this instance is attached."""
+    """A probe that is ready when the scheduler (gRPC target) reports the instance as attached."""
 
     scheduler: str
     instance: str
@@ -47,9 +47,9 @@ Probe = Union[SocketProbe, HttpProbe, AttachedProbe]
 
 @dataclass(frozen=True, slots=True)
 class DesiredPod:
-    """One process. `config` is written to `config_file`, which `argv` names; `depends` are pods to be ready before.
+    """A process. `config` is written to `config_file`, which `argv` names; `depends`: pods that must be ready before.
 
-    `files` are further files that its configuration names. One that is `on_demand` is started by the autoscaler.
+    `files`: other files that its configuration names. `on_demand`: the autoscaler starts it.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""Configuration of the three processes, from a pool's spec: the same on one machine and in a cluster.
+"""Configuration of the three processes from a pool's spec, the same on one machine and in a cluster.
 
-The config files are the contract with the processes (docs/design/processes.md). Where things are, callers say.
+The config files are the contract with the processes (docs/design/processes.md). Callers add addresses and folders.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from aegaeon_operator.reconcile.pods import Json
 from aegaeon_operator.spec.batches import BatchStore
 from aegaeon_operator.spec.engines import MAX_GRAPHS, AdapterRoom, Scheduling
 from aegaeon_operator.spec.kubernetes import TOKENIZER_BYTES
-from aegaeon_operator.spec.outside import outside_bytes
+from aegaeon_operator.spec.overhead import outside_bytes
 from aegaeon_operator.spec.resources import GpuPoolSpec, ModelPool, Quota, ServedModel, Source
 
 _MAX_BODY_BYTES = 16 << 20
@@ -20,7 +20,7 @@ _HEARTBEAT_TIMEOUT_S = 2
 
 
 def scheduler_settings(name: str, spec: GpuPoolSpec, model_pools: Iterable[ModelPool]) -> Json:
-    """All but addresses and files."""
+    """Return the scheduler's configuration without addresses and files."""
     scheduling = spec.scheduling
     return {
         "pool": name,
@@ -36,7 +36,7 @@ def scheduler_settings(name: str, spec: GpuPoolSpec, model_pools: Iterable[Model
 
 
 def policy_entry(scheduling: Scheduling) -> Json:
-    """The chosen policy with its own settings alone: the scheduler knows no others under its name."""
+    """Return the policy with its own settings only; the scheduler refuses others."""
     if scheduling.policy == "paper":
         return {"name": "paper", "q_max_s": scheduling.q_max, "max_gpsize": scheduling.max_group_size}
     if scheduling.policy == "prism":
@@ -45,7 +45,7 @@ def policy_entry(scheduling: Scheduling) -> Json:
 
 
 def model_entry(model: ServedModel, prefix_share: str) -> Json:
-    """A model of the scheduler's catalog. `prefix_share`: of its ModelPool."""
+    """Return a model's entry in the scheduler's catalog. `prefix_share`: of its ModelPool."""
     return {
         "name": model.name,
         "source": source_entry(model.source),
@@ -56,7 +56,7 @@ def model_entry(model: ServedModel, prefix_share: str) -> Json:
         "weight": model.weight,
         "tool_calls": model.tool_calls or "",
         "reasoning": model.reasoning or "",
-        "adapters": [{"name": one.name, "source": source_entry(one.source)} for one in model.adapters],
+        "adapters": [{"name": adapter.name, "source": source_entry(adapter.source)} for adapter in model.adapters],
         "task": model.task or "",
         "matryoshka": model.matryoshka,
         **({"prefix_share": prefix_share} if prefix_share else {}),
@@ -65,7 +65,7 @@ def model_entry(model: ServedModel, prefix_share: str) -> Json:
 
 
 def source_entry(source: Source) -> Json:
-    """Where its files are; files of credentials by their path."""
+    """Return the location of files; credentials are files, too."""
     if source.hugging_face:
         return {"hub": source.hugging_face.model_dump(exclude={"credentials_secret_ref"})}
     if source.s3:
@@ -76,7 +76,7 @@ def source_entry(source: Source) -> Json:
 
 
 def sidecar_settings(role: str, spec: GpuPoolSpec) -> Json:
-    """All but addresses, folders, and who it is."""
+    """Return a sidecar's configuration without addresses, folders and name."""
     memory, tuning = spec.memory, spec.tuning
     return {
         "role": role,
@@ -98,7 +98,7 @@ def sidecar_settings(role: str, spec: GpuPoolSpec) -> Json:
         "sources": {"allowed": list(spec.allowed_sources)},
         "threads": spec.threads,
         "max_batch": spec.max_batch,
-        # An engine of the release before knows no such key.
+        # Engines of the previous release refuse this key.
         **({"max_graphs": tuning.max_graphs} if tuning.max_graphs != MAX_GRAPHS else {}),
         "prefill_chunk_tokens": tuning.prefill_chunk_tokens,
         "lease_s": tuning.lease,
@@ -106,13 +106,13 @@ def sidecar_settings(role: str, spec: GpuPoolSpec) -> Json:
     }
 
 
-def adapter_entry(room: AdapterRoom) -> Json:
-    """What is reserved for adapters."""
-    return {"max_rank": room.max_rank, "max_loaded": room.max_loaded, "device_bytes": room.memory}
+def adapter_entry(adapters: AdapterRoom) -> Json:
+    """Return the memory and limits for adapters."""
+    return {"max_rank": adapters.max_rank, "max_loaded": adapters.max_loaded, "device_bytes": adapters.memory}
 
 
 def gateway_settings(spec: GpuPoolSpec) -> Json:
-    """All but addresses and folders."""
+    """Return the gateway's configuration without addresses and folders."""
     tokenizer_bytes = spec.gateway.tokenizer_memory
     return {
         "max_body_bytes": _MAX_BODY_BYTES,
@@ -120,7 +120,7 @@ def gateway_settings(spec: GpuPoolSpec) -> Json:
         "allowed_sources": list(spec.allowed_sources),
         "access_log": spec.gateway.access_log,
         "prefix_scope": spec.memory.prefix_scope,
-        # A gateway of the release before knows no such keys.
+        # Gateways of the previous release refuse these keys.
         **({"strict": True} if spec.gateway.strict else {}),
         **({"tokenizer_bytes": tokenizer_bytes} if tokenizer_bytes != TOKENIZER_BYTES else {}),
         "http": {"cors_origins": list(spec.gateway.cors_origins)},
@@ -129,7 +129,7 @@ def gateway_settings(spec: GpuPoolSpec) -> Json:
 
 
 def batches_entry(store: BatchStore, folder: str, credentials: str) -> Json:
-    """Where a gateway finds its files and batches; `folder` and the file of `credentials` as the gateway sees them."""
+    """Return the storage of files and batches; `folder` and the `credentials` file are paths of the gateway."""
     bounds: Json = {"keep_s": store.keep, "tenant_bytes": store.tenant_size, "in_flight": store.in_flight}
     if store.s3 is None:
         return {**bounds, "folder": folder}
@@ -138,5 +138,5 @@ def batches_entry(store: BatchStore, folder: str, credentials: str) -> Json:
 
 
 def quota_entry(quota: Quota) -> Json:
-    """What may be asked in a minute."""
+    """Return the limits for a minute."""
     return {"requests_per_minute": quota.requests_per_minute, "tokens_per_minute": quota.tokens_per_minute}

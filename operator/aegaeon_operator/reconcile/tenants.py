@@ -1,4 +1,4 @@
-"""Who may use which models of a pool, as the gateways read it."""
+"""Tenants file of the gateways: the models and quota of each tenant."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aegaeon_operator.spec.tenancy import claims
 
 
 def tenants_file(pool: Pool) -> Json | None:
-    """The content of the gateways' tenants file; None when every model is open and has no quota."""
+    """Return the content of the gateways' tenants file; None when every model is open and has no quota."""
     granted: dict[str, list[str]] = {}
     tenants: dict[str, Tenant] = {}
     namespace = pool.gpu_pool.metadata.namespace
@@ -19,7 +19,11 @@ def tenants_file(pool: Pool) -> Json | None:
             tenants.setdefault(claim.known_as, claim.tenant)
             granted.setdefault(claim.known_as, []).extend(claim.tenant.models or claim.models)
     open_models = [
-        name for one in pool.model_pools if not one.spec.tenants for model in one.spec.models for name in model.names
+        name
+        for model_pool in pool.model_pools
+        if not model_pool.spec.tenants
+        for model in model_pool.spec.models
+        for name in model.names
     ]
     quotas = {model.name: quota_entry(model.quota) for model in pool.models if model.quota != Quota()}
     if not tenants and not quotas:
@@ -29,11 +33,11 @@ def tenants_file(pool: Pool) -> Json | None:
             {
                 "name": name,
                 "models": granted[name],
-                "key_files": [one.key_file],
-                "quota": quota_entry(one.quota),
-                **({"strict": True} if one.strict else {}),
+                "key_files": [tenant.key_file],
+                "quota": quota_entry(tenant.quota),
+                **({"strict": True} if tenant.strict else {}),
             }
-            for name, one in tenants.items()
+            for name, tenant in tenants.items()
         ],
         "open_models": open_models,
         "model_quotas": quotas,

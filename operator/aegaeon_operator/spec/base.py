@@ -1,4 +1,4 @@
-"""What the types of both kinds are built from: a strict base, names, and the small references to other objects."""
+"""Building blocks of both kinds: a strict base type, names, and references to other objects."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ SERVED_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._/:@-]*[A-Za-z0-9])?$"
 PATH = r"^/[-A-Za-z0-9._~/]*[-A-Za-z0-9._~]$"
 SECRET_KEY = r"^[-._a-zA-Z0-9]+$"
 
-# What is no duration, or no quantity, is refused by the rule in place of its pattern, and by no second one.
+# A value that is no duration, or no quantity, breaks the rule that replaces its pattern; these rules then hold.
 _LONGER_THAN_0 = field_rules(
     (f'!self.matches(r"{DURATION}") || duration(self) > duration("0s")', "must be longer than 0s")
 )
 _MORE_THAN_0 = field_rules(
     ("!isQuantity(string(self)) || quantity(string(self)).compareTo(quantity('0')) != 0", "must be more than 0")
 )
-UNCHANGED = field_rules(("self == oldSelf", "cannot be changed; delete the object and make it anew"))
+UNCHANGED = field_rules(("self == oldSelf", "is immutable; delete the object and create it again"))
 
 PositiveQuantity = Annotated[Quantity, Field(gt=0, json_schema_extra=_MORE_THAN_0)]
 PositiveDuration = Annotated[Duration, Field(gt=0, json_schema_extra=_LONGER_THAN_0)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL)]
-# Of Secrets and other kinds whose names may have dots.
+# Names of Secrets and other kinds, which may have dots.
 DottedName = Annotated[str, Field(min_length=1, max_length=253, pattern=DNS_SUBDOMAIN)]
 ServedName = Annotated[str, Field(min_length=1, max_length=200, pattern=SERVED_NAME)]
 
 
 class Strict(BaseModel):
-    """Frozen, camelCase outside, no unknown fields, no silent conversion of types."""
+    """A frozen type, in camelCase outside, without unknown fields and without silent conversion of types."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -51,14 +51,14 @@ class Strict(BaseModel):
     )
 
     def _refused(self, problems: Iterable[str]) -> Self:
-        """Itself, for a validator: all that does not fit together is reported at once. Raises ValueError."""
-        if found := "; ".join(problems):
-            raise ValueError(found)
+        """Return the object, for a validator; raise ValueError with all problems at once."""
+        if message := "; ".join(problems):
+            raise ValueError(message)
         return self
 
 
 class Metadata(Strict):
-    """The part of Kubernetes' object metadata that is used here."""
+    """The part of Kubernetes' object metadata that Aegaeon uses."""
 
     name: ObjectName = Field(description="Name of the object, unique among its kind.")
     namespace: ObjectName = Field(default="default", description="Namespace of the object.")
@@ -71,7 +71,7 @@ class SecretRef(Strict):
 
     name: DottedName = Field(description="Name of the Secret.")
     key: Annotated[str, Field(min_length=1, max_length=253, pattern=SECRET_KEY)] = Field(
-        description="Which entry of it."
+        description="Key of the entry."
     )
 
 
@@ -80,5 +80,5 @@ class ConfigMapRef(Strict):
 
     name: DottedName = Field(description="Name of the ConfigMap.")
     key: Annotated[str, Field(min_length=1, max_length=253, pattern=SECRET_KEY)] = Field(
-        description="Which entry of it."
+        description="Key of the entry."
     )

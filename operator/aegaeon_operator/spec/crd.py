@@ -1,7 +1,7 @@
-"""The CustomResourceDefinitions, from the types: `python -m aegaeon_operator.spec.crd FOLDER` writes them.
+"""The CustomResourceDefinitions, generated from the types: `python -m aegaeon_operator.spec.crd FOLDER`.
 
-pydantic's JSON schema becomes a structural one: references inlined, no nulls, bounds and defaults as the API server
-writes them. What `kubectl explain` prints are the descriptions of the types.
+pydantic's JSON schema becomes a structural schema: references inlined, no nulls, bounds and defaults as the API server
+writes them. `kubectl explain` prints the descriptions of the types.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from aegaeon_operator.spec.status import GpuPoolStatus, ModelPoolStatus
 
 Json = dict[str, Any]
 
-_SAID = "# Made by `make generate` from operator/aegaeon_operator/spec; do not edit.\n"
-# Keys of a JSON schema that a structural schema takes as they are.
-_KEPT = (
+_HEADER = "# Made by `make generate` from operator/aegaeon_operator/spec; do not edit.\n"
+# Keys of a JSON schema that a structural schema has as well.
+_COPIED = (
     "type",
     "description",
     "enum",
@@ -36,13 +36,13 @@ _KEPT = (
     "maxItems",
     "maxProperties",
 )
-# Rules with expressions cost the API server what they may cost at most: in a list of lists more than it allows.
+# The API server estimates a rule's cost for the largest object: in a list of lists it exceeds the limit.
 _MOST_LISTS = 1
-_KEPT_NUMBERS = ("minimum", "maximum", "multipleOf")
+_COPIED_BOUNDS = ("minimum", "maximum", "multipleOf")
 
 
 def definitions() -> dict[str, Json]:
-    """Both definitions by their plural."""
+    """Return both definitions by their plural name."""
     gpu_columns = [
         column("Engines", ".status.engines.unified", "string"),
         column("Prefill", ".status.engines.prefill", "string"),
@@ -77,7 +77,7 @@ def definitions() -> dict[str, Json]:
 def definition(
     kind: type[BaseModel], status: type[BaseModel], short: str, columns: list[Json], scale: Json | None = None
 ) -> Json:
-    """The CustomResourceDefinition of a kind."""
+    """Return the CustomResourceDefinition of a kind."""
     singular = kind.__name__.lower()
     subresources: Json = {"status": {}} | ({"scale": scale} if scale else {})
     version = {
@@ -105,16 +105,16 @@ def definition(
             "names": names,
             "scope": "Namespaced",
             "versions": [version],
-            "conversion": {"strategy": "None"},  # one version; docs/kubernetes.md says what a second one brings
+            "conversion": {"strategy": "None"},  # only one version; docs/kubernetes.md describes a second
         },
     }
 
 
 def object_schema(kind: type[BaseModel], status: type[BaseModel]) -> Json:
-    """The whole object: metadata is Kubernetes' own affair."""
+    """Return the schema of an object; Kubernetes validates `metadata` itself."""
     spec = kind.model_fields["spec"]
     assert isinstance(spec.annotation, type)
-    found: Json = {
+    schema: Json = {
         "type": "object",
         "description": " ".join((kind.__doc__ or "").split()),
         "required": ["spec"],
@@ -123,35 +123,35 @@ def object_schema(kind: type[BaseModel], status: type[BaseModel]) -> Json:
             "kind": {"type": "string", "description": f"{kind.__name__}."},
             "metadata": {"type": "object"},
             "spec": structural(spec.annotation) | {"description": spec.description},
-            "status": structural(status) | {"description": "What the operator observed."},
+            "status": structural(status) | {"description": "State observed by the operator."},
         },
     }
     rules = kind.model_json_schema().get(VALIDATIONS)
-    return found | ({VALIDATIONS: rules} if rules else {})
+    return schema | ({VALIDATIONS: rules} if rules else {})
 
 
 def column(name: str, path: str, kind: str, priority: int = 0) -> Json:
-    """A column of `kubectl get`; those of priority 1 show with -o wide."""
+    """Return a column of `kubectl get`; priority 1: shown with -o wide."""
     return {"name": name, "jsonPath": path, "type": kind} | ({"priority": priority} if priority else {})
 
 
 def structural(model: type[BaseModel]) -> Json:
-    """The structural schema of a type."""
+    """Return the structural schema of a type."""
     schema = model.model_json_schema(by_alias=True)
     return _structural(schema, schema.get("$defs", {}))
 
 
 def _structural(field: Json, defs: Json, lists: int = 0) -> Json:
-    """`lists`: how many it lies in."""
+    """Return the structural schema of a field inside `lists` lists."""
     field = _resolved(field, defs)
-    out: Json = {key: field[key] for key in _KEPT if key in field}
+    out: Json = {key: field[key] for key in _COPIED if key in field}
     out |= {key: value for key, value in field.items() if key.startswith("x-kubernetes-")}
     if field.get("x-kubernetes-int-or-string"):
         out["anyOf"] = [{"type": "integer"}, {"type": "string"}]
         out.pop("type", None)
     if "const" in field:
         out["enum"] = [field["const"]]
-    own = out.get("pattern") == AMOUNT and VALIDATIONS in out  # it tells what it should be
+    own = out.get("pattern") == AMOUNT and VALIDATIONS in out  # a rule of its own describes the format
     if out.get("pattern") in ALLOWED and not own and lists <= _MOST_LISTS:
         out[VALIDATIONS] = [_sentence(out.pop("pattern"), "type" in out), *out.get(VALIDATIONS, [])]
     if out.get("type") in ("integer", "number"):
@@ -159,7 +159,7 @@ def _structural(field: Json, defs: Json, lists: int = 0) -> Json:
     if "items" in field:
         out["items"] = _structural(field["items"], defs, lists + 1)
     if "properties" in field:
-        out["properties"] = {name: _structural(one, defs, lists) for name, one in field["properties"].items()}
+        out["properties"] = {name: _structural(inner, defs, lists) for name, inner in field["properties"].items()}
         if field.get("required"):
             out["required"] = field["required"]
     elif isinstance(field.get("additionalProperties"), dict):
@@ -170,18 +170,18 @@ def _structural(field: Json, defs: Json, lists: int = 0) -> Json:
 
 
 def _sentence(pattern: str, is_text: bool) -> Json:
-    """A rule in place of a pattern: of a pattern the API server shows nothing but the expression."""
+    """Return a rule in place of a pattern: the API server's message for a pattern is the bare expression."""
     matches = f'self.matches(r"{pattern}")'
     rule = matches if is_text else f"type(self) == int ? self >= 0 : {matches}"
     return {"rule": rule, "message": f"must be {ALLOWED[pattern]}"}
 
 
 def _resolved(field: Json, defs: Json) -> Json:
-    """References followed and `T | None` taken as T; what stands beside the reference wins, rules of both count."""
+    """Follow references and reduce `T | None` to T; keys beside the reference win, rules of both apply."""
     if "$ref" in field:
         inner = _resolved(defs[field["$ref"].rpartition("/")[2]], defs)
     elif "anyOf" in field and not field.get("x-kubernetes-int-or-string"):
-        (only,) = (one for one in field["anyOf"] if one.get("type") != "null")
+        (only,) = (option for option in field["anyOf"] if option.get("type") != "null")
         inner = _resolved(only, defs)
     else:
         return field
@@ -192,7 +192,7 @@ def _resolved(field: Json, defs: Json) -> Json:
 
 def _bounds(field: Json, kind: str) -> Json:
     out: Json = {"format": "int64"} if kind == "integer" else {}
-    out |= {key: field[key] for key in _KEPT_NUMBERS if key in field}
+    out |= {key: field[key] for key in _COPIED_BOUNDS if key in field}
     for name, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if exclusive in field:
             out |= {name: field[exclusive], exclusive: True}
@@ -200,7 +200,7 @@ def _bounds(field: Json, kind: str) -> Json:
 
 
 def _default(value: Any, schema: Json) -> Any:
-    """As a person would write it; objects are filled by the defaults of their fields."""
+    """Return a default in manifest notation; objects get the defaults of their fields."""
     if "properties" in schema:
         return {}
     if schema.get("x-kubernetes-int-or-string"):
@@ -211,7 +211,7 @@ def _default(value: Any, schema: Json) -> Any:
 
 
 class _Plain(yaml.SafeDumper):
-    """Writes what occurs twice twice: anchors are not for people."""
+    """A dumper without anchors: a value that occurs twice is written twice."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -220,9 +220,9 @@ class _Plain(yaml.SafeDumper):
 def main(folder: Path) -> None:
     """Write both files."""
     folder.mkdir(exist_ok=True)
-    for plural, found in definitions().items():
-        text = yaml.dump(found, Dumper=_Plain, sort_keys=False, width=120, allow_unicode=True)
-        (folder / f"{plural}.yaml").write_text(_SAID + text, "utf-8")
+    for plural, definition in definitions().items():
+        text = yaml.dump(definition, Dumper=_Plain, sort_keys=False, width=120, allow_unicode=True)
+        (folder / f"{plural}.yaml").write_text(_HEADER + text, "utf-8")
 
 
 if __name__ == "__main__":

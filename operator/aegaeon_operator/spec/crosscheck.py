@@ -1,4 +1,4 @@
-"""What no single object can know: references that lead nowhere, names given twice, pools without models."""
+"""Checks across objects: dangling references, duplicate names, pools without models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Placed(Generic[Kind]):
-    """An object and where it was read."""
+    """An object and the document it was read from."""
 
     value: Kind
     origin: Origin
@@ -36,10 +36,10 @@ class Placed(Generic[Kind]):
 
 
 def cross_check(gpu_pools: list[Placed[GpuPool]], model_pools: list[Placed[ModelPool]], path: Path) -> list[str]:
-    """Sentences about what does not fit together; empty when all is well."""
+    """Return a sentence for each problem between objects; empty when there is none."""
     if not gpu_pools:
-        return [f"{path}: has no GpuPool; add one (examples/quickstart/gpupool.yaml is a small one)"]
-    problems = [*_given_twice(gpu_pools), *_given_twice(model_pools), *_references(gpu_pools, model_pools)]
+        return [f"{path}: has no GpuPool; add one (see examples/quickstart/gpupool.yaml)"]
+    problems = [*_duplicates(gpu_pools), *_duplicates(model_pools), *_references(gpu_pools, model_pools)]
     for gpu_pool in gpu_pools:
         attached = [placed for placed in model_pools if placed.value.pool == key_of(gpu_pool.value)]
         if not attached:
@@ -47,17 +47,17 @@ def cross_check(gpu_pools: list[Placed[GpuPool]], model_pools: list[Placed[Model
             problems.append(f"{gpu_pool}: no ModelPool refers to it; add one with gpuPoolRef.name: {name}")
         problems += [*_served_twice(attached), *_other_port(attached), *_tenants(gpu_pool.value, attached)]
         problems += [*_without_disk(gpu_pool, attached), *_for_kubernetes(gpu_pool, attached)]
-        problems += _without_room(gpu_pool, attached)
+        problems += _without_adapter_memory(gpu_pool, attached)
     return problems
 
 
 def key_of(pool: GpuPool | ModelPool) -> tuple[str, str]:
-    """Namespace and name."""
+    """Return a pool's namespace and name."""
     return pool.metadata.namespace, pool.metadata.name
 
 
 def allows(gpu_pool: GpuPool, namespace: str) -> bool:
-    """Whether ModelPools of that namespace may use the GpuPool."""
+    """Return whether ModelPools of that namespace may use the GpuPool."""
     allowed = gpu_pool.spec.allowed_namespaces
     return namespace == gpu_pool.metadata.namespace or namespace in allowed or "*" in allowed
 
@@ -80,44 +80,45 @@ def _references(gpu_pools: list[Placed[GpuPool]], model_pools: list[Placed[Model
 
 
 def _for_kubernetes(gpu_pool: Placed[GpuPool], model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
-    """What only a cluster can do."""
+    """Yield the fields that work on Kubernetes only."""
     spec = gpu_pool.value.spec
     if not any(role.replicas or role.max for role in spec.roles.values()):
-        yield f"{gpu_pool}: spec.engines.replicas: 0 engines serve nothing here; ask for one at least"
+        yield f"{gpu_pool}: spec.engines.replicas: must be at least 1 with `aegaeon up`, which does not scale from 0"
     for placed in model_pools:
         for index, tenant in enumerate(placed.value.spec.tenants):
             if tenant.key_secret_ref:
-                yield f"{placed}: spec.tenants[{index}].keySecretRef: there are no Secrets here; give keyFile"
+                yield f"{placed}: spec.tenants[{index}].keySecretRef: needs Kubernetes; with `aegaeon up` set keyFile"
         for place, source in _sources(placed.value):
             guarded = source.guarded
             if guarded and guarded.credentials_secret_ref:
-                yield f"{placed}: {place}: credentialsSecretRef: there are no Secrets here; give credentialsFile"
+                problem = "credentialsSecretRef: needs Kubernetes; with `aegaeon up` set credentialsFile"
+                yield f"{placed}: {place}: {problem}"
 
 
 def _sources(pool: ModelPool) -> Iterator[tuple[str, Source]]:
-    """Of its models and of their adapters, each with the field that says it."""
+    """Yield the sources of a pool's models and adapters, each with its field."""
     for index, model in enumerate(pool.spec.models):
         yield f"spec.models[{index}].source", model.source
         for number, adapter in enumerate(model.adapters):
             yield f"spec.models[{index}].adapters[{number}].source", adapter.source
 
 
-def _without_room(gpu_pool: Placed[GpuPool], model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
+def _without_adapter_memory(gpu_pool: Placed[GpuPool], model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
     for placed in model_pools if gpu_pool.value.spec.adapters is None else ():
         for index, model in enumerate(placed.value.spec.models):
             if model.adapters:
                 yield (
-                    f"{placed}: spec.models[{index}].adapters: {gpu_pool} has no spec.adapters, which needs backend "
-                    "vllm; add it with memory for them, or remove these"
+                    f"{placed}: spec.models[{index}].adapters: {gpu_pool} has no spec.adapters (backend vllm); add it "
+                    "to reserve memory for adapters, or remove the model's adapters"
                 )
 
 
-def _given_twice(placed: list[Placed[Kind]]) -> Iterator[str]:
+def _duplicates(objects: list[Placed[Kind]]) -> Iterator[str]:
     first: dict[tuple[str, str], Placed[Kind]] = {}
-    for one in placed:
-        other = first.setdefault(key_of(one.value), one)
-        if other is not one:
-            yield f"{one}: metadata.name: given twice, first in {other.origin}; rename one of them"
+    for placed in objects:
+        other = first.setdefault(key_of(placed.value), placed)
+        if other is not placed:
+            yield f"{placed}: metadata.name: is a duplicate of {other.origin}; rename one of them"
 
 
 def _served_twice(model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
@@ -127,10 +128,10 @@ def _served_twice(model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
             places = [f"spec.models[{index}].name"]
             places += [f"spec.models[{index}].adapters[{number}].name" for number in range(len(model.adapters))]
             for name, place in zip(model.names, places, strict=True):
-                here = f"{placed}: {place}"
-                other = first.setdefault(name, here)
-                if other != here:
-                    yield f"{here}: '{name}' is served already by {other}; rename one of them"
+                field = f"{placed}: {place}"
+                other = first.setdefault(name, field)
+                if other != field:
+                    yield f"{field}: '{name}' is already served by {other}; rename one of them"
 
 
 def _other_port(model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
@@ -139,14 +140,14 @@ def _other_port(model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
         if port != other:
             yield (
                 f"{placed}: spec.gateway.port: {port} differs from {other} in {model_pools[0].origin}; "
-                f"ModelPools of one GpuPool share a gateway, so give both the same port"
+                f"ModelPools of one GpuPool share a gateway, so set the same port in both"
             )
 
 
 def _tenants(gpu_pool: GpuPool, model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
     namespace = gpu_pool.metadata.namespace
-    found = [claim for placed in model_pools for claim in claims(namespace, placed.value, str(placed))]
-    return (f"{one.claim.pool}: {one.place}: {one.text}" for one in contradictions(found))
+    known = [claim for placed in model_pools for claim in claims(namespace, placed.value, str(placed))]
+    return (f"{problem.claim.pool}: {problem.place}: {problem.text}" for problem in contradictions(known))
 
 
 def _without_disk(gpu_pool: Placed[GpuPool], model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
@@ -154,5 +155,5 @@ def _without_disk(gpu_pool: Placed[GpuPool], model_pools: list[Placed[ModelPool]
         for place, source in _sources(placed.value):
             if source.needs_disk:
                 yield (
-                    f"{placed}: {place}: is kept on disk, but {gpu_pool} has no spec.memory.disk; add one with a path"
+                    f"{placed}: {place}: needs a disk tier, but {gpu_pool} has no spec.memory.disk; add it with a path"
                 )

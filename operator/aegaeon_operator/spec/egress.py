@@ -1,4 +1,4 @@
-"""The way out of a network that has a proxy. Descriptions are what `kubectl explain` prints."""
+"""Proxies and certificate authorities for servers outside of the cluster. `kubectl explain` prints the descriptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HOST = r"[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?([.][A-Za-z0-9_]([A-Za-z0-9_-
 _PORT = r"(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?"
 PROXY_PATTERN = rf"^http://{_HOST}{_PORT}/?$"
 DIRECT_PATTERN = rf"^([*]|([*]?[.])?{_HOST}{_PORT}|[0-9.]+/[0-9]{{1,2}}|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]+(/[0-9]{{1,3}})?)$"
-_NO_PROXY = "credentialsSecretRef needs httpsProxy or httpProxy, whose credentials it holds"
+_NO_PROXY = "credentialsSecretRef needs httpsProxy or httpProxy; set one, or remove the credentials"
 
 
 def _direct(value: str) -> str:
@@ -37,7 +37,7 @@ Direct = Annotated[
 
 
 class Egress(Strict):
-    """By which proxy pods reach servers outside of the cluster, and whose certificates they trust there."""
+    """Proxies through which pods reach servers outside of the cluster, and certificate authorities they trust."""
 
     model_config = rules(
         ("!has(self.credentialsSecretRef) || has(self.httpsProxy) || has(self.httpProxy)", _NO_PROXY),
@@ -46,28 +46,29 @@ class Egress(Strict):
     https_proxy: ProxyUrl | None = Field(
         default=None,
         description="http://HOST:PORT of the proxy for https:// URLs, which it tunnels (CONNECT), and for traces over "
-        "TLS. Without user and password: those are in `credentialsSecretRef`.",
+        "TLS. User and password belong in `credentialsSecretRef`.",
     )
     http_proxy: ProxyUrl | None = Field(
-        default=None, description="The same for http:// URLs; traces without TLS are tunnelled through it."
+        default=None, description="http://HOST:PORT of the proxy for http:// URLs; it tunnels traces without TLS."
     )
     no_proxy: Annotated[tuple[Direct, ...], Field(max_length=64)] = Field(
         default=(),
-        description="What is reached directly: hosts with all below them (`example.com`), addresses and networks "
-        "(`10.0.0.0/8`), each with a port or without; `*`: everything. `svc` and `cluster.local` always are.",
+        description="Destinations reached without a proxy: hosts with their subdomains (`example.com`), addresses and "
+        "networks (`10.0.0.0/8`), each with or without a port; `*`: all. `svc` and `cluster.local` always are.",
     )
     credentials_secret_ref: SecretRef | None = Field(
-        default=None, description="USER:PASSWORD for the proxies: one line, as an entry of a Secret beside the pool."
+        default=None,
+        description="Entry of a Secret in the GpuPool's namespace with USER:PASSWORD for the proxies, on one line.",
     )
     ca_config_map_ref: ConfigMapRef | None = Field(
         default=None,
-        description="Certificate authorities in PEM that are trusted beside the image's, as an entry of a ConfigMap "
-        "beside the pool: a company's own, or that of a proxy which looks into TLS.",
+        description="Entry of a ConfigMap in the GpuPool's namespace with PEM certificate authorities to trust in "
+        "addition to the image's: a company's own, or that of a proxy that inspects TLS.",
     )
 
     @property
     def is_given(self) -> bool:
-        """Whether it changes anything."""
+        """Return whether any of its settings has an effect."""
         return bool(self.https_proxy or self.http_proxy or self.ca_config_map_ref)
 
     @model_validator(mode="after")

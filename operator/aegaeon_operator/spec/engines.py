@@ -1,4 +1,4 @@
-"""What a GpuPool says of its engines: what they run on, their memory, how they are shared, and their knobs."""
+"""The engines of a GpuPool: accelerator, memory, scheduling and tuning."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from aegaeon_operator.spec.quantity import Quantity, format_quantity
 from aegaeon_operator.spec.volumes import DiskPath
 
 PASS_ROWS = 64
-"""Sequences whose decodes a GPU computes in one pass over the weights, at most (ROWS in the sidecar's decodes.py)."""
+"""Maximum number of sequences that a GPU decodes in one pass over the weights (ROWS in the sidecar's decodes.py)."""
 MAX_GRAPHS = 128
-"""Decodes that a GPU keeps captured unless the manifest says otherwise (MAX_GRAPHS in the sidecar's backends)."""
+"""Default number of decodes that a GPU keeps as captured graphs (MAX_GRAPHS in the sidecar's backends)."""
 
 
 class Accelerator(Strict):
-    """What an engine runs on."""
+    """The device and the number of accelerators of an engine."""
 
     device: Annotated[str, Field(max_length=16, pattern=r"^(cpu|cuda:[0-9]+)$")] = Field(
         default="cpu",
-        description="`cpu`, or `cuda:N`: the first engine takes GPU N and those after it, as many as `count`, the next "
-        "engine the ones after those, and so on; on Kubernetes each takes the GPUs that it is given.",
+        description="`cpu`, or `cuda:N`: the first engine uses `count` GPUs from GPU N on, the next engine the `count` "
+        "after them, and so on; on Kubernetes each engine uses the GPUs allocated to its pod.",
     )
     count: Annotated[int, Field(ge=1, le=8)] = Field(
         default=1,
-        description="Accelerators of one engine, on one node. They share every model (tensor parallelism), so that one "
-        "fits that is too large for one of them, and its attention heads must divide among them.",
+        description="Accelerators of one engine, on one node. Every model is split among them (tensor parallelism), so "
+        "a model may be larger than one accelerator's memory; its attention heads must be divisible by `count`.",
     )
     resource_name: QualifiedName | None = Field(
         default=None,
-        description="Extended resource of which every engine's pod asks for `count`, for example nvidia.com/gpu; "
-        "needed there with device cuda:N, or podTemplate.resources.claims; left out: none.",
+        description="On Kubernetes: extended resource to request, for example nvidia.com/gpu; each engine's pod "
+        "requests `count` of it. Device cuda:N needs it or podTemplate.resources.claims. Default: none.",
     )
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         default="float32", description="Number format of weights and KV cache."
@@ -43,27 +43,28 @@ class Accelerator(Strict):
 
 
 class ModelDisk(Strict):
-    """The disk tier: models fetched from the hub, S3 stores and web servers, kept below the host model cache."""
+    """The disk tier below the host model cache: models fetched from the hub, S3 stores and web servers."""
 
     path: DiskPath = Field(
         description="Folder on a disk of each node, an absolute path; the engines of a node share it."
     )
     size: PositiveQuantity = Field(
         default=100 << 30,
-        description="Most that it may take. Models that find no room are fetched when they are asked for, in place of "
-        "the least recently used ones.",
+        description="Maximum size. When it is full, a model is fetched on its first request and replaces the least "
+        "recently used ones.",
     )
 
 
 class AdapterRoom(Strict):
-    """What each engine reserves for adapters (LoRA)."""
+    """Memory and limits of each engine for adapters (LoRA)."""
 
     max_rank: Literal[8, 16, 32, 64, 128, 256, 320, 512] = Field(
-        default=16, description="Largest rank of an adapter; every place for one takes memory for this rank."
+        default=16, description="Maximum rank of an adapter; each adapter slot takes the memory of this rank."
     )
     max_loaded: Annotated[int, Field(ge=1, le=64)] = Field(
         default=4,
-        description="Adapters of one model on the device; more take turns. One step computes as many different ones.",
+        description="Maximum number of adapters of one model on the device, and in one step; further adapters wait for "
+        "a slot.",
     )
     memory: PositiveQuantity = Field(
         description="Device memory for the adapters of all models, part of memory.deviceBytes."
@@ -71,16 +72,16 @@ class AdapterRoom(Strict):
 
 
 class Stage(Strict):
-    """The ring of buffers between files and memory, two of them in each engine."""
+    """The ring of staging buffers between files and memory; each engine has two."""
 
-    chunk: PositiveQuantity = Field(default=4 << 20, description="Bytes read and copied in one go.")
+    chunk: PositiveQuantity = Field(default=4 << 20, description="Bytes read and copied at a time.")
     depth: Annotated[int, Field(ge=1, le=256)] = Field(
-        default=4, description="Chunks in flight; more hide more of a disk's delay."
+        default=4, description="Chunks in flight; more of them hide a slow disk's latency."
     )
 
 
 class PoolMemory(Strict):
-    """Memory of each engine, and of each node."""
+    """Memory of each engine and of each node."""
 
     model_config = rules(
         (
@@ -91,53 +92,53 @@ class PoolMemory(Strict):
         (
             "!has(self.deviceBytes) || !isQuantity(string(self.deviceBytes)) || !isQuantity(string(self.slabSize)) || "
             "!quantity(string(self.deviceBytes)).isLessThan(quantity(string(self.slabSize)))",
-            "deviceBytes holds no slab; raise deviceBytes or lower slabSize",
+            "deviceBytes is less than one slab; raise deviceBytes or lower slabSize",
         ),
         (
             "!isQuantity(string(self.hostKv)) || !isQuantity(string(self.slabSize)) || "
             "!quantity(string(self.hostKv)).isLessThan(quantity(string(self.slabSize)))",
-            "hostKv holds no slab; raise hostKv or lower slabSize",
+            "hostKv is less than one slab; raise hostKv or lower slabSize",
         ),
         (
             "!isQuantity(string(self.hostModelCache)) || "
             "quantity(string(self.hostModelCache)).isGreaterThan(quantity('0'))",
-            "hostModelCache holds no model; give it the size of the largest model at least",
+            "hostModelCache must be more than 0; set at least the size of the largest model",
         ),
     )
 
     device_bytes: Quantity | None = Field(
         default=None,
-        description="Device memory of each accelerator for weights and KV cache together, for example 60Gi. Left out "
-        "with device cuda:N: what a GPU has free when its engine starts, less `outsideSlabs`.",
+        description="Device memory of each accelerator for weights and KV cache together, for example 60Gi. Default "
+        "with device cuda:N: the GPU's free memory when its engine starts, less `outsideSlabs`.",
     )
     outside_slabs: PositiveQuantity | None = Field(
         default=None,
-        description="Device memory of each accelerator that is reserved beside `deviceBytes`: activations, workspaces, "
-        "graphs, compiled kernels. Left out: an estimate of backend, device, dtype, maxBatch, maxGraphs and "
-        "prefillChunkTokens. Status says what is used of it.",
+        description="Device memory of each accelerator reserved in addition to `deviceBytes`: activations, workspaces, "
+        "graphs, compiled kernels. Default: an estimate from backend, device, dtype, maxBatch, maxGraphs and "
+        "prefillChunkTokens. Its use is in the status.",
     )
     slab_size: Quantity = Field(
         default=32 << 20,
-        description="Unit in which device and host memory are handed out; a multiple of 4Ki; small for small models.",
+        description="Unit of allocation of device and host memory; a multiple of 4Ki, small for small models.",
     )
-    host_model_cache: Quantity = Field(description="Host memory of a node for weights.")
-    host_kv: Quantity = Field(description="Host memory of one engine for KV cache that is swapped out or handed off.")
+    host_model_cache: Quantity = Field(description="Host memory of each node for weights.")
+    host_kv: Quantity = Field(description="Host memory of each engine for KV cache that is swapped out or handed off.")
     disk: ModelDisk | None = Field(
-        default=None, description="Where models from S3 stores and web servers are kept; needed for such sources."
+        default=None, description="Disk tier for fetched models; needed for sources `s3` and `http`."
     )
     stage: Stage = Field(default=Stage(), description="Buffers between files and memory.")
     prefix_reuse: bool = Field(
         default=True,
         description=(
-            "Keep KV cache of ended sequences while there is room, and share it between prompts that begin alike, as "
-            "far as `prefixScope` says. Turn it off to measure without."
+            "Keep the KV cache of finished sequences while memory is free, and share it between prompts with the same "
+            "beginning, within `prefixScope`. Disable it to measure without."
         ),
     )
     prefix_scope: Literal["tenant", "pool"] = Field(
         default="tenant",
-        description="Whose prompts share KV cache. `tenant`: each tenant's own, and those of clients without a key "
-        "together, so that no answer tells what others asked. `pool`: all; every answer then tells how much of its "
-        "prompt anybody has sent before.",
+        description="Prompts that share KV cache. `tenant`: prompts of the same tenant; clients without a key count as "
+        "one tenant. No response then discloses another tenant's prompts. `pool`: all prompts; each response then "
+        "discloses how much of its prompt any client has sent before.",
     )
 
     @model_validator(mode="after")
@@ -150,15 +151,15 @@ class PoolMemory(Strict):
         for name, size in (("deviceBytes", self.device_bytes), ("hostKv", self.host_kv)):
             if size is not None and size < self.slab_size:
                 yield (
-                    f"{name} {format_quantity(size)} holds no slab of {format_quantity(self.slab_size)}; "
+                    f"{name} {format_quantity(size)} is less than one slab of {format_quantity(self.slab_size)}; "
                     f"raise {name} or lower slabSize"
                 )
         if self.host_model_cache == 0:
-            yield "hostModelCache 0 holds no model; give it the size of the largest model at least"
+            yield "hostModelCache must be more than 0; set at least the size of the largest model"
 
 
 class Scheduling(Strict):
-    """How engines are shared."""
+    """The scheduling policy and its settings."""
 
     policy: Literal["slack", "paper", "prism"] = Field(
         default="slack",
@@ -166,64 +167,66 @@ class Scheduling(Strict):
         "`paper`: grouped first-come-first-served prefill, batched weighted round-robin decode. `prism`: a model is on "
         "one engine, chosen by KV pressure, until it is idle.",
     )
-    q_max: PositiveDuration = Field(default=4.0, description="Longest quota of one turn (policy `paper`).")
+    q_max: PositiveDuration = Field(default=4.0, description="Maximum quota of one turn (policy `paper`).")
     max_group_size: Annotated[int, Field(ge=1, le=1024)] = Field(
         default=8,
-        description="Requests of one model that a prefill group takes in all before the next (policy `paper`).",
+        description="Maximum number of requests of one model in a prefill group (policy `paper`).",
     )
     min_stay: PositiveDuration = Field(
         default=0.5,
-        description="How long a model runs before it may be preempted (policy `slack`).",
+        description="Minimum time that a model runs before it may be preempted (policy `slack`).",
     )
     hold: PositiveDuration = Field(
         default=30.0,
-        description="How long a request may wait for an engine before it is answered with 503; where engines serve its "
-        "model at least until its first token is due by the objective, a batch's request a minute later.",
+        description="Maximum time that a request waits for an engine before it is answered with 503. While engines "
+        "serve its model, a request waits at least until its first token is due by the objective; a batch's request "
+        "one minute longer.",
     )
     hold_start: PositiveDuration | None = Field(
         default=None,
-        description="The same while no engine serves its model because one is being started; left out: 10m where the "
-        "`min` of a role is 0, else `hold`.",
+        description="Maximum time that a request waits while no engine serves its model and one is being started. "
+        "Default: 10m if the `min` of a role is 0, else `hold`.",
     )
     admission: Literal["none", "feasible"] = Field(
         default="none",
-        description="`feasible`: answer 503 at once when the first token cannot come in time, and at the latest after "
-        "1.6 times its objective in the queue. `none`: `hold` alone bounds the wait; the default, since where the "
-        "hardware cannot meet the objective `feasible` refuses nearly everything.",
+        description="`feasible`: answer 503 as soon as the first token cannot be on time, and at the latest after 1.6 "
+        "times its objective in the queue. `none`: only `hold` bounds the wait. `none` is the default because "
+        "`feasible` refuses nearly all requests where the hardware cannot meet the objective.",
     )
     standby: bool = Field(
         default=False,
-        description="On Kubernetes: a second scheduler, on another node where there is one, that takes over within "
-        "seconds when the first is lost. Without it the operator starts one when the first does not answer.",
+        description="On Kubernetes: run a second scheduler, on another node if possible, that takes over within "
+        "seconds when the first fails. Without it the operator starts a new scheduler when the first does not answer.",
     )
     metrics_port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
-        default=None, description="Port of the scheduler's Prometheus metrics; without it they are not served."
+        default=None, description="Port of the scheduler's Prometheus metrics. Default: no metrics port."
     )
 
 
 class EngineTuning(Strict):
-    """Knobs of one engine process."""
+    """Tuning of one engine process."""
 
     threads: Annotated[int, Field(ge=1, le=256)] | None = Field(
         default=None,
-        description="Compute threads of one engine on a CPU. Left out: 1; on one machine, with `aegaeon up`, "
-        "processors that are idle take part in its products in float32 as well.",
+        description="Compute threads of one engine on a CPU. Default: 1; with `aegaeon up` idle processors of the "
+        "machine compute parts of its float32 matrix products as well.",
     )
     max_batch: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         default=None,
-        description="Sequences in one decode step. Left out: 64 on a GPU, which reads all weights once for up to so "
-        "many, 16 on a CPU, whose step takes longer with each.",
+        description="Maximum number of sequences in one decode step. Default: 64 on a GPU, which reads the weights "
+        "once for up to 64 sequences; 16 on a CPU, where each sequence makes the step longer.",
     )
     max_graphs: Annotated[int, Field(ge=1, le=4096)] = Field(
         default=MAX_GRAPHS,
-        description="On a GPU: decodes, of all models of an engine, that are kept captured as CUDA graphs. A model has "
-        "up to two, and as many again for each doubling of contexts above 2048 tokens that occur. Beyond the number "
-        "the least recently used one is dropped, and captured anew when it is needed, which takes tens of "
-        "milliseconds. `outsideSlabs` is estimated with 4Mi for each.",
+        description="On a GPU: maximum number of CUDA graphs of decode steps, over all models of an engine. A model "
+        "has up to two graphs, and two more for each doubling of the context length above 2048 tokens. Above the "
+        "maximum the least recently used graph is dropped; capturing it again takes tens of milliseconds. The estimate "
+        "of `outsideSlabs` counts 4Mi for each graph.",
     )
     prefill_chunk_tokens: Annotated[int, Field(ge=16, le=65536)] = Field(
-        default=512, description="Longest part of a prompt computed in one go, in tokens."
+        default=512, description="Maximum number of prompt tokens computed in one step (chunked prefill)."
     )
     lease: PositiveDuration = Field(
-        default=10.0, description="How long an engine keeps sequences on its device after it lost the scheduler."
+        default=10.0,
+        description="Time that an engine keeps its sequences after it lost the connection to the scheduler.",
     )

@@ -1,4 +1,4 @@
-"""Turns pydantic's findings into sentences that name the field as it is written and what is allowed there."""
+"""Convert pydantic's errors to sentences that name the field as written and the allowed values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from aegaeon_operator.spec.base import DNS_LABEL, DNS_SUBDOMAIN, SECRET_KEY, SERVED_NAME
 from aegaeon_operator.spec.egress import DIRECT_PATTERN, PROXY_PATTERN
 from aegaeon_operator.spec.kubernetes import AMOUNT, LABEL_VALUE, QUALIFIED
-from aegaeon_operator.spec.pods import owned
+from aegaeon_operator.spec.pods import reserved
 from aegaeon_operator.spec.pods.containers import VARIABLE
 from aegaeon_operator.spec.quantity import DURATION, QUANTITY
 from aegaeon_proto.outbound.policy import ENTRY_PATTERN
@@ -21,7 +21,7 @@ from aegaeon_proto.redaction import redact
 _LABEL = "lower-case letters, digits and '-', beginning and ending with a letter or digit"
 _PATH = "an absolute path"
 _URL = "an http:// or https:// address in ASCII, without user and query"
-# What a person may write, for every pattern of a spec.
+# A description of the allowed values for every pattern of a spec.
 ALLOWED = {
     r"^/": _PATH,
     r"^(/.*)?$": _PATH,
@@ -69,20 +69,23 @@ _EXPECTED = {
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
-    """One sentence for each finding: `spec.memory.slabSize: ...`."""
-    found = error.errors(include_url=False)
-    kept = [one for one in found if not (one["type"] == "too_short" and _is_explained_inside(one, found))]
-    return [f"{field_path(detail['loc'])}: {_sentence(detail, model)}" for detail in kept]
+    """Return one sentence for each error: `spec.memory.slabSize: ...`."""
+    details = error.errors(include_url=False)
+    return [
+        f"{field_path(detail['loc'])}: {_sentence(detail, model)}"
+        for detail in details
+        if not (detail["type"] == "too_short" and _is_explained_inside(detail, details))
+    ]
 
 
-def _is_explained_inside(detail: ErrorDetails, found: list[ErrorDetails]) -> bool:
-    """A list is short of the items that are wrong."""
+def _is_explained_inside(detail: ErrorDetails, details: list[ErrorDetails]) -> bool:
+    """Return whether a list is too short only because its invalid items do not count."""
     at = detail["loc"]
-    return any(one["loc"][: len(at)] == at and len(one["loc"]) > len(at) for one in found)
+    return any(other["loc"][: len(at)] == at and len(other["loc"]) > len(at) for other in details)
 
 
 def field_path(location: tuple[int | str, ...]) -> str:
-    """('spec', 'models', 0, 'name') -> `spec.models[0].name`."""
+    """Return the path as written: ('spec', 'models', 0, 'name') -> `spec.models[0].name`."""
     path = ""
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
@@ -90,7 +93,7 @@ def field_path(location: tuple[int | str, ...]) -> str:
 
 
 def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
-    kind, context, given = detail["type"], detail.get("ctx", {}), detail["input"]
+    kind, context, value = detail["type"], detail.get("ctx", {}), detail["input"]
     sentence = detail["msg"][0].lower() + detail["msg"][1:]
     match kind:
         case "missing":
@@ -98,23 +101,23 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
         case "extra_forbidden":
             sentence = f"{_unknown(detail['loc'])}; allowed here: {', '.join(_fields_at(model, detail['loc'][:-1]))}"
         case "literal_error":
-            sentence = f"{given!r} is not known; allowed: {context['expected']}"
+            sentence = f"{value!r} is not known; allowed: {context['expected']}"
         case "value_error":
             sentence = str(context["error"])
         case "string_pattern_mismatch":
-            shown = redact(given) if "://" in given else given  # a URL may hold a password
+            shown = redact(value) if "://" in value else value  # a URL may hold a password
             sentence = f"{shown!r} is not allowed; allowed: {ALLOWED.get(context['pattern'], context['pattern'])}"
         case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
-            sentence = f"{given!r} is out of range; allowed: {_bound(kind, context)}"
+            sentence = f"{value!r} is out of range; allowed: {_bound(kind, context)}"
         case _ if kind in _EXPECTED:
-            sentence = f"{_shown(given)} is not allowed; expected {_EXPECTED[kind]}"
+            sentence = f"{_shown(value)} is not allowed; expected {_EXPECTED[kind]}"
     return sentence
 
 
 def _unknown(location: tuple[int | str, ...]) -> str:
-    """What a pod has is known, and not for a person to say."""
+    """Return the problem of a field that no type has; fields of pods that the operator sets are known."""
     of_pods = {"podTemplate", "controlPodTemplate"}.intersection(location)
-    return "is set by the operator" if of_pods and location[-1] in owned.FIELDS else "unknown field"
+    return "is set by the operator" if of_pods and location[-1] in reserved.FIELDS else "unknown field"
 
 
 def _bound(kind: str, context: dict[str, Any]) -> str:
@@ -127,14 +130,14 @@ def _bound(kind: str, context: dict[str, Any]) -> str:
     return f"{word[0]} {context[word[1]]:g}"
 
 
-def _shown(given: object) -> str:
-    if given is None:
+def _shown(value: object) -> str:
+    if value is None:
         return "an empty value"
-    return "a mapping" if isinstance(given, dict) else "a list" if isinstance(given, list) else repr(given)
+    return "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else repr(value)
 
 
 def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """The field names, as written, of the model that lies at `location` below `model`."""
+    """Return the field names, as written, of the type at `location` below `model`."""
     for part in location:
         if isinstance(part, int):
             continue
@@ -144,7 +147,7 @@ def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[
 
 
 def _leaves(annotation: object) -> list[object]:
-    """The types that an annotation is made of: `tuple[A, ...] | None` -> [A, ..., None]."""
+    """Return the types in an annotation: `tuple[A, ...] | None` -> [A, ..., None]."""
     if get_origin(annotation) in (Union, types.UnionType, tuple) or hasattr(annotation, "__metadata__"):
         return [leaf for argument in get_args(annotation) for leaf in _leaves(argument)]
     return [annotation]

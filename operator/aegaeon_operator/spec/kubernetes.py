@@ -1,6 +1,6 @@
-"""The parts of both kinds that mean something on Kubernetes alone: pods, volumes, routes, scaling.
+"""The parts of both kinds that apply to Kubernetes only: pods, routes, scaling.
 
-Descriptions are what `kubectl explain` prints.
+`kubectl explain` prints the descriptions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aegaeon_operator.spec.base import PATH, DottedName, ObjectName, PositiveDur
 from aegaeon_operator.spec.cel import field_rules, rules
 
 TOKENIZER_BYTES = 2 << 30
-"""Memory of a gateway's tokenizers unless the manifest says otherwise (MOST_TOKENIZER_BYTES in the gateway)."""
+"""Default memory of a gateway's tokenizers (MOST_TOKENIZER_BYTES in the gateway)."""
 QUALIFIED = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 AMOUNT = r"^[0-9]{1,15}(\.[0-9]{1,9})?(m|[EPTGMK]i|[kMGTPE])?$"
 _HOSTNAME = r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
@@ -24,7 +24,7 @@ _HEADER = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"
 
 _NAMESPACE = r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$"
 _CIDR = r"^[0-9a-fA-F.:]+/[0-9]{1,3}$"
-_CIDR_SAID = "must be a network such as 10.0.0.0/8 or fd00::/8, without bits beyond its prefix"
+_CIDR_MESSAGE = "must be a network such as 10.0.0.0/8 or fd00::/8, without bits beyond its prefix"
 
 QualifiedName = Annotated[str, Field(min_length=1, max_length=253, pattern=QUALIFIED)]
 NamespaceOrAll = Annotated[str, Field(min_length=1, max_length=63, pattern=_NAMESPACE)]
@@ -36,7 +36,7 @@ LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_VALUE)]
 
 
 def _amount(value: object) -> object:
-    """`cpu: 2` is a number in YAML; pods take both."""
+    """Accept numbers, as pods do: `cpu: 2` is a number in YAML."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -60,7 +60,7 @@ def _network(value: str) -> str:
     try:
         ip_network(value)
     except ValueError:
-        raise ValueError(_CIDR_SAID) from None
+        raise ValueError(_CIDR_MESSAGE) from None
     return value
 
 
@@ -70,7 +70,7 @@ Cidr = Annotated[
         min_length=1,
         max_length=49,
         pattern=_CIDR,
-        json_schema_extra=field_rules(("isCIDR(self) && cidr(self) == cidr(self).masked()", _CIDR_SAID)),
+        json_schema_extra=field_rules(("isCIDR(self) && cidr(self) == cidr(self).masked()", _CIDR_MESSAGE)),
     ),
     AfterValidator(_network),
 ]
@@ -80,31 +80,33 @@ Annotations = Annotated[dict[str, _Text], Field(max_length=64)]
 
 
 class Autoscaling(Strict):
-    """When engines are added and taken away, between `min` and `max` of their role."""
+    """Conditions for adding and removing engines, between `min` and `max` of their role."""
 
     queue_wait: PositiveDuration = Field(
-        default=10.0, description="An engine is added when a request has waited for so long."
+        default=10.0, description="Add an engine when a request has waited for this time."
     )
     kv_usage: Annotated[int, Field(ge=1, le=100)] = Field(
-        default=90, description="Or when so many percent of the memory for KV cache stay in use."
+        default=90, description="Add an engine when this percentage of the memory for KV cache stays in use."
     )
     idle: PositiveDuration = Field(
-        default=300.0, description="One is taken away, drained first, when the rest had nothing to do for so long."
+        default=300.0,
+        description="Drain and remove an engine after this time without waiting requests and with fewer sequences than "
+        "engines.",
     )
 
 
 class PickerService(Strict):
-    """A Service that speaks Envoy's ext_proc and picks the gateway pod of a request."""
+    """A Service that implements Envoy's ext_proc and picks the gateway pod for a request."""
 
     name: ObjectName = Field(description="Name of the Service, in the GpuPool's namespace.")
     port: Annotated[int, Field(ge=1, le=65535)] = Field(default=9002, description="Its gRPC port.")
 
 
-_ONE_PEER = "give either cidr, or namespace and podLabels or one of the two"
+_ONE_PEER = "set either cidr, or at least one of namespace and podLabels"
 
 
 class PickerPeer(Strict):
-    """Pods, or addresses outside of the cluster, that may connect to the picker."""
+    """Pods or external addresses that may connect to the picker."""
 
     model_config = rules(
         (
@@ -113,10 +115,10 @@ class PickerPeer(Strict):
         ),
     )
 
-    namespace: ObjectName | None = Field(default=None, description="Namespace of the pods; left out: any.")
-    pod_labels: Labels = Field(default={}, description="Labels of the pods; left out: all of the namespace.")
+    namespace: ObjectName | None = Field(default=None, description="Namespace of the pods; default: any.")
+    pod_labels: Labels = Field(default={}, description="Labels of the pods; default: all pods of the namespace.")
     cidr: Cidr | None = Field(
-        default=None, description="Addresses, for a gateway that does not run in the cluster, for example 10.0.0.0/8."
+        default=None, description="Addresses of a gateway outside of the cluster, for example 10.0.0.0/8."
     )
 
     @model_validator(mode="after")
@@ -127,93 +129,105 @@ class PickerPeer(Strict):
 
 
 class PickerLimits(Strict):
-    """What all peers of a picker's pod together, and each of them, may take of it."""
+    """Limits of each picker pod, for all its peers together and for each peer."""
 
-    connections: Annotated[int, Field(ge=1, le=65536)] = Field(default=512, description="Connections together.")
-    connections_per_address: Annotated[int, Field(ge=1, le=65536)] = Field(
-        default=128, description="Connections of one address; an Envoy has one or more for each worker thread."
+    connections: Annotated[int, Field(ge=1, le=65536)] = Field(
+        default=512, description="Maximum number of connections."
     )
-    streams: Annotated[int, Field(ge=1, le=1 << 20)] = Field(default=16384, description="Open requests together.")
+    connections_per_address: Annotated[int, Field(ge=1, le=65536)] = Field(
+        default=128,
+        description="Maximum number of connections from one address; an Envoy has one or more for each worker thread.",
+    )
+    streams: Annotated[int, Field(ge=1, le=1 << 20)] = Field(
+        default=16384, description="Maximum number of open requests."
+    )
     streams_per_connection: Annotated[int, Field(ge=1, le=1 << 20)] = Field(
-        default=1024, description="Open requests of one connection; an Envoy opens a further connection beyond."
+        default=1024,
+        description="Maximum number of open requests on one connection; above it an Envoy opens another connection.",
     )
     buffered_mib: Annotated[int, Field(ge=1, le=65536)] = Field(
-        default=128, description="MiB of incomplete messages and of answers that were not taken yet, together."
+        default=128, description="Maximum MiB of incomplete messages and of unread responses."
     )
 
 
 class EndpointPicker(Strict):
-    """Who picks the gateway pod of a request for an inference gateway."""
+    """The endpoint picker, which picks the gateway pod for a request of an inference gateway."""
 
     replicas: Annotated[int, Field(ge=0, le=8)] = Field(
-        default=1, description="Pods of our own picker, reached as Service NAME-picker on port 9002."
+        default=1, description="Number of picker pods, reached as Service NAME-picker on port 9002."
     )
     service: PickerService | None = Field(
-        default=None, description="An external picker; the operator then creates no picker pods."
+        default=None, description="An external picker; the operator then creates no picker pods of its own."
     )
     failure_mode: Literal["FailOpen", "FailClose"] = Field(
         default="FailOpen",
-        description="What an inference gateway does without it; any gateway pod can take any request.",
+        description="Behaviour of an inference gateway that cannot reach the picker: FailOpen sends the request to any "
+        "gateway pod, which can answer it; FailClose refuses it.",
     )
     allowed_from: Annotated[tuple[PickerPeer, ...], Field(min_length=1, max_length=16)] | None = Field(
         default=None,
-        description="Who may connect to port 9002 (NetworkPolicy); left out: pods that carry the label of the proxies "
-        "of a Gateway (gateway.networking.k8s.io/gateway-name, or Envoy Gateway's).",
+        description="Peers that may connect to port 9002 (NetworkPolicy). Default: pods with the label of a Gateway's "
+        "proxies (gateway.networking.k8s.io/gateway-name, or Envoy Gateway's).",
     )
-    limits: PickerLimits = Field(default=PickerLimits(), description="Bounds of each pod of our own picker.")
+    limits: PickerLimits = Field(default=PickerLimits(), description="Limits of each picker pod.")
 
 
 class PoolImages(Strict):
-    """Images of a pool's pods; what is left out is the operator's."""
+    """Images of a pool's pods; the defaults are the operator's."""
 
     control: Image | None = Field(default=None, description="Image of scheduler, gateways and endpoint picker.")
     engine: Image | None = Field(default=None, description="Image of the engines, with the pool's backend.")
     pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
-        default=None, description="When nodes pull them."
+        default=None, description="Pull policy of these images."
     )
     pull_secrets: Annotated[tuple[DottedName, ...], Field(max_length=8)] = Field(
-        default=(), description="Secrets with credentials of a private registry, in the GpuPool's namespace."
+        default=(), description="Secrets with credentials for a private registry, in the GpuPool's namespace."
     )
 
 
 class ServiceAccounts(Strict):
-    """ServiceAccounts of the GpuPool's namespace that pods run as; no pod gets its token of the API server."""
+    """ServiceAccounts of the pods, in the GpuPool's namespace; their API tokens are not mounted."""
 
-    engines: DottedName | None = Field(default=None, description="Of the engines; left out: that of the namespace.")
-    gateway: DottedName | None = Field(default=None, description="Of the gateways; left out: that of the namespace.")
+    engines: DottedName | None = Field(
+        default=None, description="ServiceAccount of the engines; default: the namespace's."
+    )
+    gateway: DottedName | None = Field(
+        default=None, description="ServiceAccount of the gateways; default: the namespace's."
+    )
 
 
 class GatewayPods(Strict):
-    """The pods that speak the OpenAI API."""
+    """The gateway pods, which serve the OpenAI API."""
 
-    replicas: Annotated[int, Field(ge=0, le=64)] = Field(default=2, description="How many.")
+    replicas: Annotated[int, Field(ge=0, le=64)] = Field(default=2, description="Number of gateway pods.")
     endpoint_picker: EndpointPicker | None = Field(
         default=None,
-        description="With it, `{}` for example, an InferencePool of the gateway pods is made, for inference gateways "
-        "(Gateway API Inference Extension); HTTPRoutes then lead to it.",
+        description="If set, for example to `{}`: create an InferencePool of the gateway pods, for inference gateways "
+        "(Gateway API Inference Extension), and make it the backend of the HTTPRoutes.",
     )
     trusted_proxies: Annotated[tuple[Cidr, ...], Field(max_length=16)] = Field(
         default=(),
-        description="Networks of proxies in front, for example of a Gateway's pods: their connections are not counted "
-        "by address (else 1024 each) and may be idle for as long as proxies keep theirs.",
+        description="Networks of proxies in front of the gateways, for example of a Gateway's pods. The limit of 1024 "
+        "connections per address does not apply to them, and their idle connections stay open longer.",
     )
     cors_origins: Annotated[tuple[_Origin, ...], Field(max_length=64)] = Field(
         default=(),
-        description="Origins of web pages whose scripts may use the API from a browser, https://chat.example.com for "
-        'example; "*": any. Left out: none.',
+        description="Origins whose web pages may call the API from a browser (CORS), for example "
+        'https://chat.example.com; "*": any. Default: none.',
     )
     access_log: bool = Field(
-        default=False, description="A JSON object on standard output for each request, without prompts and answers."
+        default=False,
+        description="Log each request as a JSON object on standard output, without prompts and responses.",
     )
     strict: bool = Field(
         default=False,
-        description="Requests are refused where they name what has no effect, instead of answered with a header that "
-        "says it.",
+        description="Refuse requests with parameters that have no effect, instead of answering them with a header that "
+        "lists these parameters.",
     )
     tokenizer_memory: PositiveQuantity = Field(
         default=TOKENIZER_BYTES,
-        description="Most memory that the tokenizers in one gateway may take. Those used longest ago make room for "
-        "others, and are loaded again when they are asked for.",
+        description="Maximum memory of the tokenizers in one gateway. The least recently used ones are unloaded, and "
+        "loaded again on the next request.",
     )
 
 
@@ -221,25 +235,27 @@ class ParentRef(Strict):
     """A Gateway."""
 
     name: DottedName = Field(description="Name of the Gateway.")
-    namespace: ObjectName | None = Field(default=None, description="Its namespace; left out: the ModelPool's.")
-    section_name: DottedName | None = Field(default=None, description="One of its listeners; left out: all.")
+    namespace: ObjectName | None = Field(default=None, description="Its namespace; default: the ModelPool's.")
+    section_name: DottedName | None = Field(default=None, description="Name of a listener; default: all listeners.")
 
 
 class HeaderMatch(Strict):
-    """A header of a request."""
+    """A header that a request must have."""
 
-    name: Annotated[str, Field(min_length=1, max_length=256, pattern=_HEADER)] = Field(description="Name.")
-    value: Annotated[str, Field(min_length=1, max_length=1024)] = Field(description="Exact value.")
+    name: Annotated[str, Field(min_length=1, max_length=256, pattern=_HEADER)] = Field(
+        description="Name of the header."
+    )
+    value: Annotated[str, Field(min_length=1, max_length=1024)] = Field(description="Exact value of the header.")
 
 
 class Access(Strict):
-    """How the models are reached. On Kubernetes an HTTPRoute is made when parentRefs names a Gateway."""
+    """Access to the models. On Kubernetes the operator creates an HTTPRoute if parentRefs names a Gateway."""
 
     model_config = rules(
         (
             "(has(self.parentRefs) && size(self.parentRefs) > 0) || "
             "!((has(self.hostnames) && size(self.hostnames) > 0) || has(self.pathPrefix) || has(self.header))",
-            "hostnames, pathPrefix and header belong to a route; name its Gateway in parentRefs",
+            "hostnames, pathPrefix and header need parentRefs; name the Gateway of the route there",
         ),
     )
 
@@ -247,18 +263,18 @@ class Access(Strict):
         default=8000, description="Port of the OpenAI API under `aegaeon up`; on Kubernetes it is always 8000."
     )
     parent_refs: Annotated[tuple[ParentRef, ...], Field(max_length=8)] = Field(
-        default=(), description="Gateways (Gateway API) that lead to the models; left out: no HTTPRoute is made."
+        default=(), description="Gateways (Gateway API) for the HTTPRoute; default: no HTTPRoute."
     )
     hostnames: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=253, pattern=_HOSTNAME)], ...], Field(max_length=16)
-    ] = Field(default=(), description="Host names of the route; left out: all that the Gateway has.")
+    ] = Field(default=(), description="Host names of the route; default: all host names of the Gateway.")
     path_prefix: Annotated[str, Field(min_length=2, max_length=256, pattern=PATH)] | None = Field(
-        default=None, description="Path before /v1 that leads to these models, for example /team-a; it is cut off."
+        default=None, description="Path before /v1 for these models, for example /team-a; the route removes it."
     )
     header: HeaderMatch | None = Field(default=None, description="Header that a request must have.")
 
     @model_validator(mode="after")
     def _route_has_a_gateway(self) -> Self:
         if (self.hostnames or self.path_prefix or self.header) and not self.parent_refs:
-            raise ValueError("hostnames, pathPrefix and header belong to a route; name its Gateway in parentRefs")
+            raise ValueError("hostnames, pathPrefix and header need parentRefs; name the Gateway of the route there")
         return self

@@ -1,6 +1,6 @@
-"""Files and folders of YAML become checked objects, or a list of sentences about what is wrong.
+"""Loads YAML files as validated objects, or reports a sentence for each problem.
 
-All problems of all files are collected first: a person puts a manifest right in one go.
+The problems of all files are reported together, so that a user can correct them together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aegaeon_operator.spec.explain import explain
 from aegaeon_operator.spec.resources import API_VERSION, GpuPool, ModelPool, ServedModel, Source
 
 MAX_NODES = 200_000
-"""values in one document, an anchor's counted wherever it is used: some lines of anchors can stand for billions"""
+"""values in one document, an anchor's counted at each use: a few lines of anchors can expand to billions of values"""
 
 AnySource = TypeVar("AnySource", bound=Source)
 _KINDS: dict[str, type[GpuPool] | type[ModelPool]] = {"GpuPool": GpuPool, "ModelPool": ModelPool}
@@ -41,7 +41,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Manifests:
-    """Everything that was read, checked against each other."""
+    """The pools of all files, checked against each other."""
 
     pools: tuple[Pool, ...]
 
@@ -60,7 +60,7 @@ def load_manifests(path: Path, models_folder: Path) -> Manifests:
                 try:
                     model_pools.append(Placed(_absolute(loaded, file.parent, models_folder), origin))
                 except ValueError as error:  # a NUL, which YAML can write and no path has
-                    problems.append(f"{origin}: hostPath or keyFile is no path: {error}")
+                    problems.append(f"{origin}: hostPath or keyFile is not a valid path: {error}")
     problems = problems or cross_check(gpu_pools, model_pools, path)
     if problems:
         raise ManifestError(problems)
@@ -84,7 +84,7 @@ def _files(path: Path) -> list[Path]:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader as Kubernetes reads YAML: no dates, and a key given twice is an error."""
+    """A SafeLoader that reads YAML as Kubernetes does: no dates, and a duplicate key is an error."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - overrides PyYAML's own class attribute
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
@@ -93,9 +93,9 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        twice = next((key for key in keys if keys.count(key) > 1), None)
-        if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"the key '{twice}' is given twice", node.start_mark)
+        duplicate = next((key for key in keys if keys.count(key) > 1), None)
+        if duplicate is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"duplicate key '{duplicate}'", node.start_mark)
         return super().construct_mapping(node, deep)
 
 
@@ -121,12 +121,12 @@ def _validate(origin: Origin, document: object, problems: list[str]) -> GpuPool 
         problems.append(f"{origin}: is not a mapping; a manifest begins with apiVersion and kind")
         return None
     if _is_too_large(document):
-        problems.append(f"{origin}: has more than {MAX_NODES} values, or an anchor that holds itself")
+        problems.append(f"{origin}: has more than {MAX_NODES} values, or an anchor that contains itself")
         return None
     kind = _KINDS.get(str(document.get("kind")))
     if kind is None:
-        given = f"{document['kind']!r} is not known here" if "kind" in document else "is required"
-        problems.append(f"{origin}: kind: {given}; allowed: {', '.join(_KINDS)} ({API_VERSION})")
+        problem = f"{document['kind']!r} is not known here" if "kind" in document else "is required"
+        problems.append(f"{origin}: kind: {problem}; allowed: {', '.join(_KINDS)} ({API_VERSION})")
         return None
     try:
         return kind.model_validate_json(json.dumps(document))
@@ -158,25 +158,27 @@ def _name(document: dict[Any, Any]) -> str:
 def _absolute(pool: ModelPool, manifest_folder: Path, models_folder: Path) -> ModelPool:
     models = tuple(_absolute_model(model, manifest_folder, models_folder) for model in pool.spec.models)
     tenants = tuple(
-        one.model_copy(update={"key_file": _absolute_path(one.key_file, manifest_folder)}) if one.key_file else one
-        for one in pool.spec.tenants
+        tenant.model_copy(update={"key_file": _absolute_path(tenant.key_file, manifest_folder)})
+        if tenant.key_file
+        else tenant
+        for tenant in pool.spec.tenants
     )
     spec = pool.spec.model_copy(update={"models": models, "tenants": tenants})
     return pool.model_copy(update={"spec": spec})
 
 
-def _absolute_path(given: str, base: Path) -> str:
-    """Without `..` and links; not by Path, which raises RuntimeError for links in a circle and for unknown users."""
-    return os.path.realpath(base / os.path.expanduser(given))
+def _absolute_path(path: str, base: Path) -> str:
+    """Resolve `..`, links and `~`. Path would raise RuntimeError for a cycle of links and for an unknown user."""
+    return os.path.realpath(base / os.path.expanduser(path))
 
 
 def _absolute_model(model: ServedModel, manifest_folder: Path, models_folder: Path) -> ServedModel:
     def absolute(source: AnySource) -> AnySource:
-        given = source.host_path
-        if given is None:
+        folder = source.host_path
+        if folder is None:
             return source
-        path = _absolute_path(given, manifest_folder if given.startswith(("./", "../")) else models_folder)
+        path = _absolute_path(folder, manifest_folder if folder.startswith(("./", "../")) else models_folder)
         return source.model_copy(update={"host_path": path})
 
-    adapters = tuple(one.model_copy(update={"source": absolute(one.source)}) for one in model.adapters)
+    adapters = tuple(adapter.model_copy(update={"source": absolute(adapter.source)}) for adapter in model.adapters)
     return model.model_copy(update={"source": absolute(model.source), "adapters": adapters})

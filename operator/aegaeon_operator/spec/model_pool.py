@@ -1,6 +1,6 @@
-"""ModelPool, as a tenant team writes it: models, where their files are, objectives, who may use them.
+"""ModelPool, the kind of a tenant team: models, their files and objectives, and the tenants that may use them.
 
-Descriptions are what `kubectl explain` prints; units live in the types (Quantity, Duration).
+`kubectl explain` prints the descriptions; units are in the types (Quantity, Duration).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from aegaeon_operator.spec.base import (
     Strict,
 )
 from aegaeon_operator.spec.cel import field_rules, list_map, rules
+from aegaeon_operator.spec.exclusive_fields import ExclusiveFields
 from aegaeon_operator.spec.kubernetes import Access
-from aegaeon_operator.spec.one_of import OneOf
 from aegaeon_operator.spec.sources import AdapterSource, Source
 
-# A path of a pod would name what others own there, so only `aegaeon up`, which does not ask an API server, takes one.
-_KEYS_ALONE = field_rules(("size(self) == 0", "is for `aegaeon up`; on Kubernetes give keySecretRef"))
+# On Kubernetes a path could name another team's files in the pod, so only `aegaeon up` accepts it.
+_LOCAL = field_rules(("size(self) == 0", "is for `aegaeon up` only; on Kubernetes set keySecretRef"))
 
 
 class Adapter(Strict):
-    """A low-rank adapter (LoRA) of a model, served under a name of its own."""
+    """A low-rank adapter (LoRA) of a model, with a name of its own."""
 
-    name: ServedName = Field(description="Name that clients give in `model`; unique in the GpuPool.")
-    source: AdapterSource = Field(description="Where its files are; new requests are served with those of another one.")
+    name: ServedName = Field(description="Name for the field `model` of requests; unique in the GpuPool.")
+    source: AdapterSource = Field(description="Location of its files. After a change new requests use the new files.")
 
 
 class Slo(Strict):
@@ -42,11 +42,13 @@ class Slo(Strict):
 
 
 class Quota(Strict):
-    """What may be asked in a minute; a field left out is without end."""
+    """Limits for a minute; a field that is not set does not limit."""
 
-    requests_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(default=None, description="Requests.")
+    requests_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        default=None, description="Maximum requests."
+    )
     tokens_per_minute: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = Field(
-        default=None, description="Tokens of prompts and outputs together."
+        default=None, description="Maximum tokens of prompts and outputs together."
     )
 
 
@@ -54,34 +56,34 @@ _MOST_NAMES = 512
 Granted = Annotated[str, Field(min_length=1, max_length=200)]  # checked against the models themselves
 
 
-_KEYS = OneOf("key_file", "key_secret_ref")
+_KEYS = ExclusiveFields("key_file", "key_secret_ref")
 
 
 class Tenant(Strict):
-    """A client team: its keys, the models that it may use, how much it may ask for."""
+    """A client team: its API keys, models and limits."""
 
     model_config = rules(_KEYS.rule)
 
-    name: ObjectName = Field(description="Name of the tenant; in metrics and messages.")
+    name: ObjectName = Field(description="Name of the tenant in metrics and messages.")
     key_file: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
         default=None,
-        json_schema_extra=_KEYS_ALONE,
-        description="File of its API keys, one a line (two during a rotation); read again when it changes. `./...` "
-        "and `../...` start at the manifest's own folder.",
+        json_schema_extra=_LOCAL,
+        description="File with its API keys, one per line (two during a rotation); read again when it changes. `./...` "
+        "and `../...` are relative to the manifest's folder.",
     )
     key_secret_ref: SecretRef | None = Field(
         default=None,
-        description="On Kubernetes: its API keys, one a line (two during a rotation), as an entry of a Secret beside "
-        "the ModelPool; read again when it changes.",
+        description="On Kubernetes: entry of a Secret in the ModelPool's namespace with its API keys, one per line "
+        "(two during a rotation); read again when it changes.",
     )
     models: Annotated[tuple[Granted, ...], Field(min_length=1, max_length=512)] | None = Field(
-        default=None, description="Models and adapters of this ModelPool that it may use; left out: all of them."
+        default=None, description="Models and adapters of this ModelPool that it may use; default: all."
     )
-    quota: Quota = Field(default=Quota(), description="How much it may ask for, over all its models.")
+    quota: Quota = Field(default=Quota(), description="Its limits over all models.")
     strict: bool = Field(
         default=False,
-        description="Its requests are refused where they name what has no effect, instead of answered with a header "
-        "that says it.",
+        description="Refuse its requests with parameters that have no effect, instead of answering them with a header "
+        "that lists these parameters.",
     )
 
     @model_validator(mode="after")
@@ -92,56 +94,59 @@ class Tenant(Strict):
 class ServedModel(Strict):
     """One model of the pool."""
 
-    name: ServedName = Field(description="Name that clients give in `model`; unique in the GpuPool.")
-    source: Source = Field(description="Where its files are. Another one is prepared beside it, then takes its name.")
+    name: ServedName = Field(description="Name for the field `model` of requests; unique in the GpuPool.")
+    source: Source = Field(
+        description="Location of its files. After a change the old files are served until the new ones are ready."
+    )
     max_model_len: Annotated[int, Field(ge=1, le=10_000_000)] | None = Field(
-        default=None, description="Longest prompt and output together, in tokens; left out: what its config.json says."
+        default=None, description="Maximum tokens of prompt and output together; default: the value in its config.json."
     )
     slo: Slo = Field(default=Slo(), description="Its service-level objective.")
     tier: Literal["interactive", "standard", "batch"] = Field(
         default="standard",
-        description="Who comes late first when the engines cannot serve all in time: `batch`, then `standard`, then "
-        "`interactive` (policy `slack`).",
+        description="Order of degradation when the engines cannot meet all objectives: `batch` misses its objective "
+        "first, then `standard`, then `interactive` (policy `slack`).",
     )
     weight: Annotated[int, Field(ge=1, le=100)] = Field(
         default=1,
-        description="Share of the engines' time among models of the same tier when not all can be served in time: a "
-        "model of weight 2 gets twice that of one of weight 1 (policy `slack`).",
+        description="Share of engine time among models of the same tier when the engines cannot meet all objectives: a "
+        "model of weight 2 gets twice the time of a model of weight 1 (policy `slack`).",
     )
     tool_calls: Literal["hermes", "llama3", "mistral", "deepseek", "harmony", "none"] | None = Field(
-        default=None, description="How it writes calls of tools; left out: what its chat template shows."
+        default=None, description="Format of its tool calls; default: detected from its chat template."
     )
     reasoning: Literal["think", "mistral", "seed", "kimi", "harmony", "none"] | None = Field(
-        default=None, description="How it marks its reasoning; left out: what its chat template shows."
+        default=None, description="Format of its reasoning; default: detected from its chat template."
     )
     task: Literal["generate", "embed", "score"] | None = Field(
         default=None,
-        description="What it is for: to generate text, to embed texts, or to score documents for a query; left out: "
-        "what its files show (`modules.json` of sentence-transformers, a classifier's architecture). Another one is "
-        "prepared beside it, then takes its name.",
+        description="`generate` text, `embed` texts, or `score` documents for a query. Default: detected from its "
+        "files (`modules.json` of sentence-transformers, a classifier's architecture). After a change the old task is "
+        "served until the new one is ready.",
     )
     matryoshka: bool = Field(
         default=False,
-        description="Its embeddings may be cut to fewer `dimensions`, though its config.json does not say so.",
+        description="Allow requests with fewer `dimensions` for its embeddings even if its config.json does not "
+        "declare it.",
     )
     public_prompts: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=32768)], ...], Field(max_length=8)
     ] = Field(
         default=(),
-        description="System prompts that are no secret: KV cache of a prompt that begins with one is shared by all up "
-        "to its end, whatever memory.prefixScope says.",
+        description="System prompts that are not secret: all clients share the KV cache of such a prefix, regardless "
+        "of memory.prefixScope.",
     )
-    quota: Quota = Field(default=Quota(), description="How much all clients together may ask of it.")
+    quota: Quota = Field(default=Quota(), description="Its limits for all clients together.")
     adapters: Annotated[tuple[Adapter, ...], Field(max_length=32)] = Field(
         default=(),
-        description="Adapters that are served with its weights, with its objective and limits; the GpuPool needs "
-        "`adapters`. Which of them are on the device changes with what is asked.",
+        description="Adapters served with its weights, objective and limits; the GpuPool needs `adapters`. They are "
+        "loaded on the device on demand.",
         json_schema_extra=list_map("name"),
     )
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its own and its adapters'."""
+        """The names of the model and its adapters."""
         return self.name, *(adapter.name for adapter in self.adapters)
 
 
@@ -151,17 +156,18 @@ class PoolRef(Strict):
     name: ObjectName = Field(description="Name of the GpuPool.")
     namespace: ObjectName | None = Field(
         default=None,
-        description="Its namespace; left out: the ModelPool's own. Another one must be in its allowedNamespaces.",
+        description="Namespace of the GpuPool; default: the ModelPool's. The GpuPool's allowedNamespaces must include "
+        "the ModelPool's namespace if the two differ.",
     )
 
 
 class ModelPoolSpec(Strict):
-    """Models, their objectives, and how they are reached."""
+    """Models, their objectives and access to them."""
 
     model_config = rules(
         (
             f"size(self.models) + self.models.map(m, size(m.adapters)).sum() <= {_MOST_NAMES}",
-            f"models and adapters together must be {_MOST_NAMES} at most; make a second ModelPool of the rest",
+            f"models and adapters together must be at most {_MOST_NAMES}; move some to a second ModelPool",
         ),
     )
 
@@ -171,20 +177,20 @@ class ModelPoolSpec(Strict):
     )
     tenants: Annotated[tuple[Tenant, ...], Field(max_length=256)] = Field(
         default=(),
-        description="Tenants that may use the models; left out: every client, without a key.",
+        description="Tenants that may use the models; default: every client, without a key.",
         json_schema_extra=list_map("name"),
     )
     share_prefix: ObjectName | None = Field(
         default=None,
-        description="A group of ModelPools of this namespace whose tenants trust each other: what is asked of their "
-        "models shares KV cache, as if it were of one tenant. Left out: each tenant's requests share their own.",
+        description="Name of a group of ModelPools in this namespace whose tenants trust each other: their prompts "
+        "share KV cache as if all were of one tenant. Default: only prompts of the same tenant share it.",
     )
-    gateway: Access = Field(default=Access(), description="How the models are reached.")
+    gateway: Access = Field(default=Access(), description="Access to the models.")
 
     @model_validator(mode="after")
     def _not_too_many(self) -> Self:
         if (count := sum(len(model.names) for model in self.models)) > _MOST_NAMES:
-            raise ValueError(f"models and adapters together are {count}; {_MOST_NAMES} are the most of a ModelPool")
+            raise ValueError(f"models and adapters together are {count}; a ModelPool may have at most {_MOST_NAMES}")
         return self
 
 
@@ -194,22 +200,22 @@ class ModelPool(Strict):
     model_config = rules(
         (
             "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')",
-            "metadata.name must be at most 63 small letters, digits and dashes",
+            "metadata.name must be at most 63 lower-case letters, digits and '-'",
         ),
     )
 
     api_version: Literal["serving.aegaeon.io/v1alpha1"] = Field(description="Version of this schema.")
     kind: Literal["ModelPool"] = Field(description="ModelPool.")
     metadata: Metadata = Field(description="Name of the pool.")
-    spec: ModelPoolSpec = Field(description="What the tenant team wants.")
+    spec: ModelPoolSpec = Field(description="Desired state, written by the tenant team.")
 
     @property
     def pool(self) -> tuple[str, str]:
-        """Namespace and name of the GpuPool that it refers to."""
+        """The namespace and name of its GpuPool."""
         ref = self.spec.gpu_pool_ref
         return ref.namespace or self.metadata.namespace, ref.name
 
     @property
     def prefix_share(self) -> str:
-        """Its group, whose name counts within its namespace alone: who guesses one elsewhere is not in it."""
+        """Its group, with its namespace: a group of the same name in another namespace is a different one."""
         return f"{self.metadata.namespace}/{self.spec.share_prefix}" if self.spec.share_prefix else ""

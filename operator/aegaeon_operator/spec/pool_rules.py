@@ -1,25 +1,28 @@
-"""What the API server checks of a whole GpuPool: fields that must fit together.
+"""Rules across the fields of a GpuPool, checked by the API server.
 
-resources.py has the same for `aegaeon up`; both say the sentences that need no figures.
+resources.py has the same checks for `aegaeon up`; they share the messages without figures.
 """
 
 from __future__ import annotations
 
 from aegaeon_operator.spec.cel import rules
 
-OVERLAP = "memory.disk.path must be neither inside nor around volumes.models.path, whose folders any ModelPool may name"
-ONE_DEVICE = "accelerator.count must be 1 with backend vllm; backend torch shares a model among several accelerators"
-ON_CPU = "accelerator.device must be cpu with backend vllm; backend torch computes on GPUs"
-DEVICE_BYTES = "memory.deviceBytes is needed with accelerator.device cpu; only a GPU's memory is an engine's own"
-NO_ADAPTERS = "adapters need backend vllm; backend torch computes models without them"
+OVERLAP = (
+    "memory.disk.path and volumes.models.path must not contain each other, since any ModelPool may use the folders "
+    "below volumes.models.path"
+)
+ONE_DEVICE = "accelerator.count must be 1 with backend vllm; use backend torch to split models among accelerators"
+ON_CPU = "accelerator.device must be cpu with backend vllm; use backend torch for GPUs"
+DEVICE_BYTES = "memory.deviceBytes is required with accelerator.device cpu"
+NO_ADAPTERS = "adapters need backend vllm; backend torch does not support them"
 MOUNTS_OVERLAP = (
-    "volumeMounts of podTemplate and controlPodTemplate must be neither inside nor around volumes.models.path and "
-    "memory.disk.path, which the operator mounts"
+    "volumeMounts of podTemplate and controlPodTemplate must not overlap with volumes.models.path and "
+    "memory.disk.path, which the operator mounts; choose another mountPath"
 )
 
 
 _DISK = "self.memory.disk.path"
-# Folders that the operator mounts, and each with a `/` behind it; a disk's may have one.
+# Folders that the operator mounts, each with a final `/`; the disk's path may already have one.
 _MOUNTED = (
     ("self.volumes.models", "self.volumes.models.path + '/'"),
     ("self.memory.disk", f"({_DISK}.endsWith('/') ? {_DISK} : {_DISK} + '/')"),
@@ -27,7 +30,7 @@ _MOUNTED = (
 
 
 def _mounts_apart(of: str) -> str:
-    """A rule: no mount of a template meets the folders of models and disk tier."""
+    """Return a rule: no mount of a template overlaps with the folders of models and disk tier."""
     apart = " && ".join(
         f"(!has({owner}) || !((m.mountPath + '/').startsWith({folder}) || ({folder}).startsWith(m.mountPath + '/')))"
         for owner, folder in _MOUNTED
@@ -36,21 +39,21 @@ def _mounts_apart(of: str) -> str:
 
 
 RULES = rules(
-    ("has(self.prefill) == has(self.decode)", "prefill and decode need each other; or use engines, which do both"),
+    ("has(self.prefill) == has(self.decode)", "prefill and decode must be set together; or use engines, which do both"),
     (
         "has(self.engines) || has(self.prefill)",
-        "no engines asked for; give engines.replicas, or prefill.replicas and decode.replicas",
+        "no engines; set engines.replicas, or prefill.replicas and decode.replicas",
     ),
     (
         "!has(oldSelf.prefill) || !has(self.prefill) || has(oldSelf.engines) || !has(self.engines)",
-        "the pool has prefill and decode engines, beside which no others are added; kubectl scale changes engines: "
-        "change prefill.replicas or decode.replicas with kubectl patch, or make a pool with all three",
+        "engines cannot be added to a pool with prefill and decode engines, and kubectl scale changes engines: "
+        "change prefill.replicas or decode.replicas with kubectl patch, or create a pool with all three",
     ),
     (
         "!isQuantity(string(self.memory.hostKv)) || !isQuantity(string(self.memory.slabSize)) || "
         "quantity(string(self.memory.hostKv)).asApproximateFloat() >= "
         "quantity(string(self.memory.slabSize)).asApproximateFloat() * double(self.accelerator.count)",
-        "memory.hostKv, which the accelerators of an engine share, holds no slab for each of them; raise hostKv or "
+        "memory.hostKv is less than one slab for each of the engine's accelerators, which share it; raise hostKv or "
         "lower slabSize",
     ),
     (
@@ -67,8 +70,8 @@ RULES = rules(
     (
         "!self.accelerator.device.startsWith('cuda') || has(self.accelerator.resourceName) || "
         "size(self.podTemplate.resources.claims) > 0",
-        "accelerator.device cuda:N needs resourceName on Kubernetes, for example nvidia.com/gpu, or "
-        "podTemplate.resources.claims: without one of them pods get no GPU",
+        "accelerator.device cuda:N needs accelerator.resourceName, for example nvidia.com/gpu, or "
+        "podTemplate.resources.claims on Kubernetes; without one of them pods get no GPU",
     ),
     (
         "!has(self.adapters) || !has(self.memory.deviceBytes) || !isQuantity(string(self.adapters.memory)) || "
@@ -76,7 +79,7 @@ RULES = rules(
         "quantity(string(self.memory.deviceBytes)).asApproximateFloat() - "
         "quantity(string(self.adapters.memory)).asApproximateFloat() >= "
         "quantity(string(self.memory.slabSize)).asApproximateFloat()",
-        "adapters.memory leaves no slab of memory.deviceBytes; raise deviceBytes",
+        "adapters.memory leaves less than one slab of memory.deviceBytes; raise deviceBytes",
     ),
     (" && ".join(_mounts_apart(of) for of in ("podTemplate", "controlPodTemplate")), MOUNTS_OVERLAP),
 )

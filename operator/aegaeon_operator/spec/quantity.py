@@ -1,6 +1,6 @@
 """Kubernetes quantities of bytes ("512Mi") and durations ("100ms") as plain numbers.
 
-Inside the program bytes are int and seconds are float; the notation exists at the edge only.
+Inside the program bytes are int and seconds are float; only manifests have the notation.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _SUFFIXES = {
 }
 _AMOUNT = re.compile(r"(?P<number>[0-9]{1,30}(?:\.[0-9]{1,30})?)(?P<suffix>[EPTGMK]i|[kMGTPEm])?", re.ASCII)
 _BYTES_LIMIT = 2**63
-# Characters of either notation: bounds what a rule of the API server may cost.
+# Maximum characters of either notation: it bounds the API server's estimate of a rule's cost.
 _LONGEST = 64
 
-# As the API server reads them, which leaves sums and bounds to rules.
+# The patterns for the API server; its rules check sums and bounds.
 QUANTITY = r"^[0-9]{1,30}(\.[0-9]{1,30})?([EPTGMK]i|[kMGTPE])?$"
 DURATION = r"^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$"
 
@@ -31,13 +31,13 @@ _DURATION_PART = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)(ns|us|µs|ms|s|m|h
 
 
 def parse_amount(text: str) -> Decimal | None:
-    """A Kubernetes quantity of anything: bytes as below, and thousandths of a CPU (`500m`); None when it is none."""
+    """Parse any Kubernetes quantity: bytes as below, and thousandths of a CPU (`500m`); None: malformed."""
     match = _AMOUNT.fullmatch(text)
     return None if match is None else Decimal(match["number"]) * _SUFFIXES[match["suffix"] or ""]
 
 
 def parse_quantity(value: object) -> int:
-    """Bytes of a Kubernetes quantity: `512Mi`, `1.5Gi`, `2G`, `4096`. Raises ValueError with what is allowed."""
+    """Parse a Kubernetes quantity of bytes: `512Mi`, `1.5Gi`, `2G`, `4096`. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise ValueError(_not_a_quantity(value))
     size = parse_amount(str(value))
@@ -46,12 +46,12 @@ def parse_quantity(value: object) -> int:
     if size != int(size):
         raise ValueError(f"{value!r} is not a whole number of bytes")
     if size >= _BYTES_LIMIT:
-        raise ValueError(f"{value!r} is too large (8Ei is the end of what a quantity can say)")
+        raise ValueError(f"{value!r} is too large; a quantity must be less than 8Ei")
     return int(size)
 
 
 def format_quantity(size_bytes: int) -> str:
-    """The shortest exact notation: 536870912 -> `512Mi`, 1000 -> `1000`."""
+    """Return the shortest exact notation: 536870912 -> `512Mi`, 1000 -> `1000`."""
     for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"):
         factor = int(_SUFFIXES[suffix])
         if size_bytes and size_bytes % factor == 0:
@@ -60,7 +60,7 @@ def format_quantity(size_bytes: int) -> str:
 
 
 def parse_duration(value: object) -> float:
-    """Seconds of a duration: `100ms`, `10s`, `1m30s`. Raises ValueError with what is allowed."""
+    """Parse a duration in seconds: `100ms`, `10s`, `1m30s`. Raises ValueError."""
     parts = _DURATION_PART.findall(value) if isinstance(value, str) and len(value) <= _LONGEST else []
     if not parts or "".join(number + unit for number, unit in parts) != value:
         raise ValueError(f"{value!r} is not a duration; write a number with a unit, such as 100ms, 10s or 1m30s")
@@ -68,7 +68,7 @@ def parse_duration(value: object) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Exact to the nanosecond, in the largest unit that leaves a whole number: 0.1 -> `100ms`, 90 -> `90s`."""
+    """Return the notation, exact to the nanosecond, in the largest exact unit: 0.1 -> `100ms`, 90 -> `90s`."""
     nanoseconds = round(seconds * 1e9)
     for unit in ("s", "ms", "us"):
         if nanoseconds % _NANOSECONDS[unit] == 0:

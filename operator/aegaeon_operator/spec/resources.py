@@ -1,7 +1,7 @@
-"""The two kinds of `serving.aegaeon.io/v1alpha1`, as a person writes them.
+"""The two kinds of `serving.aegaeon.io/v1alpha1`: GpuPool, and ModelPool from model_pool.py.
 
-GpuPool belongs to the platform team (hardware, split, policy) and is here; ModelPool is in model_pool.py.
-Descriptions are what `kubectl explain` prints; units live in the types (Quantity, Duration).
+The platform team writes GpuPools: hardware, roles of engines, policy. `kubectl explain` prints the descriptions; units
+are in the types (Quantity, Duration).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ __all__ = [
 # ---- GpuPool -------------------------------------------------------------------------------------------------------
 
 
-# Pulling an image of some GB and fetching a model of some more.
+# Time to pull an image of several GB and to fetch a larger model.
 _START_S = 600.0
 
 
@@ -69,61 +69,65 @@ class GpuPoolSpec(Strict):
 
     backend: Literal["torch", "vllm"] = Field(
         default="torch",
-        description="What executes models: `torch` four dense architectures on CPUs and GPUs; `vllm` those of vLLM "
-        "with paged attention, quantised ones among them, on CPUs. On Kubernetes it says which image engines have; "
-        "elsewhere it has to be installed beside the sidecar.",
+        description="Execution backend. `torch`: four dense architectures, on CPUs and GPUs. `vllm`: vLLM's "
+        "architectures with paged attention, quantised ones included, on CPUs. On Kubernetes it selects the engines' "
+        "image; with `aegaeon up` it must be installed beside the sidecar.",
     )
-    accelerator: Accelerator = Field(default=Accelerator(), description="What an engine runs on.")
-    engines: Replicas | None = Field(default=None, description="Engines that both prefill and decode.")
+    accelerator: Accelerator = Field(
+        default=Accelerator(), description="Device and number of accelerators of an engine."
+    )
+    engines: Replicas | None = Field(default=None, description="Engines that prefill and decode.")
     prefill: Replicas | None = Field(default=None, description="Engines that prefill only; needs `decode`.")
     decode: Replicas | None = Field(default=None, description="Engines that decode only; needs `prefill`.")
     memory: PoolMemory = Field(description="Memory of each engine.")
     adapters: AdapterRoom | None = Field(
-        default=None, description="Room for adapters (LoRA); left out: there are none."
+        default=None, description="Memory and limits for adapters (LoRA); default: no adapters."
     )
-    scheduling: Scheduling = Field(default=Scheduling(), description="How engines are shared.")
-    tuning: EngineTuning = Field(default=EngineTuning(), description="Knobs of one engine process.")
+    scheduling: Scheduling = Field(default=Scheduling(), description="Scheduling policy and its settings.")
+    tuning: EngineTuning = Field(default=EngineTuning(), description="Tuning of the engine processes.")
     allowed_namespaces: Annotated[tuple[NamespaceOrAll, ...], Field(max_length=64)] = Field(
         default=(),
-        description="Further namespaces whose ModelPools may use this GpuPool, `*` for all; its own always may.",
+        description="Other namespaces whose ModelPools may use this GpuPool; `*`: all. Its own namespace always may.",
     )
     allowed_sources: Annotated[tuple[AllowedSource, ...], Field(max_length=64)] = Field(
         default=(),
-        description="Whom models may be fetched from, and where a source may redirect to: hosts (`huggingface.co`, "
-        "`*.example.com`, `http://store.internal:9000`, `*` for all) and networks (`10.0.0.0/8`). Left out: any public "
-        "address; with `aegaeon up` any. A host named in full may be at a private address; loopback and link-local "
-        "addresses need a network. Models of the hub need `huggingface.co` and `*.hf.co`.",
+        description="Servers that models may be fetched from and redirected to: hosts (`huggingface.co`, "
+        "`*.example.com`, `http://store.internal:9000`, `*` for all) and networks (`10.0.0.0/8`). Default: any public "
+        "address; with `aegaeon up` any address. A host with its full name may have a private address; loopback and "
+        "link-local addresses need a network. Models of the hub need `huggingface.co` and `*.hf.co`.",
     )
     egress: Egress = Field(
         default=Egress(),
-        description="On Kubernetes: the way to sources of models, S3 stores and collectors of traces through a proxy. "
-        "Pods read no proxy from their environment; `aegaeon up` reads HTTPS_PROXY, HTTP_PROXY, NO_PROXY and "
-        "SSL_CERT_FILE from its own. Within a pool no proxy is used.",
+        description="On Kubernetes: proxies for model sources, S3 stores and trace collectors. Pods ignore proxies in "
+        "their environment; `aegaeon up` reads HTTPS_PROXY, HTTP_PROXY, NO_PROXY and SSL_CERT_FILE from its own. "
+        "Connections within a pool use no proxy.",
     )
-    gateway: GatewayPods = Field(default=GatewayPods(), description="The OpenAI API, and on Kubernetes its pods.")
-    tracing: Tracing | None = Field(default=None, description="Traces of requests; left out: none.")
+    gateway: GatewayPods = Field(default=GatewayPods(), description="The gateways, which serve the OpenAI API.")
+    tracing: Tracing | None = Field(default=None, description="Traces of requests; default: none.")
     batches: BatchStore | None = Field(
-        default=None, description="Files and batches (/v1/files, /v1/batches); left out: there are none."
+        default=None, description="Storage of files and batches (/v1/files, /v1/batches); default: these APIs are off."
     )
     images: PoolImages = Field(default=PoolImages(), description="On Kubernetes: images of the pool's pods.")
-    pod_template: PodTemplate = Field(default=PodTemplate(), description="On Kubernetes: laid over the engines' pods.")
+    pod_template: PodTemplate = Field(
+        default=PodTemplate(), description="On Kubernetes: template for the engines' pods."
+    )
     control_pod_template: PodTemplate = Field(
         default=PodTemplate(),
-        description="On Kubernetes: laid over the pods of scheduler, gateways and endpoint picker.",
+        description="On Kubernetes: template for the pods of scheduler, gateways and endpoint picker.",
     )
     service_accounts: ServiceAccounts = Field(
         default=ServiceAccounts(),
-        description="On Kubernetes: who pods are to a cloud (IRSA, workload identity), by role. Scheduler and endpoint "
-        "picker have accounts of the operator's.",
+        description="On Kubernetes: ServiceAccounts of engines and gateways, for cloud identities (IRSA, workload "
+        "identity). The operator creates those of scheduler and endpoint picker.",
     )
     volumes: Volumes = Field(default=Volumes(), description="On Kubernetes: files of the nodes that pods use.")
-    autoscaling: Autoscaling = Field(default=Autoscaling(), description="When engines are added and taken away.")
+    autoscaling: Autoscaling = Field(default=Autoscaling(), description="Conditions for adding and removing engines.")
 
     @property
     def roles(self) -> dict[str, Replicas]:
-        """The engines asked for, by role."""
-        asked = {"unified": self.engines, "prefill": self.prefill, "decode": self.decode}
-        return {role: one for role, one in asked.items() if one}
+        """The engines in the spec, by role."""
+        roles = {"unified": self.engines, "prefill": self.prefill, "decode": self.decode}
+        return {role: replicas for role, replicas in roles.items() if replicas}
 
     @property
     def threads(self) -> int:
@@ -137,24 +141,25 @@ class GpuPoolSpec(Strict):
 
     @property
     def scaled(self) -> bool:
-        """Whether engines of any role come and go by themselves."""
-        return any(one.max is not None for one in self.roles.values())
+        """True if any role is autoscaled."""
+        return any(replicas.max is not None for replicas in self.roles.values())
 
     @property
     def scaling(self) -> str:
-        """All that the autoscaler goes by, as text to be compared."""
-        bounds = [f"{role}: {one.min} to {one.max}" for role, one in self.roles.items() if one.max is not None]
+        """The autoscaler's settings as text, to detect changes."""
+        autoscaled = {role: replicas for role, replicas in self.roles.items() if replicas.max is not None}
+        bounds = [f"{role}: {replicas.min} to {replicas.max}" for role, replicas in autoscaled.items()]
         return ", ".join([*bounds, str(self.autoscaling)]) if bounds else ""
 
     @property
     def hold_start_s(self) -> float:
-        """Seconds that a request may wait for an engine to start; 0: no longer than for one that runs."""
-        from_zero = any(one.min == 0 for one in self.roles.values())
+        """Seconds that a request may wait for an engine to start; 0: as long as for a running engine."""
+        from_zero = any(replicas.min == 0 for replicas in self.roles.values())
         return self.scheduling.hold_start or (_START_S if from_zero else 0.0)
 
     @property
     def has_accelerators(self) -> bool:
-        """Whether the pods of engines ask a cluster for any."""
+        """True if the engines' pods request accelerators from the cluster."""
         return self.accelerator.resource_name is not None or bool(self.pod_template.resources.claims)
 
     @model_validator(mode="after")
@@ -163,10 +168,10 @@ class GpuPoolSpec(Strict):
 
     def _roles(self) -> Iterator[str]:
         if (self.prefill is None) != (self.decode is None):
-            given, lacking = ("decode", "prefill") if self.prefill is None else ("prefill", "decode")
-            yield f"{given} needs {lacking} beside it; or use engines, which do both"
+            present, missing = ("decode", "prefill") if self.prefill is None else ("prefill", "decode")
+            yield f"{present} needs {missing} as well; or use engines, which do both"
         elif self.engines is None and self.prefill is None:
-            yield "no engines asked for; give engines.replicas, or prefill.replicas and decode.replicas"
+            yield "no engines; set engines.replicas, or prefill.replicas and decode.replicas"
 
     def _backend(self) -> Iterator[str]:
         if self.backend == "vllm" and self.accelerator.count > 1:
@@ -179,53 +184,55 @@ class GpuPoolSpec(Strict):
             yield pool_rules.DEVICE_BYTES
 
     def _memory(self) -> Iterator[str]:
-        count, memory, room = self.accelerator.count, self.memory, self.adapters
+        count, memory, adapters = self.accelerator.count, self.memory, self.adapters
         if memory.host_kv < memory.slab_size * count:
             yield (
-                f"memory.hostKv {format_quantity(memory.host_kv)} holds no slab of {format_quantity(memory.slab_size)} "
-                f"for each of {count} accelerators; raise hostKv or lower slabSize"
+                f"memory.hostKv {format_quantity(memory.host_kv)} is less than one slab of "
+                f"{format_quantity(memory.slab_size)} for each of {count} accelerators; raise hostKv or lower slabSize"
             )
-        whole = memory.device_bytes
-        if room is not None and whole is not None and whole - room.memory < memory.slab_size:
+        device = memory.device_bytes
+        if adapters is not None and device is not None and device - adapters.memory < memory.slab_size:
             yield (
-                f"adapters.memory {format_quantity(room.memory)} leaves no slab of memory.deviceBytes "
-                f"{format_quantity(whole)}; raise deviceBytes"
+                f"adapters.memory {format_quantity(adapters.memory)} leaves less than one slab of memory.deviceBytes "
+                f"{format_quantity(device)}; raise deviceBytes"
             )
 
     def _folders(self) -> Iterator[str]:
-        """Of nodes that are mounted into pods."""
+        """Yield the overlaps between folders that are mounted into pods."""
         models, disk = self.volumes.models, self.memory.disk
-        if disk is not None and models is not None and _meet(disk.path, models.path):
+        if disk is not None and models is not None and _overlap(disk.path, models.path):
             yield pool_rules.OVERLAP
-        owned = [one.path for one in (models, disk) if one is not None]
+        folders = [volume.path for volume in (models, disk) if volume is not None]
         mounts = (*self.pod_template.volume_mounts, *self.control_pod_template.volume_mounts)
-        if any(_meet(one.mount_path, path) for one in mounts for path in owned):
+        if any(_overlap(mount.mount_path, folder) for mount in mounts for folder in folders):
             yield pool_rules.MOUNTS_OVERLAP
 
 
-def _meet(one: str, other: str) -> bool:
-    """Whether one folder is the other one, or inside it."""
-    first, second = PurePosixPath(one), PurePosixPath(other)
+def _overlap(folder: str, other: str) -> bool:
+    """Return whether two folders are the same, or either is inside the other."""
+    first, second = PurePosixPath(folder), PurePosixPath(other)
     return first.is_relative_to(second) or second.is_relative_to(first)
 
 
-_POOL_NAME = r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"  # Services, pods and labels add to it, up to 63
-_POOL_NAME_SAID = "must be at most 40 small letters, digits and dashes, a letter first: Services are named after it"
+_POOL_NAME = r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"  # names of Services, pods and labels append to it, up to 63
+_POOL_NAME_MESSAGE = (
+    "must be at most 40 lower-case letters, digits and '-', with a letter first: names of Services are derived from it"
+)
 
 
 class GpuPool(Strict):
-    """Hardware that a set of models shares."""
+    """Accelerators shared by a set of models."""
 
-    model_config = rules((f"self.metadata.name.matches('{_POOL_NAME}')", f"metadata.name {_POOL_NAME_SAID}"))
+    model_config = rules((f"self.metadata.name.matches('{_POOL_NAME}')", f"metadata.name {_POOL_NAME_MESSAGE}"))
 
     api_version: Literal["serving.aegaeon.io/v1alpha1"] = Field(description="Version of this schema.")
     kind: Literal["GpuPool"] = Field(description="GpuPool.")
     metadata: Metadata = Field(description="Name of the pool.")
-    spec: GpuPoolSpec = Field(description="What the platform team wants.")
+    spec: GpuPoolSpec = Field(description="Desired state, written by the platform team.")
 
     @field_validator("metadata")
     @classmethod
     def _name_leaves_room(cls, value: Metadata) -> Metadata:
         if not re.fullmatch(_POOL_NAME, value.name):
-            raise ValueError(f"name {_POOL_NAME_SAID}")
+            raise ValueError(f"name {_POOL_NAME_MESSAGE}")
         return value

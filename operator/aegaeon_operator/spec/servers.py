@@ -1,4 +1,4 @@
-"""Servers outside of a pool, as manifests name them: hosts, addresses and networks."""
+"""Notation of servers outside of a pool: hosts, addresses and networks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def _entry(value: str) -> str:
     return value
 
 
-# Of what fits the pattern, what is no port, address or network is refused by the API server, too.
+# Rules for values that match the pattern and are still no valid port, address or network.
 _BARE_IPV6 = "self.matches('^[^:]*:[^:]*:') && !self.contains('[') && !self.contains('://')"
 _ENTRY_PORT = "self.find(':[0-9]+$')"
 ENTRY_RULES = field_rules(
     (
         f"{_BARE_IPV6} || {_ENTRY_PORT} == '' || "
         f"(int({_ENTRY_PORT}.substring(1)) > 0 && int({_ENTRY_PORT}.substring(1)) < 65536)",
-        "has a port that is none; ports are 1 to 65535",
+        "has an invalid port; ports are 1 to 65535",
     ),
     (
         f"({_BARE_IPV6}) ? (isIP(self) || (isCIDR(self) && cidr(self) == cidr(self).masked())) : "

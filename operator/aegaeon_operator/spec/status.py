@@ -1,6 +1,6 @@
-"""What the operator says of an object: `status` of both kinds.
+"""The `status` of both kinds, written by the operator.
 
-Conditions are those of Kubernetes (metav1.Condition); `kubectl wait --for=condition=Ready` reads them.
+Conditions are Kubernetes' (metav1.Condition); `kubectl wait --for=condition=Ready` reads them.
 """
 
 from __future__ import annotations
@@ -18,63 +18,69 @@ _REASON = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
 class Condition(Strict):
     """One aspect of the object's state."""
 
-    type: Annotated[str, Field(min_length=1, max_length=316)] = Field(description="The aspect, for example Ready.")
-    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
-    observed_generation: Annotated[int, Field(ge=0)] = Field(description="Generation of the spec that this is about.")
+    type: Annotated[str, Field(min_length=1, max_length=316)] = Field(
+        description="Type of the condition, for example Ready."
+    )
+    status: Literal["True", "False", "Unknown"] = Field(description="Status of the condition.")
+    observed_generation: Annotated[int, Field(ge=0)] = Field(description="Generation of the spec it was derived from.")
     last_transition_time: Annotated[str, Field(max_length=64)] = Field(
-        description="When the status last changed (RFC 3339).", json_schema_extra={"format": "date-time"}
+        description="Time of the last change of the status (RFC 3339).", json_schema_extra={"format": "date-time"}
     )
     reason: Annotated[str, Field(min_length=1, max_length=1024, pattern=_REASON)] = Field(
-        description="Why, as one CamelCase word for programs."
+        description="Reason as one CamelCase word, for programs."
     )
-    message: Annotated[str, Field(max_length=32768)] = Field(description="Why, for people.")
+    message: Annotated[str, Field(max_length=32768)] = Field(description="Reason as sentences, for users.")
 
 
 Message = Annotated[str, Field(max_length=256)]
-_MESSAGE = "What is wrong or on its way, in one sentence; empty when nothing is. Conditions have all of it."
-_CONDITIONS = Field(default=(), max_length=16, description="Aspects of its state.", json_schema_extra=list_map("type"))
+_MESSAGE = "The most important problem or pending change, in one sentence; empty if there is none. Conditions list all."
+_CONDITIONS = Field(
+    default=(), max_length=16, description="Conditions of the object.", json_schema_extra=list_map("type")
+)
 
 
 class ModelState(Strict):
-    """One model as it stands."""
+    """The state of a model or an adapter."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)] = Field(description="Name that it is served by.")
+    name: Annotated[str, Field(min_length=1, max_length=200)] = Field(description="Name that it is served under.")
     state: Literal["Cold", "Cached", "Resident", "Failed"] = Field(
-        description="Cold: its files are not in a host cache yet. Cached: they are. Resident: on an engine. "
-        "Failed: see reason."
+        description="Cold: its files are not in a host cache. Cached: they are in a host cache. Resident: its weights "
+        "are on an engine. Failed: see reason."
     )
-    reason: Annotated[str, Field(max_length=1024)] = Field(default="", description="Why it failed.")
+    reason: Annotated[str, Field(max_length=1024)] = Field(default="", description="Reason of the failure.")
     parent: Annotated[str, Field(max_length=200)] | None = Field(
-        default=None, description="Of an adapter: the model whose weights it is served with."
+        default=None, description="Model of an adapter; unset for a model."
     )
-    queued: Annotated[int, Field(ge=0)] = Field(default=0, description="Requests that wait.")
-    running: Annotated[int, Field(ge=0)] = Field(default=0, description="Requests that are being answered.")
+    queued: Annotated[int, Field(ge=0)] = Field(default=0, description="Waiting requests.")
+    running: Annotated[int, Field(ge=0)] = Field(default=0, description="Running requests.")
     attainment: Annotated[int, Field(ge=0, le=100)] | None = Field(
         default=None,
-        description="Percent of the tokens of the last ten minutes that were on time; left out below 100 tokens.",
+        description="Percentage of the tokens of the last ten minutes that were on time; unset below 100 tokens.",
     )
 
 
 class EngineCounts(Strict):
-    """Engines by role, as attached/wanted, for example 1/2; a role that the spec does not have is left out."""
+    """Engines by role as attached/desired, for example 1/2; unset for a role that the spec does not have."""
 
-    unified: Annotated[str, Field(max_length=16)] | None = Field(default=None, description="Those of spec.engines.")
-    prefill: Annotated[str, Field(max_length=16)] | None = Field(default=None, description="Those of spec.prefill.")
-    decode: Annotated[str, Field(max_length=16)] | None = Field(default=None, description="Those of spec.decode.")
+    unified: Annotated[str, Field(max_length=16)] | None = Field(default=None, description="Engines of spec.engines.")
+    prefill: Annotated[str, Field(max_length=16)] | None = Field(default=None, description="Engines of spec.prefill.")
+    decode: Annotated[str, Field(max_length=16)] | None = Field(default=None, description="Engines of spec.decode.")
 
 
 class GpuUse(Strict):
-    """What pooling saves."""
+    """Accelerators in use, and without pooling."""
 
-    used: Annotated[int, Field(ge=0)] = Field(description="Accelerators that this pool's engines have.")
-    dedicated: Annotated[int, Field(ge=0)] = Field(description="What the same models would need, one each at least.")
+    used: Annotated[int, Field(ge=0)] = Field(description="Accelerators of the pool's engines.")
+    dedicated: Annotated[int, Field(ge=0)] = Field(
+        description="Accelerators that the models would need without pooling, at least one per model."
+    )
 
 
 class OutsideSlabs(Strict):
-    """Memory of the engine that takes most of it beside its slabs."""
+    """Memory outside the slabs of the engine that uses most of it."""
 
-    reserved: Annotated[str, Field(max_length=32)] = Field(description="What is reserved for it, adapters included.")
-    peak: Annotated[str, Field(max_length=32)] = Field(description="The most that it took since it started.")
+    reserved: Annotated[str, Field(max_length=32)] = Field(description="Reserved memory, adapters included.")
+    peak: Annotated[str, Field(max_length=32)] = Field(description="Maximum use since the engine started.")
 
 
 MOST_NAMES = 4096
@@ -85,46 +91,50 @@ Names = Annotated[
 
 
 class GpuPoolStatus(Strict):
-    """What runs."""
+    """Observed state of a GpuPool."""
 
-    observed_generation: Annotated[int, Field(ge=0)] = Field(default=0, description="Generation last acted on.")
+    observed_generation: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Generation of the spec last reconciled."
+    )
     conditions: Annotated[tuple[Condition, ...], _CONDITIONS] = ()
     message: Message = Field(default="", description=_MESSAGE)
-    replicas: Annotated[int, Field(ge=0)] = Field(default=0, description="Engines (`spec.engines`) that exist.")
+    replicas: Annotated[int, Field(ge=0)] = Field(default=0, description="Number of engines of `spec.engines`.")
     selector: Annotated[str, Field(max_length=1024)] = Field(default="", description="Labels of those engines' pods.")
-    engines: EngineCounts = Field(default=EngineCounts(), description="Engines by role, attached/wanted.")
+    engines: EngineCounts = Field(default=EngineCounts(), description="Engines by role, attached/desired.")
     ready_engines: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Engines of all roles that are attached to the scheduler."
+        default=0, description="Number of engines of all roles that are attached to the scheduler."
     )
-    models: Annotated[int, Field(ge=0)] = Field(default=0, description="Models that are served.")
+    models: Annotated[int, Field(ge=0)] = Field(default=0, description="Number of served models.")
     names: Names = Field(
         default={},
-        description="Names of models and adapters that are served, each with the namespace and name of its ModelPool; "
-        "the chart's admission policy reads them.",
+        description="Names of the served models and adapters, each with the namespace and name of its ModelPool; the "
+        "chart's admission policy reads them.",
     )
     summary: Annotated[str, Field(max_length=64)] = Field(
-        default="", description="How many models of its ModelPools can be served at once, for example 3/4."
+        default="", description="Models of its ModelPools that can be served without loading files, for example 3/4."
     )
-    gpus: GpuUse | None = Field(default=None, description="What pooling saves.")
+    gpus: GpuUse | None = Field(default=None, description="Accelerators in use, and without pooling.")
     outside_slabs: OutsideSlabs | None = Field(
         default=None,
-        description="Memory beside the slabs; left out while no engine is attached.",
+        description="Memory outside the slabs; unset while no engine is attached.",
     )
     last_answered: Annotated[str, Field(max_length=64)] | None = Field(
         default=None,
-        description="When a token was computed last (RFC 3339); written once a minute at most.",
+        description="Time of the last computed token (RFC 3339), updated at most once a minute.",
         json_schema_extra={"format": "date-time"},
     )
 
 
 class ModelPoolStatus(Strict):
-    """What is served."""
+    """Observed state of a ModelPool."""
 
-    observed_generation: Annotated[int, Field(ge=0)] = Field(default=0, description="Generation last acted on.")
+    observed_generation: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Generation of the spec last reconciled."
+    )
     conditions: Annotated[tuple[Condition, ...], _CONDITIONS] = ()
     message: Message = Field(default="", description=_MESSAGE)
     summary: Annotated[str, Field(max_length=64)] = Field(
-        default="", description="How many of its models can be served at once, for example 3/4."
+        default="", description="Models that can be served without loading files, for example 3/4."
     )
     models: Annotated[tuple[ModelState, ...], Field(max_length=512)] = Field(
         default=(), description="Its models and their adapters.", json_schema_extra=list_map("name")

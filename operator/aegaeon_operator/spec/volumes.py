@@ -1,4 +1,4 @@
-"""Files of the nodes that a pool's pods use, and which folders they may be."""
+"""Volumes with files of the nodes, and the rules for their folders."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from aegaeon_operator.spec.cel import field_rules
 
 
 def apart(taken: tuple[str, ...]) -> tuple[JsonDict, Callable[[str], str]]:
-    """For a folder that is mounted into pods: the API server's rule and ours, that it meets none of `taken`."""
-    said = f"must have no `.`, `..` or `//` in it, and be neither inside nor around {', '.join(taken)}"
+    """Return the API server's rule and the check for a mounted folder: it must not overlap with any of `taken`."""
+    message = f"must have no `.`, `..` or `//` in it, and must not overlap with {', '.join(taken)}"
 
     def check(path: str) -> str:
         parts = PurePosixPath(path)
-        meets = any(parts.is_relative_to(one) or PurePosixPath(one).is_relative_to(parts) for one in taken)
-        if meets or re.search(r"(^|/)[.][.]?(/|$)|//", path):
-            raise ValueError(said)
+        overlaps = any(parts.is_relative_to(folder) or PurePosixPath(folder).is_relative_to(parts) for folder in taken)
+        if overlaps or re.search(r"(^|/)[.][.]?(/|$)|//", path):
+            raise ValueError(message)
         return path
 
     rule = (
         f"!self.matches('(^|/)[.][.]?(/|$)|//') && !{list(taken)}.exists(one, self == one || "
         "self.startsWith(one + '/') || one.startsWith(self.endsWith('/') ? self : self + '/'))"
     )
-    return field_rules((rule, said)), check
+    return field_rules((rule, message)), check
 
 
-# Folders of pods that are not models': ModelPools name folders inside the path, and must not reach these by it.
+# ModelPools name folders inside the path, which must not lead to these folders of the pods.
 _MODELS_PATH, _free_for_models = apart(("/etc/aegaeon", "/var/cache/aegaeon", "/dev", "/proc", "/sys", "/tmp"))
-# Engines write there, and on nodes it is handed to their group: it must be no folder that others need.
+# Engines write there, and on nodes its group is changed to theirs: it must be no folder of the system.
 _DISK_PATH, _free_for_disk = apart(("/etc", "/usr", "/opt/aegaeon", "/var/cache/aegaeon", "/dev", "/proc", "/sys"))
 DiskPath = Annotated[
     str,
@@ -44,23 +44,23 @@ DiskPath = Annotated[
 
 
 class ModelsVolume(Strict):
-    """Where models that are there already lie."""
+    """The folder of models that are already on the nodes."""
 
     path: Annotated[str, Field(min_length=2, max_length=1024, pattern=PATH), AfterValidator(_free_for_models)] = Field(
         json_schema_extra=_MODELS_PATH,
-        description="Folder in the pods; models' hostPath is inside it. Without a claim it is the node's own folder.",
+        description="Folder in the pods that contains the models' hostPath. Default: the node's folder.",
     )
     claim: DottedName | None = Field(
-        default=None, description="PersistentVolumeClaim that holds it; left out: the same path of the node."
+        default=None, description="PersistentVolumeClaim with the folder; default: the node's folder."
     )
 
 
 class Volumes(Strict):
-    """Files of the nodes that pods use."""
+    """Volumes with files of the nodes."""
 
-    models: ModelsVolume | None = Field(default=None, description="Models on the nodes; needed for hostPath sources.")
+    models: ModelsVolume | None = Field(default=None, description="Models on the nodes; required for hostPath sources.")
     shared_claim: DottedName | None = Field(
         default=None,
         description="PersistentVolumeClaim on a tmpfs that all engines of a node share, for weights and swapped-out KV "
-        "cache; left out: a folder below /dev/shm of the node, which needs a namespace that allows hostPath.",
+        "cache. Default: a folder below /dev/shm of the node, which needs a namespace that allows hostPath.",
     )

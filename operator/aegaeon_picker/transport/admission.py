@@ -1,4 +1,4 @@
-"""Which new connections are taken: so many together, so many of each address, and so many a second of each."""
+"""Admission of connections: limits in total, per address, and per address and second."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Admission:
         self.open = 0
 
     def enter(self, address: str, now: float) -> Reason | None:
-        """None: taken, until `leave`. Else why not."""
+        """Admit a connection until `leave` (None), or return the reason of its refusal."""
         known = self._addresses.setdefault(address, _Address(Bucket(self._limits.connection_rate, now)))
         if self.open >= self._limits.connections or known.open >= self._limits.connections_per_address:
             return Reason.CONNECTIONS
@@ -33,7 +33,7 @@ class Admission:
         return None
 
     def leave(self, address: str, faulty: bool, now: float) -> None:
-        """A connection has ended, by its own fault or not."""
+        """Record the end of a connection; `faulty`: by a fault of the peer."""
         known = self._addresses[address]
         known.open -= 1
         self.open -= 1
@@ -41,6 +41,6 @@ class Admission:
             known.bucket.take(now, FAULT_TOKENS)
 
     def forget(self, now: float) -> None:
-        """Addresses of which nothing is open and nothing is held against."""
-        for address in [each for each, known in self._addresses.items() if not known.open and known.bucket.full(now)]:
+        """Drop addresses without open connections and with a full bucket."""
+        for address in [key for key, known in self._addresses.items() if not known.open and known.bucket.full(now)]:
             del self._addresses[address]

@@ -1,4 +1,4 @@
-"""What all connections of a port hold: streams and buffered bytes, and which stream is dropped at the limit."""
+"""Streams and buffered bytes of all connections of a port, with the choice of the stream to drop at the limit."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from aegaeon_picker.transport.limits import Limits
 
 
 class Holder(Protocol):
-    """The streams of a connection, whose bytes are accounted for here."""
+    """The streams of a connection, whose bytes the budget counts."""
 
     def drop_largest(self) -> bool:
-        """End the stream that holds most; False when none holds anything."""
+        """End the stream with the most buffered bytes; False if none has any."""
 
 
 class Budget:
-    """Shared by the connections of a port."""
+    """The budget shared by the connections of a port."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -25,7 +25,7 @@ class Budget:
         self._held: Counter[Holder] = Counter()
 
     def hold(self, holder: Holder, change: int) -> None:
-        """`holder` has so many bytes more. Where that is too many, the largest streams end: at worst the caller's."""
+        """Add `change` bytes of `holder`. Above a limit the largest streams end, possibly the caller's."""
         self.bytes += change
         self._held[holder] += change
         if change <= 0:
@@ -36,9 +36,9 @@ class Budget:
             pass
 
     def leave(self, holder: Holder) -> None:
-        """It is closed."""
+        """Remove a closed connection."""
         self.bytes -= self._held.pop(holder, 0)
 
     def check(self) -> None:
-        """Raises AssertionError when the sum is not that of its parts."""
+        """Check that the sum equals its parts. Raises AssertionError."""
         assert self.bytes == sum(self._held.values()) >= 0 <= self.streams

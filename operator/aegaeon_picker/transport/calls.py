@@ -1,4 +1,4 @@
-"""What a service implements to be called, and how gRPC frames the messages of a call."""
+"""The interface of a service's calls, and gRPC's framing of messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpack import NeverIndexedHeaderTuple
 
 from aegaeon_picker.transport.errors import CallError, Status
 
-PREFIX = 5  # bytes before each message: whether it is compressed, and its length
+PREFIX = 5  # bytes before each message: compression flag and length
 _MAX_MESSAGE = 200  # characters of an error's message
 
 Send = Callable[[bytes], None]
@@ -20,34 +20,34 @@ M = TypeVar("M", bound=Message)
 
 
 class Call(Protocol):
-    """One call, made with the function that sends a message to its client."""
+    """A call, created with the function that sends a message to its client."""
 
-    lasting: bool  # it goes on after the client's last message, until the client cancels it
+    lasting: bool  # it continues after the client's last message, until the client cancels it
 
     def message(self, data: bytes) -> None:
-        """The client's next message. Raises CallError; anything else ends the call as INTERNAL."""
+        """Receive the client's next message. Raises CallError; another exception ends the call as INTERNAL."""
 
     def close(self) -> None:
-        """It is over, however it ended."""
+        """End the call, whatever its outcome."""
 
 
 Methods = Mapping[str, Callable[[Send], Call]]
 
 
 def parse(kind: type[M], data: bytes) -> M:
-    """A message of that kind. Raises CallError, INTERNAL as gRPC's libraries answer."""
+    """Parse a message. Raises CallError with INTERNAL, as gRPC's libraries do."""
     try:
         return kind.FromString(data)
     except DecodeError as error:
-        raise CallError(Status.INTERNAL, f"the message is no {kind.DESCRIPTOR.name}: {error}") from error
+        raise CallError(Status.INTERNAL, f"malformed {kind.DESCRIPTOR.name}: {error}") from error
 
 
 def next_message(received: bytearray, max_bytes: int) -> bytes | None:
-    """Taken off the front; None when it is not whole yet. Raises CallError for one that is not taken at all."""
+    """Remove and return the first message; None if it is incomplete. Raises CallError for a refused message."""
     if len(received) < PREFIX:
         return None
     if received[0]:
-        raise CallError(Status.UNIMPLEMENTED, "compressed messages are not taken")
+        raise CallError(Status.UNIMPLEMENTED, "compressed messages are not supported")
     end = PREFIX + int.from_bytes(received[1:PREFIX])
     if end > max_bytes:
         raise CallError(Status.RESOURCE_EXHAUSTED, f"a message has {end} bytes, more than {max_bytes}")
@@ -59,12 +59,12 @@ def next_message(received: bytearray, max_bytes: int) -> bytes | None:
 
 
 def framed(message: bytes) -> bytes:
-    """As it goes over the wire."""
+    """Return a message with its prefix."""
     return b"\0" + len(message).to_bytes(4) + message
 
 
 def trailers(status: Status, message: str = "") -> Headers:
-    """The end of a call. What a peer chose never enters the table that header compression keeps."""
+    """Return the trailers of a call. Text chosen by the peer is never indexed by header compression."""
     end = [(b"grpc-status", b"%d" % status)]
     if message:
         end.append(NeverIndexedHeaderTuple(b"grpc-message", quote(message[:_MAX_MESSAGE]).encode()))

@@ -1,4 +1,4 @@
-"""A session on an asyncio transport: it reads while it keeps up, and works while its peer reads."""
+"""A session on an asyncio transport, with back-pressure in both directions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from aegaeon_picker.transport.rejections import Rejections
 from aegaeon_picker.transport.session import Session
 from aegaeon_picker.transport.turns import Turns
 
-_KEEPALIVE_S = 60  # then a peer that is gone is asked for, so that its open calls end
-_CLOSING_S = 5.0  # that a connection has to take what was written, once it is over
-
-Lost = Callable[["Connection", bool], None]  # which, and whether by its own fault
+_KEEPALIVE_S = 60  # idle time before TCP keepalive probes, which detect lost peers and end their calls
+_CLOSING_S = 5.0  # time for a closing connection to send its buffer
+Lost = Callable[["Connection", bool], None]  # the connection, and true for a fault of its peer
 
 
 class Connection(asyncio.Protocol):
-    """One client's. `lost` is called once, at its end."""
+    """The connection of a client. `lost` is called at its end."""
 
     def __init__(
         self,
@@ -38,7 +37,7 @@ class Connection(asyncio.Protocol):
         self._limits, self._rejections, self._turns = budget.limits, rejections, turns
         self._clock, self._lost = clock, lost
         self._session = Session(methods, budget, rejections, address, clock, self._wake)
-        self._transport: asyncio.Transport | None = None  # None before it is made, and once it is lost
+        self._transport: asyncio.Transport | None = None  # None before the connection is made and after it is lost
         self._reading = True
         self._blocked_since: float | None = None
         self._closing_since: float | None = None
@@ -73,13 +72,13 @@ class Connection(asyncio.Protocol):
         self._offer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        del exc  # what it was, its calls are over
+        del exc  # the calls end regardless of the error
         self._transport = None
         self._session.close()
         self._lost(self, self._faulty)
 
     def work(self, until: float) -> bool:
-        """See Worker."""
+        """Work until `until` (see Worker)."""
         if self._transport is None or self._closing_since is not None:
             return False
         try:
@@ -93,7 +92,7 @@ class Connection(asyncio.Protocol):
         return more
 
     def check(self) -> None:
-        """End what took too long; the server asks for it every second."""
+        """End what timed out; the server calls it every second."""
         now = self._clock()
         if self._closing_since is not None:
             if now - self._closing_since > _CLOSING_S:
@@ -102,19 +101,19 @@ class Connection(asyncio.Protocol):
         try:
             self._session.check()
             if self._blocked_since is not None and now - self._blocked_since > self._limits.stall_s:
-                raise PeerError(Reason.STALLED, "it does not read")
+                raise PeerError(Reason.STALLED, "the peer does not read")
         except PeerError as fault:
             self._end(fault)
         else:
             self._check_idle(now)
 
     def leave(self) -> None:
-        """Take no more calls than those that are on their way, and close behind the last one."""
+        """Accept only calls that are already on their way, and close after the last one."""
         self._session.leave()
         self._write()
 
     def abort(self) -> None:
-        """Cut it off."""
+        """Abort the connection."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -123,7 +122,7 @@ class Connection(asyncio.Protocol):
             self._read(False)
 
     def _wake(self) -> None:
-        """A call has something to send outside of the connection's turn."""
+        """Write, since a call has something to send outside of the connection's turn."""
         if self._transport is not None and self._closing_since is None:
             self._write()
 
@@ -133,7 +132,7 @@ class Connection(asyncio.Protocol):
         elif self._idle_since is None:
             self._idle_since = now
         elif now - self._idle_since > self._limits.connection_idle_s:
-            self._rejections.add("connection", Reason.IDLE, self.address, "it had no call for long")
+            self._rejections.add("connection", Reason.IDLE, self.address, "no call within the idle timeout")
             self.leave()
 
     def _end(self, fault: PeerError) -> None:

@@ -1,4 +1,4 @@
-"""What ends a call, and what ends a connection."""
+"""Errors that end a call or a connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aegaeon_picker.transport.limits import Reason
 
 
 class Status(IntEnum):
-    """Those of gRPC's that are used here."""
+    """The gRPC status codes in use."""
 
     OK = 0
     INVALID_ARGUMENT = 3
@@ -22,7 +22,7 @@ class Status(IntEnum):
 
 
 class CallError(PickerError):
-    """Ends a call with a status other than OK."""
+    """An error that ends a call with a status other than OK."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -30,7 +30,7 @@ class CallError(PickerError):
 
 
 class PeerError(PickerError):
-    """Ends a connection with GOAWAY. `reason` is what metrics and logs count it under."""
+    """An error that ends a connection with GOAWAY. `reason`: label in metrics and logs."""
 
     def __init__(self, reason: Reason, message: str, code: ErrorCodes = ErrorCodes.ENHANCE_YOUR_CALM) -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
-"""Bytes to frames, one at a time, and what a frame may cost before HTTP/2's own rules are asked.
+"""Splits bytes into frames and charges each frame before HTTP/2's own rules apply.
 
-h2 takes a read whole and keeps no count of what a peer asks of it. Here every frame is cut off and charged first, and
-those without a meaning for us never reach h2. Floods: CVE-2019-9512 and its relatives, CVE-2024-27316.
+h2 processes a read at a time and does not limit a peer's requests. This reader charges every frame first, and frames
+without effect never reach h2. Floods: CVE-2019-9512 and its relatives, CVE-2024-27316.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from aegaeon_picker.transport.errors import PeerError
 from aegaeon_picker.transport.limits import Bucket, Limits, Reason
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-MAX_FRAME = 1 << 14  # bytes; we never announce another
+MAX_FRAME = 1 << 14  # bytes; the server never announces another
 _HEADER = 9
 DATA, SETTINGS = 0, 4
 _HEADERS, _PRIORITY, _PING, _WINDOW_UPDATE, _CONTINUATION = 1, 2, 6, 8, 9
@@ -25,11 +25,11 @@ _KNOWN_SETTINGS = frozenset(int(code) for code in SettingCodes)
 _TABLE_BYTES = 4096  # of header compression: a peer may ask us to keep any size
 
 
-Frame = tuple[int, bytes]  # its type, and the whole of it as h2 takes it; no bytes: h2 is not to have it
+Frame = tuple[int, bytes]  # its type, and its bytes for h2; empty: h2 must not receive it
 
 
 class FrameReader:
-    """Frames of one connection. Every method may raise PeerError."""
+    """The frames of a connection. Every method may raise PeerError."""
 
     def __init__(self, limits: Limits, now: float) -> None:
         self._limits = limits
@@ -40,30 +40,30 @@ class FrameReader:
         self.block_since: float | None = None  # a header block is not complete
 
     def __len__(self) -> int:
-        """Bytes that are not read yet."""
+        """Return the bytes that are not processed yet."""
         return len(self._received)
 
     def add(self, data: bytes) -> None:
-        """What came in."""
+        """Add received bytes."""
         if self._preface:
             got = min(len(self._preface), len(data))
             if data[:got] != self._preface[:got]:
-                raise PeerError(Reason.PREFACE, "it does not speak HTTP/2", ErrorCodes.PROTOCOL_ERROR)
+                raise PeerError(Reason.PREFACE, "the peer does not use HTTP/2", ErrorCodes.PROTOCOL_ERROR)
             self._preface = self._preface[got:]
             data = data[got:]
         self._received += data
 
     def charge(self, reason: Reason, now: float, count: float = 1.0) -> None:
-        """The peer did what it may do so often only."""
+        """Charge an action of the peer that is limited in rate."""
         if not self._buckets[reason].take(now, count):
             raise PeerError(reason, f"too many {reason.replace('_', ' ')}")
 
     def credit(self, reason: Reason, count: float) -> None:
-        """The peer did what earns it some more."""
+        """Credit an action of the peer."""
         self._buckets[reason].give(count)
 
     def take(self, now: float) -> Frame | None:
-        """The next one that has a meaning; None when it is not whole yet."""
+        """Return the next frame; None if it is incomplete."""
         received = self._received
         if len(received) < _HEADER:
             return None
@@ -81,7 +81,7 @@ class FrameReader:
             data = bytes(received[: _HEADER + length])
             del received[: _HEADER + length]
         kind = data[3]
-        if kind == DATA and self.block_since is None:  # most of all
+        if kind == DATA and self.block_since is None:  # the most frequent case
             return kind, data
         return kind, self._charged(kind, data[4], data, now)
 
@@ -89,7 +89,7 @@ class FrameReader:
         if kind in {_HEADERS, _CONTINUATION}:
             self._count_block(kind, flags, len(data) - _HEADER, now)
         elif self.block_since is not None:
-            return data  # h2 says what is wrong with it
+            return data  # h2 reports the error
         elif kind == _WINDOW_UPDATE:
             self.charge(Reason.WINDOW_UPDATES, now)
         elif kind not in _MEANT:
@@ -102,7 +102,7 @@ class FrameReader:
         return data
 
     def _count_block(self, kind: int, flags: int, size: int, now: float) -> None:
-        """A header block is decoded when it is complete, and it must be: whatever its size, it is held until then."""
+        """Count a header block, which is buffered until it is complete and then decoded."""
         if kind == _HEADERS:
             self._block_bytes = self._block_frames = 0
             self.block_since = now
@@ -116,9 +116,9 @@ class FrameReader:
 
 
 def _known_settings(data: bytes) -> bytes:
-    """The frame without unknown settings, since h2 keeps them all, and with a table of a bounded size."""
+    """Return a SETTINGS frame without unknown settings, which h2 would keep, and with a bounded header table size."""
     if (len(data) - _HEADER) % _SETTING:
-        return data  # h2 says what is wrong with it
+        return data  # h2 reports the error
     kept = bytearray()
     for at in range(_HEADER, len(data), _SETTING):
         code, value = int.from_bytes(data[at : at + 2]), int.from_bytes(data[at + 2 : at + _SETTING])

@@ -1,7 +1,7 @@
-"""What one peer may cost: every bound of a connection, and how often a peer may do what costs us and not it.
+"""Limits of a peer: bounds of a connection, and rates of actions that cost the server more than the peer.
 
-Where Envoy has a limit of the kind, the default is its recommendation for edge proxies or of that order; a peer that
-does nothing but ext_proc stays far below every one of them.
+Where Envoy has such a limit, the default is its recommendation for edge proxies or similar; a peer that only uses
+ext_proc stays far below all of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Clock = Callable[[], float]  # seconds, monotonic
 
 
 class Reason(StrEnum):
-    """Why something was refused or ended; the `reason` of the metric."""
+    """The reason of a refusal or an abort; label `reason` of the metric."""
 
     # connections
     CONNECTIONS = "connections"  # too many are open
@@ -29,19 +29,19 @@ class Reason(StrEnum):
     WINDOW_UPDATES = "window_updates"
     FRAGMENTS = "fragments"  # empty or tiny DATA frames
     RESETS = "resets"  # streams that ended before their first answer, or that broke a rule
-    STALLED = "stalled"  # it does not read
+    STALLED = "stalled"  # the peer does not read
     IDLE = "idle"
     # streams
     STREAMS = "streams"  # too many are open
-    MALFORMED = "malformed"  # its header fields are no gRPC request
-    INCOMPLETE = "incomplete"  # its message did not come in time
-    BUFFERED = "buffered"  # it held the most when too many bytes were buffered
-    FAILED = "failed"  # a bug of ours
+    MALFORMED = "malformed"  # its header fields are not a gRPC request
+    INCOMPLETE = "incomplete"  # its message was not complete in time
+    BUFFERED = "buffered"  # it had the most buffered bytes when there were too many
+    FAILED = "failed"  # a bug of the picker
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A token bucket: `per_s` tokens come back each second, `burst` is how many there can be."""
+    """A token bucket: `per_s` tokens are added each second, up to `burst`."""
 
     per_s: float
     burst: float
@@ -61,15 +61,15 @@ def _rates() -> Mapping[Reason, Rate]:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one port."""
+    """Limits of a port."""
 
-    connections: int = 512  # together
+    connections: int = 512  # in total
     connections_per_address: int = 128  # an Envoy has one or more for each of its worker threads
     connection_rate: Rate = Rate(10, 256)  # of one address; a fault costs FAULT_TOKENS more
-    streams: int = 16_384  # together: requests of inference gateways that are open
-    streams_per_connection: int = 1024  # Envoy opens a further connection beyond
+    streams: int = 16_384  # in total: open requests of inference gateways
+    streams_per_connection: int = 1024  # above it Envoy opens another connection
     message_bytes: int = 4 << 20  # gRPC's libraries have the same
-    connection_bytes: int = 32 << 20  # of incomplete messages and of answers that were not taken yet
+    connection_bytes: int = 32 << 20  # of incomplete messages and unread responses
     buffered_bytes: int = 128 << 20  # the same of all connections
     header_bytes: int = 8 << 10  # of one request, decoded (RFC 9113, 6.5.2): above it the stream ends
     header_block_bytes: int = 16 << 10  # as sent, and decoded: above it the connection ends; gRPC has these two as well
@@ -88,7 +88,7 @@ FAULT_TOKENS = 16.0  # new connections that an address forgoes for each connecti
 
 
 class Bucket:
-    """One token bucket, full at first."""
+    """A token bucket, full at first."""
 
     __slots__ = ("_at", "_rate", "_tokens")
 
@@ -96,7 +96,7 @@ class Bucket:
         self._rate, self._tokens, self._at = rate, rate.burst, now
 
     def take(self, now: float, count: float = 1.0) -> bool:
-        """Whether `count` tokens were there; they are gone in any case, down to minus one burst."""
+        """Take `count` tokens, down to minus one burst; return whether there were enough."""
         self._tokens = self._available(now) - count
         self._at = now
         if self._tokens >= 0:
@@ -105,7 +105,7 @@ class Bucket:
         return False
 
     def give(self, count: float) -> None:
-        """`count` more, up to the burst."""
+        """Add `count` tokens, up to the burst."""
         self._tokens = min(self._rate.burst, self._tokens + count)
 
     def full(self, now: float) -> bool:

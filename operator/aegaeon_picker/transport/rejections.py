@@ -17,7 +17,7 @@ _EVERY_S = 10.0  # a line for each scope and reason
 
 
 class Rejections:
-    """Of one port."""
+    """The rejections of a port."""
 
     def __init__(self, count: Count, clock: Clock) -> None:
         self._count, self._clock = count, clock
@@ -25,7 +25,7 @@ class Rejections:
         self._silent: Counter[tuple[Scope, Reason]] = Counter()
 
     def add(self, scope: Scope, reason: Reason, peer: str, message: str, bug: BaseException | None = None) -> None:
-        """`bug`: it is ours; its traceback is logged."""
+        """Count and log a rejection. `bug`: an exception of the picker, whose traceback is logged."""
         self._count(scope, reason)
         key, now = (scope, reason), self._clock()
         if now < self._next.get(key, now):

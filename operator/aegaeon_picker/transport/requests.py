@@ -1,6 +1,6 @@
-"""Whether header fields are a request (RFC 9113, 8.2 and 8.3), checked for each stream by itself.
+"""Check of a request's header fields (RFC 9113, 8.2 and 8.3), for each stream by itself.
 
-h2's own check ends the whole connection, with all calls in it.
+h2's own check ends the connection with all its calls.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 Field = tuple[bytes, bytes]
 
-_FIELD_BYTES = 32  # that each field counts for beside its text (RFC 9113, 6.5.2)
+_FIELD_BYTES = 32  # added to the size of each field (RFC 9113, 6.5.2)
 _ONCE = frozenset({b":method", b":scheme", b":path"})
 _PSEUDO = _ONCE | {b":authority"}
 _OF_HTTP_1 = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
@@ -18,12 +18,12 @@ _NEVER = frozenset(b"\0\r\n")
 
 
 def size_of(headers: Iterable[Field]) -> int:
-    """Bytes, as SETTINGS_MAX_HEADER_LIST_SIZE counts them."""
+    """Return the size of header fields as SETTINGS_MAX_HEADER_LIST_SIZE counts it."""
     return sum(len(name) + len(value) + _FIELD_BYTES for name, value in headers)
 
 
 def is_malformed(headers: list[Field]) -> bool:
-    """Not one gRPC request."""
+    """Return whether header fields are not a valid gRPC request."""
     pseudo = [name for name, _ in headers if name[:1] == b":"]
     first = [name for name, _ in headers[: len(pseudo)]]
     values = dict(headers)

@@ -1,4 +1,4 @@
-"""Answers go out as far as the client has room for them: a window for each stream, and one for the connection."""
+"""Sends responses within the flow-control windows of the stream and of the connection."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from aegaeon_picker.transport.frames import FrameReader
 from aegaeon_picker.transport.limits import Reason
 from aegaeon_picker.transport.stream import Stream
 
-_LEAST_PIECE = 1 << 10  # bytes of an answer that are worth a frame, unless it is the rest
-_MAX_FRAME = 1 << 16  # bytes that we put into one, whatever the peer would take
-_EARNED = 10  # WINDOW_UPDATE frames for each DATA frame that we send, as Envoy allows
+_LEAST_PIECE = 1 << 10  # minimum bytes of a frame, unless it is the last one
+_MAX_FRAME = 1 << 16  # maximum bytes of a frame, even if the peer allows more
+_EARNED = 10  # WINDOW_UPDATE frames credited for each sent DATA frame, as in Envoy
 
 
 class Sender:
-    """Owner of the streams that wait for the connection's window, not for their own."""
+    """The owner of the streams that wait for the connection's window."""
 
     def __init__(self, h2: H2Connection, reader: FrameReader) -> None:
         self._h2 = h2
@@ -23,11 +23,11 @@ class Sender:
 
     @property
     def resumable(self) -> list[Stream]:
-        """Streams that the connection's window has room for by now."""
+        """Streams that can continue, since the connection's window has space."""
         return list(self._starved.values()) if self._h2.outbound_flow_control_window >= _LEAST_PIECE else []
 
     def send(self, stream: Stream) -> None:
-        """Send what its client has room for."""
+        """Send as much as the windows allow."""
         h2, unsent, frames = self._h2, stream.unsent, 0
         self._starved.pop(stream.id, None)
         while unsent:
@@ -43,5 +43,5 @@ class Sender:
             self._reader.credit(Reason.WINDOW_UPDATES, _EARNED * frames)
 
     def forget(self, stream: Stream) -> None:
-        """The stream is over."""
+        """Remove a stream that has ended."""
         self._starved.pop(stream.id, None)

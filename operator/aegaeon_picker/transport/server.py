@@ -1,4 +1,4 @@
-"""A port on which calls are taken."""
+"""A server port for gRPC calls."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from aegaeon_picker.transport.turns import Turns
 
 _BACKLOG = 128
 _CHECK_S = 1.0
-_RETRY_S = 1.0  # after the system had no room for a further connection
+_RETRY_S = 1.0  # after the system could not accept a connection
 _TLS_CLOSE_S = 5.0
 
 
 class Server:
-    """`count` is called for each refusal."""
+    """A server. `count` is called for each rejection."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Server:
         self.port = 0
 
     async def start(self, host: str, port: int) -> None:
-        """At that address; port 0: any, see `port`. Raises OSError when it is taken."""
+        """Listen at an address; port 0: any free one, see `port`. Raises OSError for a used port."""
         self._loop = asyncio.get_running_loop()
         self._rejections = Rejections(self._count, monotonic)
         self._turns = Turns(self._loop.call_soon, monotonic)
@@ -58,11 +58,11 @@ class Server:
         ]
 
     async def failed(self) -> None:
-        """Until a defect has ended the task that accepts connections, or the one that ends them, and raises that."""
+        """Wait until a bug ends the task that accepts connections or the task that checks them; raise its exception."""
         await asyncio.gather(*self._tasks)
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more calls; those that are open have `grace_s` to end."""
+        """Accept no more calls; open calls have `grace_s` to end."""
         await _cancel([self._tasks[0], *self._connecting])
         self._listening.close()
         for connection in list(self._connections):
@@ -80,12 +80,12 @@ class Server:
         while True:
             try:
                 opened, address = await self._loop.sock_accept(self._listening)
-            except OSError as error:  # it has no descriptor left, for example
+            except OSError as error:  # no file descriptor left, for example
                 self._rejections.add("connection", Reason.CONNECTIONS, "the system", str(error))
                 await asyncio.sleep(_RETRY_S)
                 continue
             self._admit(opened, address[0])
-            await asyncio.sleep(0)  # one for each turn of the loop, however many are waiting
+            await asyncio.sleep(0)  # accept one connection per iteration of the loop
 
     def _admit(self, opened: socket.socket, address: str) -> None:
         if (reason := self.admission.enter(address, monotonic())) is not None:
@@ -97,20 +97,22 @@ class Server:
         task.add_done_callback(self._connecting.discard)
 
     async def _connect(self, opened: socket.socket, address: str) -> None:
-        """TLS, if there is to be; from there on the connection ends by itself."""
-        made = Connection(address, self._methods, self.budget, self._rejections, self._turns, monotonic, self._lost)
+        """Run the TLS handshake, if enabled; afterwards the connection handles its own end."""
+        connection = Connection(
+            address, self._methods, self.budget, self._rejections, self._turns, monotonic, self._lost
+        )
         within_s = self.budget.limits.handshake_s if self._tls else None
         close_s = _TLS_CLOSE_S if self._tls else None
-        self._connections.add(made)
+        self._connections.add(connection)
         try:
             await self._loop.connect_accepted_socket(
-                lambda: made, opened, ssl=self._tls, ssl_handshake_timeout=within_s, ssl_shutdown_timeout=close_s
+                lambda: connection, opened, ssl=self._tls, ssl_handshake_timeout=within_s, ssl_shutdown_timeout=close_s
             )
         except (OSError, asyncio.CancelledError) as error:
             opened.close()
-            if made in self._connections:
+            if connection in self._connections:
                 self._rejections.add("connection", Reason.HANDSHAKE, address, str(error) or type(error).__name__)
-                self._lost(made, isinstance(error, OSError))
+                self._lost(connection, isinstance(error, OSError))
             if isinstance(error, asyncio.CancelledError):
                 raise
 
@@ -123,7 +125,7 @@ class Server:
             self._none_left.set()
 
     async def _check(self) -> None:
-        """Time-outs of all connections, in one task."""
+        """Check the timeouts of all connections in one task."""
         while True:
             await asyncio.sleep(_CHECK_S)
             self.admission.forget(monotonic())

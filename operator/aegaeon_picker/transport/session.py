@@ -1,6 +1,6 @@
-"""One connection without its I/O: bytes in, work in bounded steps, bytes out.
+"""A connection without I/O: bytes in, work in bounded steps, bytes out.
 
-It never raises but PeerError, whatever the bytes are: that is what fuzzing holds it to.
+It raises only PeerError, whatever the bytes are; the fuzzer checks this.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aegaeon_picker.transport.streams import Streams
 
 _MAX_WINDOW = 2**31 - 1  # of a connection; each stream has its own, 64 KiB, and the budget bounds the sum
 _MAX_STREAM_ID = 2**31 - 1
-_CLOSED_STREAMS = 1 << 10  # that are remembered, to tell a late frame from a wrong one
+_CLOSED_STREAMS = 1 << 10  # that are remembered, to distinguish a late frame from an invalid frame
 
 
 class _H2(H2Connection):
@@ -33,7 +33,7 @@ class _H2(H2Connection):
 
 
 class Session:
-    """One client's connection. `wake`: there is something to write though no bytes came in."""
+    """The connection of a client. `wake` is called when there is something to write without received bytes."""
 
     def __init__(
         self,
@@ -51,29 +51,29 @@ class Session:
             H2Configuration(
                 client_side=False,
                 header_encoding=None,
-                validate_inbound_headers=False,  # that is done for each stream by itself
+                validate_inbound_headers=False,  # done for each stream by itself
                 normalize_inbound_headers=False,
                 validate_outbound_headers=False,
                 normalize_outbound_headers=False,
             )
         )
-        self._beside = b""  # frames that h2 does not know of
+        self._beside = b""  # frames that bypass h2
         self._reader = FrameReader(self._limits, self._since)
         self.streams = Streams(self._h2, self._reader, methods, budget, rejections, peer, wake)
         self._start()
 
     @property
     def done(self) -> bool:
-        """It takes no more calls, and has none."""
+        """True when it accepts no more calls and has none."""
         return self._over or (self._leaving and not self.streams)
 
     def add(self, data: bytes) -> None:
-        """What came in, for the next `work`. Raises PeerError."""
+        """Add received bytes for the next `work`. Raises PeerError."""
         if not self._over:
             self._reader.add(data)
 
     def work(self, until: float) -> bool:
-        """Work on what came in, to its end or to that time; whether there is more. Raises PeerError."""
+        """Process received bytes until `until`; return whether there are more. Raises PeerError."""
         now = self._clock()
         while not self._over and not self.streams.blocked:
             if not self.streams.advance(now):
@@ -87,44 +87,44 @@ class Session:
         return False
 
     def to_send(self) -> bytes:
-        """Bytes for the client."""
-        said, self._beside = self._beside, b""
-        return self._h2.data_to_send() + said
+        """Return the bytes for the client."""
+        beside, self._beside = self._beside, b""
+        return self._h2.data_to_send() + beside
 
     def block(self) -> None:
-        """The client does not read: no more work until `unblock`."""
+        """Stop working until `unblock`, since the client does not read."""
         self.streams.blocked = True
 
     def unblock(self) -> None:
-        """It reads again."""
+        """Continue, since the client reads again."""
         self.streams.blocked = False
         self.streams.push_all()
 
     def check(self) -> None:
-        """End what took too long. Raises PeerError when that is the connection."""
+        """End streams that timed out. Raises PeerError when the connection timed out."""
         now = self._clock()
         if not self._greeted and now - self._since > self._limits.handshake_s:
-            raise PeerError(Reason.PREFACE, "it did not begin in time")
+            raise PeerError(Reason.PREFACE, "no HTTP/2 preface in time")
         if self._reader.block_since is not None and now - self._reader.block_since > self._limits.headers_s:
-            raise PeerError(Reason.HEADERS, "a header block did not come in time")
+            raise PeerError(Reason.HEADERS, "a header block was not complete in time")
         self.streams.expire(now)
 
     def leave(self) -> None:
-        """Take no more calls than those that are on their way (RFC 9113, 6.8)."""
+        """Accept only calls that are already on their way (RFC 9113, 6.8)."""
         if self._leaving or self._over:
             return
         self._leaving = True
-        # h2 knows the end of a connection alone, after which nothing may be sent; so this goes beside it.
+        # h2 sends GOAWAY only at the end of a connection, after which it sends nothing, so this frame bypasses it.
         self._beside = GoAwayFrame(0, last_stream_id=_MAX_STREAM_ID, error_code=ErrorCodes.NO_ERROR).serialize()
 
     def end(self, fault: PeerError) -> None:
-        """Tell the client why the connection ends."""
+        """End the connection and send the reason to the client."""
         if not self._over:
             self._over = True
             self._h2.close_connection(fault.code, str(fault).encode())
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Close all streams after the connection was lost."""
         self._over = True
         self.streams.close()
 
@@ -132,10 +132,10 @@ class Session:
         settings = self._h2.local_settings
         settings[SettingCodes.MAX_CONCURRENT_STREAMS] = self._limits.streams_per_connection
         settings[SettingCodes.MAX_HEADER_LIST_SIZE] = self._limits.header_bytes
-        settings.acknowledge()  # so that they are among the first that the client receives
+        settings.acknowledge()  # include them in the first settings that the client receives
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(_MAX_WINDOW - self._h2.inbound_flow_control_window)
-        # h2 would end the connection for one stream too many; Streams refuses that one.
+        # h2 would end the connection for an excess stream; Streams refuses the stream instead.
         settings[SettingCodes.MAX_CONCURRENT_STREAMS] = _MAX_STREAM_ID
         settings.acknowledge()
         self._h2.decoder.max_header_list_size = self._limits.header_block_bytes
@@ -145,14 +145,14 @@ class Session:
         if not data:
             return
         try:
-            happened = self._h2.receive_data(data)
-            for event in happened:
+            received = self._h2.receive_data(data)
+            for event in received:
                 self._take(event, now)
         except ProtocolError as error:
             self._over = True  # h2 has notified the client
             reason = Reason.HEADERS if isinstance(error, DenialOfServiceError) else Reason.PROTOCOL
             raise PeerError(reason, str(error), ErrorCodes(error.error_code)) from error
-        if kind == DATA and not happened:  # h2 answered with a reset
+        if kind == DATA and not received:  # h2 answered with a reset
             self._reader.charge(Reason.FRAGMENTS, now)
         if kind == SETTINGS:
             self._greeted = True
@@ -167,7 +167,7 @@ class Session:
                 self.streams.half_closed(number, now)
             case events.StreamReset(stream_id=number):
                 self.streams.reset(number, now)
-            case events.ConnectionTerminated():  # by the client; h2 sends nothing any more from here on
+            case events.ConnectionTerminated():  # by the client; h2 sends nothing afterwards
                 self._over = True
             case events.WindowUpdated(stream_id=number):
                 self.streams.window_grew(number)

@@ -1,4 +1,4 @@
-"""What is known of one stream."""
+"""The state of a stream."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from aegaeon_picker.transport.calls import PREFIX, Call, Headers
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One call's."""
+    """The stream of a call."""
 
     id: int
     at: float  # of its last message
-    since: float | None  # its next message is awaited or incomplete since then; None: nothing is awaited
-    call: Call | None = None  # None once it is over; then what the client still sends is dropped
+    since: float | None  # time since which its next message is awaited or incomplete; None: no message is awaited
+    call: Call | None = None  # None after its end; then further data of the client is dropped
     received: bytearray = field(default_factory=bytearray)
     unsent: bytearray = field(default_factory=bytearray)
-    held: int = 0  # bytes that were received and not yet given back to the client's window
-    counted: int = 0  # bytes of `received` and `unsent` that the budget knows of
+    held: int = 0  # received bytes that were not returned to the client's window yet
+    counted: int = 0  # bytes of `received` and `unsent` that are counted in the budget
     answered: bool = False
-    ready: bool = False  # it is among those to be served
+    ready: bool = False  # it is in the queue of streams with a message
     ended: bool = False  # by the client
-    end: Headers | None = None  # trailers that go out behind the last message
+    end: Headers | None = None  # trailers to send after the last message
 
     def has_message(self, max_bytes: int) -> bool:
-        """A whole one, or one that is not taken at all."""
+        """Return whether there is a complete message, or one that will be refused."""
         if len(self.received) < PREFIX:
             return False
         size = int.from_bytes(self.received[1:PREFIX])

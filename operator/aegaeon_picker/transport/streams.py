@@ -1,7 +1,7 @@
-"""The streams of one connection: messages to their calls, answers out as far as the client has room for them.
+"""The streams of a connection: delivers messages to their calls and sends responses within flow control.
 
-A stream whose answers are not taken has no further message answered, and its window is not given back, so that it holds
-one window of messages and the answers to one of them. Streams with messages are served in turn.
+While a client does not read a stream's responses, no further message of it is answered and its window is not extended,
+so that it buffers at most one window of messages and the responses to one message. Streams are served round-robin.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from aegaeon_picker.transport.requests import is_malformed, size_of
 from aegaeon_picker.transport.sender import Sender
 from aegaeon_picker.transport.stream import Stream
 
-_GIVEN_BACK = 1 << 14  # bytes of a window that are given back together
-_UNSENT = 1 << 16  # bytes of answers behind which no further message is answered
+_WINDOW_STEP = 1 << 14  # bytes by which a window is extended at a time
+_UNSENT = 1 << 16  # bytes of unsent responses above which no further message is answered
 _FRAGMENT = 1 << 10  # bytes; a smaller DATA frame that completes no message is charged
 
 
 class Streams:
-    """All of a connection. `wake` is called when there is something to write outside of the connection's turn."""
+    """The streams of a connection. `wake`: there is something to write outside of the connection's turn."""
 
     def __init__(
         self,
@@ -48,20 +48,20 @@ class Streams:
         self._ready: deque[Stream] = deque()
         self._sender = Sender(h2, reader)
         self._in_turn = False
-        self.blocked = False  # the transport takes nothing
+        self.blocked = False  # the transport's buffer is full
 
     def __len__(self) -> int:
         return len(self._open)
 
     def open(self, event: events.RequestReceived, now: float) -> None:
-        """A call begins, or is refused alone. Raises PeerError when there are too many of the latter."""
+        """Start a call, or refuse its stream. Raises PeerError for too many refusals."""
         number, headers = event.stream_id, event.headers
         if len(self._open) >= self._limits.streams_per_connection or self._budget.streams >= self._limits.streams:
             self._refuse(number, ErrorCodes.REFUSED_STREAM, Reason.STREAMS, "too many streams are open")
             self._reader.charge(Reason.STREAMS, now)
             return
         if is_malformed(headers):
-            self._refuse(number, ErrorCodes.PROTOCOL_ERROR, Reason.MALFORMED, "its header fields are no request")
+            self._refuse(number, ErrorCodes.PROTOCOL_ERROR, Reason.MALFORMED, "its header is not a gRPC request")
             self._reader.charge(Reason.RESETS, now)
             return
         stream = self._open[number] = Stream(number, at=now, since=now)
@@ -76,7 +76,7 @@ class Streams:
             stream.call = method(lambda message: self._send(stream, message))
 
     def data(self, event: events.DataReceived, now: float) -> None:
-        """A piece of a message, or several messages."""
+        """Receive a part of a message, or several messages."""
         if (stream := self._open.get(event.stream_id)) is None or stream.call is None:
             self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             return
@@ -90,11 +90,11 @@ class Streams:
             self._give_back(stream)
             if len(event.data) < _FRAGMENT and event.stream_ended is None:
                 self._reader.charge(Reason.FRAGMENTS, now)
-        if not stream.ready:  # else it is answered before the next frame is read, and accounted for then
+        if not stream.ready:  # a ready stream is answered, and accounted for, before the next frame is read
             self._account(stream)
 
     def half_closed(self, number: int, now: float) -> None:
-        """The client sends no more."""
+        """Record that the client has ended its side of a stream."""
         if (stream := self._open.get(number)) is None:
             return
         stream.ended = True
@@ -104,7 +104,7 @@ class Streams:
             self._end_of_messages(stream, now)
 
     def reset(self, number: int, now: float) -> None:
-        """By the client, or by h2 for a mistake of the client. Raises PeerError when that is too often."""
+        """End a stream that the client, or h2 for a client's error, reset. Raises PeerError for too many resets."""
         stream = self._open.get(number)
         if stream is not None:
             self._forget(stream)
@@ -112,7 +112,7 @@ class Streams:
             self._reader.charge(Reason.RESETS, now)
 
     def advance(self, now: float) -> bool:
-        """Answer one message, of the stream whose turn it is; False when there is none."""
+        """Answer a message of the next ready stream; False if there is none."""
         while self._ready:
             stream = self._ready.popleft()
             stream.ready = False
@@ -122,7 +122,7 @@ class Streams:
         return False
 
     def window_grew(self, number: int) -> None:
-        """Of one stream, or of the connection (0)."""
+        """Continue sending after the window of a stream, or of the connection (0), grew."""
         if number:
             if (stream := self._open.get(number)) is not None:
                 self._push(stream)
@@ -131,30 +131,30 @@ class Streams:
                 self._push(stream)
 
     def push_all(self) -> None:
-        """All windows may have grown, or the transport takes something again."""
+        """Continue sending on all streams, since windows grew or the transport accepts data again."""
         for stream in list(self._open.values()):
             if stream.unsent or stream.end is not None:
                 self._push(stream)
 
     def expire(self, now: float) -> None:
-        """End the streams whose time is over. Raises PeerError when there are too many of them."""
+        """End streams that timed out. Raises PeerError for too many of them."""
         limits = self._limits
         for stream in list(self._open.values()):
             if stream.since is not None and now - stream.since > limits.message_s:
-                self._drop(stream, ErrorCodes.CANCEL, Reason.INCOMPLETE, "its message did not come in time")
+                self._drop(stream, ErrorCodes.CANCEL, Reason.INCOMPLETE, "its message was not complete in time")
             elif now - stream.at > limits.stream_idle_s and not (stream.call is not None and stream.call.lasting):
-                self._drop(stream, ErrorCodes.CANCEL, Reason.IDLE, "it had no message for long")
+                self._drop(stream, ErrorCodes.CANCEL, Reason.IDLE, "no message within the idle timeout")
 
     def drop_largest(self) -> bool:
-        """See Holder."""
-        largest = max(self._open.values(), key=lambda each: each.counted, default=None)
+        """End the stream with the most buffered bytes (see Holder)."""
+        largest = max(self._open.values(), key=lambda stream: stream.counted, default=None)
         if largest is None or not largest.counted:
             return False
         self._drop(largest, ErrorCodes.ENHANCE_YOUR_CALM, Reason.BUFFERED, "too many bytes are buffered")
         return True
 
     def close(self) -> None:
-        """The connection is over, and so is every call."""
+        """End every call after the connection has ended."""
         for stream in list(self._open.values()):
             self._forget(stream, give_back=False)
         self._ready.clear()
@@ -191,7 +191,7 @@ class Streams:
             return
         if stream.received:
             if not stream.has_message(self._limits.message_bytes):
-                self._reject(stream, Status.INTERNAL, "it ended within a message", now)
+                self._reject(stream, Status.INTERNAL, "the stream ended within a message", now)
         elif stream.call.lasting:
             stream.since = None
         else:
@@ -200,7 +200,7 @@ class Streams:
             self._finish(stream, Status.OK)
 
     def _get_ready(self, stream: Stream) -> None:
-        """To be served, unless its answers are not taken."""
+        """Queue a stream with a message, unless its client does not read."""
         if not stream.ready and len(stream.unsent) < _UNSENT:
             stream.ready = True
             self._ready.append(stream)
@@ -209,12 +209,12 @@ class Streams:
         if stream.call is None:
             return
         stream.unsent += framed(message)
-        if not self._in_turn:  # else all answers go out together
+        if not self._in_turn:  # within a turn all responses are sent together
             self._push(stream)
             self._wake()
 
     def _push(self, stream: Stream) -> None:
-        """Send what the client has room for, and take as much again once all is sent."""
+        """Send as much as the windows allow; when all is sent, extend the client's window."""
         had_enough = len(stream.unsent) >= _UNSENT
         if not self.blocked:
             self._sender.send(stream)
@@ -232,13 +232,13 @@ class Streams:
         if stream.end is not None:
             self._h2.send_headers(stream.id, stream.end, end_stream=True)
             stream.end = None
-            if not stream.ended:  # as gRPC's servers do: what it still sends is not read (RFC 9113, 8.1)
+            if not stream.ended:  # like gRPC's servers: further data of the client is not read (RFC 9113, 8.1)
                 self._h2.reset_stream(stream.id, ErrorCodes.NO_ERROR)
             self._forget(stream)
 
     def _give_back(self, stream: Stream) -> None:
-        """Its bytes are with us, and no answer of it waits."""
-        if stream.held >= _GIVEN_BACK and not stream.unsent:
+        """Extend the client's window if all responses of the stream were sent."""
+        if stream.held >= _WINDOW_STEP and not stream.unsent:
             self._h2.acknowledge_received_data(stream.held, stream.id)
             stream.held = 0
 
@@ -249,12 +249,12 @@ class Streams:
             self._budget.hold(self, change)
 
     def _reject(self, stream: Stream, status: Status, message: str, now: float) -> None:
-        """The client's fault. Raises PeerError when there are too many of them."""
+        """End a call for a fault of the client. Raises PeerError for too many of them."""
         self._finish(stream, status, message)
         self._reader.charge(Reason.RESETS, now)
 
     def _finish(self, stream: Stream, status: Status, message: str = "") -> None:
-        """Its status goes out behind what is unsent."""
+        """End a call; its status is sent after the unsent responses."""
         stream.end = trailers(status, message)
         stream.since = None
         stream.received.clear()
@@ -266,7 +266,7 @@ class Streams:
         self._rejections.add("stream", reason, self._peer, message)
 
     def _drop(self, stream: Stream, code: ErrorCodes, reason: Reason, message: str) -> None:
-        """Now, and what is unsent with it."""
+        """End a stream at once, without its unsent responses."""
         self._refuse(stream.id, code, reason, message)
         self._forget(stream)
         self._wake()
@@ -276,7 +276,7 @@ class Streams:
             return
         self._budget.streams -= 1
         self._sender.forget(stream)
-        if stream.held and give_back:  # to the connection's window, for the stream has none any more
+        if stream.held and give_back:  # to the connection's window; the stream's no longer exists
             self._h2.acknowledge_received_data(stream.held, stream.id)
         stream.received.clear()
         stream.unsent.clear()

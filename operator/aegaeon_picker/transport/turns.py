@@ -1,7 +1,7 @@
-"""Whose turn it is on the event loop: every address as often as any other, and in it every connection.
+"""Fair sharing of the event loop: round-robin over addresses, and over the connections of an address.
 
-A read may hold work for a hundred milliseconds. It is done at once while there is little; what exceeds that waits in a
-queue that gives back the loop after each few milliseconds, so that no peer adds more than that to another's wait.
+A read may contain work for a hundred milliseconds. A little of it is done at once; the rest waits in a queue that
+yields to the loop every few milliseconds, so that no peer delays another by more.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from typing import Protocol
 from aegaeon_picker.transport.limits import Clock
 
 _SLICE_S = 0.001  # of one connection
-_LOOP_S = 0.003  # of all, until others of the loop have their turn
-_LITTLE_S = 0.0005  # spent at once, after which it is asked when the loop comes round
+_LOOP_S = 0.003  # of all connections, until the loop runs other tasks
+_LITTLE_S = 0.0005  # spent at once, after which the sum is reset in the next iteration of the loop
 
 
 class Worker(Protocol):
-    """A connection."""
+    """A connection with work."""
 
     address: str
 
     def work(self, until: float) -> bool:
-        """Work to that time; whether there is more to do. Never raises."""
+        """Work until `until`; return whether there is more to do. Never raises."""
 
 
 class Turns:
-    """Of one port. `call_soon` is the event loop's."""
+    """The turns of a port's connections. `call_soon` is the event loop's."""
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object], clock: Clock) -> None:
         self._call_soon, self._clock = call_soon, clock
         self._waiting: dict[str, deque[Worker]] = {}  # by address, in the order of their turns
         self._queued: set[Worker] = set()
-        self._spent_s = 0.0  # at once, in this round of the loop or in several short ones
+        self._spent_s = 0.0  # at once, in this iteration of the loop or in several short ones
         self._to_forget = False
 
     def offer(self, worker: Worker) -> bool:
-        """There is something to do: it is done now, or queued. True when it is queued."""
+        """Do a worker's work now, or queue it; return whether it is queued."""
         if worker in self._queued:
             return True
         if self._queued or self._spent_s > _LOOP_S:
@@ -54,7 +54,7 @@ class Turns:
         return more
 
     def _forget(self) -> None:
-        """The loop has come round."""
+        """Reset the spent time in the next iteration of the loop."""
         self._spent_s, self._to_forget = 0.0, False
 
     def _queue(self, worker: Worker) -> None:
@@ -66,7 +66,7 @@ class Turns:
     def _run(self) -> None:
         try:
             self._work()
-        finally:  # also behind a defect of one connection
+        finally:  # also after an exception of a connection
             if self._queued:
                 self._call_soon(self._run)
 

@@ -1,1 +1,1 @@
-"""Decide for a cluster: what was observed of a pool becomes manifests, a catalog, and statuses. Pure."""
+"""Derives manifests, the model catalog and statuses of a pool in a cluster from its observed state. Pure functions."""

@@ -1,7 +1,7 @@
-"""Whether a pool can meet its models' objectives: a first estimate from what the scheduler has measured.
+"""Condition Admitted: an estimate, from the scheduler's measurements, whether a pool can meet its models' objectives.
 
 One stream of a model whose tokens take s seconds of an engine, and may take tbt, keeps s / tbt of an engine busy
-(the paper's Equation 2 with every batch at its slowest). What all models want at once is held against the engines.
+(the paper's Equation 2 with every batch at its slowest). The sum over all models is compared with the engines.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _KIND = "Admitted"
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one stream of each of `measured` models, of all `served` ones, wants at once: engines, to two digits.
+    """Engines, to two digits, for one concurrent stream of each of `measured` models of all `served` ones.
 
-    They are no better known, and statuses of thousands of ModelPools follow each change.
+    The estimate has no more digits, and each change is written to the statuses of thousands of ModelPools.
     """
 
     served: int = 0
@@ -29,36 +29,39 @@ class Demand:
 
 
 def demand(models: Sequence[ServedModel], facts: Mapping[str, ModelFacts]) -> Demand:
-    """Of all models of a pool."""
-    shares = [found.token_s / model.slo.tbt for model in models if (found := facts.get(model.name)) and found.token_s]
+    """Return the demand of all models of a pool."""
+    measured = ((model, facts.get(model.name, ModelFacts()).token_s) for model in models)
+    shares = [token_s / model.slo.tbt for model, token_s in measured if token_s]
     return Demand(len(models), len(shares), float(f"{sum(shares):.2g}"))
 
 
 def admitted(
-    mine: Sequence[ServedModel],
-    wanted: Demand,
+    models: Sequence[ServedModel],
+    demand: Demand,
     facts: Mapping[str, ModelFacts],
     engines: int,
     device_bytes: int | None,
 ) -> Condition:
-    """The answer for the models of one ModelPool, in a pool of so many engines that decode."""
-    for model in mine:
+    """Return the condition for a ModelPool's models, in a pool with this number of decoding engines."""
+    for model in models:
         size = facts.get(model.name, ModelFacts()).weight_bytes
         if device_bytes is not None and size > device_bytes:
             return no(
                 _KIND,
                 "ModelTooLarge",
-                f"{model.name} has {size:,} bytes of weights on each accelerator of an engine, which has "
-                f"{device_bytes:,} there; raise memory.deviceBytes, or accelerator.count",
+                f"{model.name} has {size:,} bytes of weights per accelerator, more than memory.deviceBytes "
+                f"({device_bytes:,}); raise memory.deviceBytes or accelerator.count",
             )
     if engines == 0:
         return no(_KIND, "NoEngines", "the pool has no engines; raise their replicas")
-    if not wanted.measured:
+    if not demand.measured:
         return unknown(
-            _KIND, "NotMeasured", f"{wanted.served} models share {engines} engines; none has served enough to tell"
+            _KIND,
+            "NotMeasured",
+            f"{demand.served} models share {engines} engines; none has served enough tokens for an estimate",
         )
     text = (
-        f"one stream of each of {wanted.measured} measured models at once wants {wanted.engines:g} engines at their "
-        f"objectives; the pool has {engines}; {wanted.served - wanted.measured} models are not measured yet"
+        f"one concurrent stream of each of {demand.measured} measured models needs {demand.engines:g} engines to meet "
+        f"the objectives; the pool has {engines}; {demand.served - demand.measured} models are not measured yet"
     )
-    return yes(_KIND, "Feasible", text) if wanted.engines <= engines else no(_KIND, "Overcommitted", text)
+    return yes(_KIND, "Feasible", text) if demand.engines <= engines else no(_KIND, "Overcommitted", text)

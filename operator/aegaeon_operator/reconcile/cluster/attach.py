@@ -1,4 +1,4 @@
-"""Which ModelPools and models a GpuPool serves, who may use them, and why not the others."""
+"""Attachment of ModelPools to a GpuPool: served models, their tenants, and reasons for refusals."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import TypeVar
 
+from aegaeon_operator.reconcile.cluster.applied_secrets import AppliedSecrets
 from aegaeon_operator.reconcile.cluster.facts import Json, Live, Observed, Refusal
 from aegaeon_operator.reconcile.cluster.names import CREDENTIALS
-from aegaeon_operator.reconcile.cluster.shards import Room
-from aegaeon_operator.reconcile.cluster.written import Written
+from aegaeon_operator.reconcile.cluster.shards import Shards
 from aegaeon_operator.reconcile.processes import quota_entry
 from aegaeon_operator.spec.base import SecretRef
 from aegaeon_operator.spec.crosscheck import allows
@@ -27,40 +27,40 @@ Named = TypeVar("Named", ServedModel, Adapter)
 
 @dataclass(slots=True)
 class Attached:
-    """What is served. `names`: who has each, model or adapter. `refused`: by ModelPool (uid) why not, or why not all;
-    `failed`: by ModelPool and name. `credentials`: by file, `room` is of them. `access`: by ModelPool, the tenants'
-    document of it alone. `written`: what the pool's Secrets say already."""
+    """The served models. `names`: owner of each model and adapter. `refused`: refusal by ModelPool (uid), total or
+    partial; `failed`: reason by ModelPool and name. `credentials`: content by file; `room`: their shards. `access`: by
+    ModelPool, its document of tenants. `written`: content that the pool's Secrets already have."""
 
     models: dict[str, tuple[Live[ModelPool], ServedModel]] = field(default_factory=dict)
     names: dict[str, Live[ModelPool]] = field(default_factory=dict)
     refused: dict[str, Refusal] = field(default_factory=dict)
     failed: dict[tuple[str, str], str] = field(default_factory=dict)
     credentials: dict[str, str] = field(default_factory=dict)
-    room: Room = field(default_factory=Room)
+    room: Shards = field(default_factory=Shards)
     access: dict[str, Json] = field(default_factory=dict)
-    written: Written = field(default_factory=Written)
+    written: AppliedSecrets = field(default_factory=AppliedSecrets)
     _of_owner: dict[str, tuple[list[ServedModel], list[str]]] = field(default_factory=dict)
 
     def take(self, owner: Live[ModelPool], model: ServedModel) -> None:
-        """A model that is served, with the adapters of it that are."""
+        """Add a served model with its served adapters."""
         self.models[model.name] = (owner, model)
         self._of_owner.setdefault(owner.uid, ([], []))[0].append(model)
 
     def name(self, owner: Live[ModelPool], name: str) -> None:
-        """Of a model or adapter that its ModelPool has and no other gets."""
+        """Reserve a name of a model or adapter for its ModelPool."""
         self.names[name] = owner
         self._of_owner.setdefault(owner.uid, ([], []))[1].append(name)
 
     def models_of(self, uid: str) -> list[ServedModel]:
-        """Those of a ModelPool that are served."""
+        """Return the served models of a ModelPool."""
         return self._of_owner.get(uid, ([], []))[0]
 
     def names_of(self, uid: str) -> list[str]:
-        """Of its models and adapters that are served."""
+        """Return the names of a ModelPool's served models and adapters."""
         return self._of_owner.get(uid, ([], []))[1]
 
     def withdraw(self, pool: Live[ModelPool], why: Refusal) -> None:
-        """Serve nothing of a ModelPool after all."""
+        """Remove all models of a ModelPool again."""
         models, names = self._of_owner.pop(pool.uid)
         for model in models:
             del self.models[model.name]
@@ -69,82 +69,84 @@ class Attached:
         self.refused[pool.uid] = why
 
     def refuse(self, uid: str, why: Refusal) -> None:
-        """One more thing that is wrong with a ModelPool: the first gives the reason, the message has all."""
+        """Add a problem of a ModelPool: the reason is the first problem's, the message lists all."""
         before = self.refused.get(uid)
         self.refused[uid] = Refusal(before.reason, f"{before.message}; {why.message}") if before else why
 
     @property
     def served(self) -> tuple[ServedModel, ...]:
-        """In the order of their names: the order of ModelPools' arrival changes nothing."""
+        """The served models by name, independent of the order of ModelPools."""
         return tuple(self.models[name][1] for name in sorted(self.models))
 
 
 def attach(observed: Observed) -> Attached:
-    """Oldest ModelPools first: they keep the names that several want."""
-    found = Attached(written=Written.of(observed) if observed.unreadable else Written())
-    for pool in sorted(observed.model_pools, key=lambda one: one.age):
+    """Attach ModelPools, the oldest first: it keeps a name that several use."""
+    attached = Attached(written=AppliedSecrets.of(observed) if observed.unreadable else AppliedSecrets())
+    for pool in sorted(observed.model_pools, key=lambda pool: pool.age):
         refusal = _refusal(observed, pool)
         if refusal:
-            found.refuse(pool.uid, refusal)
+            attached.refuse(pool.uid, refusal)
         elif pool.value and observed.gpu_pool and observed.gpu_pool.value:
-            _take(observed, observed.gpu_pool.value, pool, found)
-    found.access = dict(_access(observed, found))
-    return found
+            _take(observed, observed.gpu_pool.value, pool, attached)
+    attached.access = dict(_access(observed, attached))
+    return attached
 
 
 def _refusal(observed: Observed, pool: Live[ModelPool]) -> Refusal | None:
-    """Why nothing of a ModelPool is served."""
+    """Return the refusal of a ModelPool as a whole; None: it is accepted."""
     where = f"GpuPool {observed.key.name} in namespace {observed.key.namespace}"
     if pool.value is None:
         return Refusal("Invalid", "; ".join(pool.problems))
     if observed.gpu_pool is None:
-        return Refusal("GpuPoolNotFound", f"there is no {where}; make it, or correct gpuPoolRef")
+        return Refusal("GpuPoolNotFound", f"there is no {where}; create it, or correct gpuPoolRef")
     if observed.gpu_pool.value is None:
-        return Refusal("GpuPoolInvalid", f"{where} cannot be used: {'; '.join(observed.gpu_pool.problems)}")
+        return Refusal("GpuPoolInvalid", f"{where} is invalid: {'; '.join(observed.gpu_pool.problems)}")
     if not allows(observed.gpu_pool.value, pool.namespace):
         return Refusal(
-            "NamespaceNotAllowed", f"{where} does not allow namespace {pool.namespace}; see its allowedNamespaces"
+            "NamespaceNotAllowed", f"{where} does not allow namespace {pool.namespace}; add it to its allowedNamespaces"
         )
     return None
 
 
-def _take(observed: Observed, gpu_pool: GpuPool, pool: Live[ModelPool], found: Attached) -> None:
+def _take(observed: Observed, gpu_pool: GpuPool, pool: Live[ModelPool], attached: Attached) -> None:
     assert pool.value is not None
     for model in pool.value.spec.models:
-        usable = _taken(observed, gpu_pool, pool, model, found)
+        usable = _taken(observed, gpu_pool, pool, model, attached)
         if usable is not None:
-            some = [_taken(observed, gpu_pool, pool, adapter, found) for adapter in model.adapters]
-            adapters = tuple(one for one in some if one is not None)
-            found.take(pool, usable.model_copy(update={"adapters": adapters}))
+            checked = [_taken(observed, gpu_pool, pool, adapter, attached) for adapter in model.adapters]
+            adapters = tuple(adapter for adapter in checked if adapter is not None)
+            attached.take(pool, usable.model_copy(update={"adapters": adapters}))
 
 
-def _taken(observed: Observed, gpu_pool: GpuPool, pool: Live[ModelPool], one: Named, found: Attached) -> Named | None:
-    """The model or adapter with paths as pods have them, or None, and why not is noted."""
-    holder = found.names.get(one.name)
+def _taken(
+    observed: Observed, gpu_pool: GpuPool, pool: Live[ModelPool], model: Named, attached: Attached
+) -> Named | None:
+    """Return a model or adapter with the paths of the pods; None after noting the refusal."""
+    holder = attached.names.get(model.name)
     usable, problem = None, None
     if holder:
         other = f"{holder.namespace}/{holder.name}"
-        text = f"{one.name} is served by ModelPool {other}, which is older; rename it"
-        problem = Refusal("NameConflict", text if holder is not pool else f"{one.name} is given twice; rename one")
-    elif isinstance(one, Adapter) and gpu_pool.spec.adapters is None:
-        problem = Refusal("AdaptersNotServed", f"{one.name}: the GpuPool has no spec.adapters, with backend vllm")
+        text = f"{model.name} is served by ModelPool {other}, which is older; rename the model"
+        problem = Refusal("NameConflict", text if holder is not pool else f"{model.name} is a duplicate; rename one")
+    elif isinstance(model, Adapter) and gpu_pool.spec.adapters is None:
+        problem = Refusal("AdaptersNotServed", f"{model.name}: the GpuPool has no spec.adapters (backend vllm); add it")
     else:
-        usable, problem = _usable(observed, gpu_pool, pool, one, found)
+        usable, problem = _usable(observed, gpu_pool, pool, model, attached)
     if problem:
-        found.refuse(pool.uid, problem)
-        found.failed[pool.uid, one.name] = problem.message
+        attached.refuse(pool.uid, problem)
+        attached.failed[pool.uid, model.name] = problem.message
     else:
-        found.name(pool, one.name)
+        attached.name(pool, model.name)
     return usable
 
 
 def _usable(
-    observed: Observed, gpu_pool: GpuPool, pool: Live[ModelPool], model: Named, found: Attached
+    observed: Observed, gpu_pool: GpuPool, pool: Live[ModelPool], model: Named, attached: Attached
 ) -> tuple[Named | None, Refusal | None]:
-    """The model with paths as pods have them, or why not."""
+    """Return the model with the paths of the pods, or the refusal."""
     source = model.source
     if source.needs_disk and gpu_pool.spec.memory.disk is None:
-        return None, Refusal("DiskMissing", f"{model.name} is kept on disk; the GpuPool needs spec.memory.disk")
+        return None, Refusal("DiskMissing", f"{model.name} needs a disk tier; add spec.memory.disk to the GpuPool")
     if source.host_path is not None:
         path = _inside(gpu_pool.spec.volumes.models and gpu_pool.spec.volumes.models.path, source.host_path)
         if path is None:
@@ -156,16 +158,16 @@ def _usable(
             )
         return _with_source(model, source.model_copy(update={"host_path": path})), None
     if source.guarded:
-        return _guarded(observed, pool, model, source.guarded, found)
+        return _guarded(observed, pool, model, source.guarded, attached)
     return model, None
 
 
 def _guarded(
-    observed: Observed, pool: Live[ModelPool], model: Named, guarded: Guarded, found: Attached
+    observed: Observed, pool: Live[ModelPool], model: Named, guarded: Guarded, attached: Attached
 ) -> tuple[Named | None, Refusal | None]:
-    """The model with the credentials that its own namespace has for it, as a file of the pods."""
-    if guarded.credentials_file:  # it would name files of the pods, other tenants' credentials among them
-        text = f"{model.name}: credentialsFile is for `aegaeon up`; give credentialsSecretRef"
+    """Return the model with the credentials from its own namespace as a file of the pods, or the refusal."""
+    if guarded.credentials_file:  # a path could name other tenants' credentials in the pods
+        text = f"{model.name}: credentialsFile is for `aegaeon up` only; set credentialsSecretRef"
         return None, Refusal("CredentialsFileNotHere", text)
     ref = guarded.credentials_secret_ref
     if ref is None:
@@ -173,24 +175,24 @@ def _guarded(
     file = _file_name(pool.namespace, ref)
     content = _entry(observed, pool, ref)
     if content is None and (pool.namespace, ref.name) in observed.unreadable:
-        content = found.written.credentials.get(file)
+        content = attached.written.credentials.get(file)
     if content is None:
         reason, why = _missing(observed, pool, ref)
         return None, Refusal(reason, f"{model.name}: {why}")
-    if file not in found.credentials:
-        shard = found.room.place(pool.namespace, file, len(file) + len(content.encode()))
+    if file not in attached.credentials:
+        shard = attached.room.place(pool.namespace, file, len(file) + len(content.encode()))
         if isinstance(shard, Refusal):
             return None, Refusal(shard.reason, f"{model.name}: Secret {ref.name}: {shard.message}")
-        found.credentials[file] = content
+        attached.credentials[file] = content
     changed = guarded.model_copy(update={"credentials_file": f"{CREDENTIALS}/{file}", "credentials_secret_ref": None})
     place = next(name for name in ("hugging_face", "s3", "http") if getattr(model.source, name))
     return _with_source(model, model.source.model_copy(update={place: changed})), None
 
 
 def _file_name(namespace: str, ref: SecretRef) -> str:
-    """As a key of a Secret, whose length is bounded: one long name must not block all credentials.
+    """Return a unique key for the pool's Secret, within the limit of its length: a long name must not block the others.
 
-    A dot can be in the Secret's name and in that of its entry; an underscore can be in the latter alone.
+    A Secret's name may contain dots; an underscore can only be in the name of its entry.
     """
     between = "_" if "." in ref.name else "."
     name = between.join((namespace, ref.name, ref.key))
@@ -201,12 +203,17 @@ def _with_source(model: Named, source: Source) -> Named:
     return model.model_copy(update={"source": source})
 
 
-@lru_cache(4096)  # the same for every look at the same model
-def _inside(folder: str | None, given: str) -> str | None:
-    """An absolute path without `..` below the models' folder, or None."""
-    if folder is None or ".." in PurePosixPath(given).parts or given.startswith("~") or not given.isprintable():
+@lru_cache(4096)  # called for each model in each reconcile
+def _inside(folder: str | None, host_path: str) -> str | None:
+    """Return the absolute path if it is below the models' folder, without `..`; else None."""
+    if (
+        folder is None
+        or ".." in PurePosixPath(host_path).parts
+        or host_path.startswith("~")
+        or not host_path.isprintable()
+    ):
         return None
-    path = PurePosixPath(folder) / given
+    path = PurePosixPath(folder) / host_path
     return str(path) if path.is_relative_to(folder) else None
 
 
@@ -215,15 +222,15 @@ def _entry(observed: Observed, pool: Live[ModelPool], ref: SecretRef) -> str | N
 
 
 def _missing(observed: Observed, pool: Live[ModelPool], ref: SecretRef) -> tuple[str, str]:
-    """A reason for programs, and a sentence."""
+    """Return the reason and the message for a Secret without the entry."""
     why = observed.unreadable.get((pool.namespace, ref.name))
     if why:
         return "SecretUnreadable", f"Secret {ref.name} in namespace {pool.namespace} cannot be read: {why}"
-    return "SecretNotFound", f"Secret {ref.name} in namespace {pool.namespace} is not there, or has no entry {ref.key}"
+    return "SecretNotFound", f"Secret {ref.name} in namespace {pool.namespace} does not exist or has no entry {ref.key}"
 
 
 def unreadable(observed: Observed, pool: Live[ModelPool]) -> str:
-    """Secrets of a ModelPool that cannot be read now, while what they had before counts; empty: none."""
+    """Return a message about Secrets of a ModelPool that cannot be read, whose last content still applies; or ""."""
     if not observed.unreadable or pool.value is None:
         return ""
     names = sorted({ref.name for ref in secrets_of(pool.value)})
@@ -232,13 +239,13 @@ def unreadable(observed: Observed, pool: Live[ModelPool]) -> str:
         for name in names
         if (pool.namespace, name) in observed.unreadable
     ]
-    return "; ".join(f"Secret {name} cannot be read, so what it had before counts: {why}" for name, why in whys)
+    return "; ".join(f"Secret {name} cannot be read, its last content is used: {why}" for name, why in whys)
 
 
 def guessable(observed: Observed, pool: Live[ModelPool]) -> str:
-    """Tenants of a ModelPool whose keys a later release will refuse; empty: none."""
+    """Return the tenants of a ModelPool with keys that a later release will refuse; or ""."""
     tenants = pool.value.spec.tenants if pool.value else []
-    refs = [(one.name, one.key_secret_ref) for one in tenants if one.key_secret_ref]
+    refs = [(tenant.name, tenant.key_secret_ref) for tenant in tenants if tenant.key_secret_ref]
     short = [name for name, ref in refs if short_keys(_entry(observed, pool, ref) or "")]
     return ", ".join(repr(name) for name in short)
 
@@ -247,7 +254,7 @@ def guessable(observed: Observed, pool: Live[ModelPool]) -> str:
 
 
 def secrets_of(pool: ModelPool) -> Iterator[SecretRef]:
-    """The Secrets, in its own namespace, that a ModelPool names."""
+    """Yield the references to Secrets of a ModelPool, in its own namespace."""
     for tenant in pool.spec.tenants:
         if tenant.key_secret_ref:
             yield tenant.key_secret_ref
@@ -258,8 +265,8 @@ def secrets_of(pool: ModelPool) -> Iterator[SecretRef]:
 
 
 def _access(observed: Observed, attached: Attached) -> Iterator[tuple[str, Json]]:
-    """Documents of Admin.SetTenants, of each ModelPool (uid) that serves something. One without tenants is open; one
-    whose keys are missing is closed."""
+    """Yield the document of Admin.SetTenants for each ModelPool (uid) with served models. A pool without tenants is
+    open; a pool whose keys are missing is closed."""
     for pool, claimed in _claimed(observed, attached):
         served = set(attached.names_of(pool.uid))
         if not served or pool.value is None:
@@ -278,7 +285,7 @@ def _access(observed: Observed, attached: Attached) -> Iterator[tuple[str, Json]
 
 
 def _tenant(claim: Claim, hashes: list[str], served: set[str]) -> Json:
-    """Of one ModelPool, whose names that are served are given."""
+    """Return the entry of a tenant; `served`: the served names of its ModelPool."""
     tenant = claim.tenant
     return {
         "name": claim.known_as,
@@ -292,24 +299,24 @@ def _tenant(claim: Claim, hashes: list[str], served: set[str]) -> Json:
 Claimed = tuple[Live[ModelPool], list[tuple[Claim, list[str]]]]
 
 
-def _claimed(observed: Observed, found: Attached) -> list[Claimed]:
-    """Tenants of each ModelPool with the keys that are theirs alone, oldest first; problems are listed for each.
+def _claimed(observed: Observed, attached: Attached) -> list[Claimed]:
+    """Return the tenants of each ModelPool, oldest first, with the keys that no other tenant has; note the problems.
 
-    A tenant that is another one in an older ModelPool is left out: the older one keeps keys and quota.
+    A tenant that contradicts an older ModelPool's is left out: the older one keeps keys and quota.
     """
-    pools = [one for one in sorted(observed.model_pools, key=lambda one: one.age) if _may_claim(observed, one)]
+    pools = [pool for pool in sorted(observed.model_pools, key=lambda pool: pool.age) if _may_claim(observed, pool)]
     by_claim = {claim: pool for pool in pools if pool.value for claim in _claims(observed, pool)}
-    wrong = list(contradictions(list(by_claim)))
-    others = {one.claim for one in wrong if one.reason == "TenantConflict"}
+    problems = list(contradictions(list(by_claim)))
+    conflicts = {problem.claim for problem in problems if problem.reason == "TenantConflict"}
     keys: dict[Claim, list[str]] = {}
     for claim, pool in by_claim.items():
-        if claim not in others:
-            keys[claim], problem = _keys(observed, pool, claim, found.written)
-            wrong += [problem] if problem else []
-    taken = list(shared_keys(list(keys.items())))
-    for problem in [*wrong, *dict.fromkeys(one for one, _ in taken)]:
-        found.refuse(by_claim[problem.claim].uid, Refusal(problem.reason, problem.text))
-    for problem, key in taken:
+        if claim not in conflicts:
+            keys[claim], problem = _keys(observed, pool, claim, attached.written)
+            problems += [problem] if problem else []
+    shared = list(shared_keys(list(keys.items())))
+    for problem in [*problems, *dict.fromkeys(problem for problem, _ in shared)]:
+        attached.refuse(by_claim[problem.claim].uid, Refusal(problem.reason, problem.text))
+    for problem, key in shared:
         keys[problem.claim].remove(key)
     of_pool: dict[str, list[tuple[Claim, list[str]]]] = {}
     for claim, hashes in keys.items():
@@ -327,13 +334,13 @@ def _claims(observed: Observed, pool: Live[ModelPool]) -> Iterator[Claim]:
 
 
 def _keys(
-    observed: Observed, pool: Live[ModelPool], claim: Claim, written: Written
+    observed: Observed, pool: Live[ModelPool], claim: Claim, written: AppliedSecrets
 ) -> tuple[list[str], Problem | None]:
-    """Hashes of a tenant's keys, or why there are none."""
+    """Return the hashes of a tenant's keys, or the problem."""
     ref, who = claim.tenant.key_secret_ref, f"tenant '{claim.tenant.name}'"
     if ref is None:
         return [], Problem(
-            claim, "KeyFileNotHere", claim.place, f"{who}: keyFile is for `aegaeon up`; give keySecretRef"
+            claim, "KeyFileNotHere", claim.place, f"{who}: keyFile is for `aegaeon up` only; set keySecretRef"
         )
     content = _entry(observed, pool, ref)
     if content is None:

@@ -1,8 +1,8 @@
-"""How many engines a role should have: a pure step from one look at the pool to the next.
+"""The number of engines of a role: a pure step per observation of the pool.
 
-Out, one at a time, when requests wait or KV memory stays full; in, one at a time, when the rest had nothing to do for
-long. A new engine needs time to come up and to take what waits: nothing is added meanwhile. From zero, at once for the
-first request; to zero, when the whole pool answered nothing for long.
+It scales out by one when requests wait or KV memory stays full, and in by one when the remaining engines were idle for
+`idle`. While a new engine starts and takes the waiting requests, no other is added. It scales from zero at the first
+request, and to zero when the whole pool was idle.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 
 from aegaeon_operator.spec.kubernetes import Autoscaling
 
-_FULL_FOR_S = 30.0  # KV memory must be full for so long: peaks pass
+_FULL_FOR_S = 30.0  # KV memory must stay full for this time; shorter peaks do not count
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One look at a role's engines. `asked` is how many there should be by now, `attached` how many serve.
+    """An observation of a role's engines. `desired`: current target; `attached`: engines that serve.
 
-    `open_requests` are open in the whole pool, `ended` have ended there: short ones pass between two looks.
+    `open_requests`, `ended`: in the whole pool; the latter shows requests that began and ended between observations.
     """
 
-    asked: int
+    desired: int
     attached: int
     oldest_wait_s: float
     kv_used: float  # 0 to 1
@@ -32,28 +32,28 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is remembered between two looks: since when it is so (seconds of the caller's clock), None: it is not."""
+    """State between observations; times since which it holds, in seconds of the caller's clock; None: it does not."""
 
     full_since: float | None = None
     idle_since: float | None = None
     ended: int = 0
-    coming: bool = False  # an engine is on its way
-    came: float | None = None  # when the last one attached
+    coming: bool = False  # an engine is starting
+    came: float | None = None  # when the last engine attached
 
 
 def step(load: Load, low: int, high: int, knobs: Autoscaling, memory: Memory, now: float) -> tuple[int, Memory]:
-    """How many engines to ask for, within [low, high], and what to remember."""
+    """Return the number of engines, within [low, high], and the state for the next step."""
     memory = _remember(load, knobs, memory, now)
-    asked = min(max(load.asked, low), high)
-    if asked != load.asked:
-        return asked, Memory()
-    if asked == 0 and load.open_requests:
+    desired = min(max(load.desired, low), high)
+    if desired != load.desired:
+        return desired, Memory()
+    if desired == 0 and load.open_requests:
         return 1, Memory()
-    if 0 < asked < high and load.attached >= asked and _short(load, knobs, memory, now):
-        return asked + 1, Memory()
-    if asked > low and memory.idle_since is not None and now - memory.idle_since >= knobs.idle:
-        return asked - 1, replace(memory, idle_since=now)
-    return asked, memory
+    if 0 < desired < high and load.attached >= desired and _short(load, knobs, memory, now):
+        return desired + 1, Memory()
+    if desired > low and memory.idle_since is not None and now - memory.idle_since >= knobs.idle:
+        return desired - 1, replace(memory, idle_since=now)
+    return desired, memory
 
 
 def _short(load: Load, knobs: Autoscaling, memory: Memory, now: float) -> bool:
@@ -66,8 +66,8 @@ def _remember(load: Load, knobs: Autoscaling, memory: Memory, now: float) -> Mem
     full = load.kv_used * 100 >= knobs.kv_usage
     # As many sequences as engines that would stay: each of those has little to do. None would stay: no request is open.
     unused = not load.open_requests and load.ended == memory.ended
-    idle = unused if load.asked <= 1 else load.oldest_wait_s == 0 and load.sequences < load.asked and not full
-    coming = load.attached < load.asked
+    idle = unused if load.desired <= 1 else load.oldest_wait_s == 0 and load.sequences < load.desired and not full
+    coming = load.attached < load.desired
     return Memory(
         full_since=(memory.full_since if memory.full_since is not None else now) if full else None,
         idle_since=(memory.idle_since if memory.idle_since is not None else now) if idle else None,

@@ -1,4 +1,4 @@
-"""Conditions as Kubernetes has them: made anew each time, with the moment of the last change carried over."""
+"""Kubernetes conditions: computed in each reconcile, with the time of the last transition carried over."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from aegaeon_operator.reconcile.cluster.facts import Json, Live, Note, Report
 
 Status = Literal["True", "False", "Unknown"]
 About = TypeVar("About")
-# Conditions whose True is bad news.
+# Conditions whose status True is a problem.
 _NEGATIVE = frozenset({"Degraded", "DeviceSuspect"})
-# What the one sentence is taken from, in this order.
-_SAID = (
+# The order of the conditions from which the printed message is taken.
+_MESSAGE_ORDER = (
     ("Ready", "False"),
     ("Degraded", "True"),
     ("Progressing", "True"),
@@ -28,9 +28,9 @@ _SAID = (
 _REPORTED = ("Accepted", "Admitted", "Degraded", "DeviceSuspect", "Ready")
 FETCHING = "Fetching"
 SUSPECT = "DeviceLost"
-# What their message says is news as well: how far a fetch is, which device.
+# Reasons whose change of message is an Event as well: progress of a fetch, another device.
 _DETAILED = (FETCHING, SUSPECT)
-# Numbers that move all the time are written this often at most.
+# Minimum period of writes for numbers that change continuously.
 SLOW_S = 60.0
 _SLOW = ("queued", "running", "attainment")
 _SLOW_OF_POOL = frozenset({"outsideSlabs", "lastAnswered"})
@@ -40,7 +40,7 @@ _LINE = 240  # characters of a message that `kubectl get` prints
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One aspect of an object's state, without times."""
+    """A condition of an object, without times."""
 
     type: str
     status: Status
@@ -49,77 +49,83 @@ class Condition:
 
 
 def yes(kind: str, reason: str, message: str = "") -> Condition:
-    """It holds."""
+    """Return a condition with status True."""
     return Condition(kind, "True", reason, message)
 
 
 def no(kind: str, reason: str, message: str) -> Condition:
-    """It does not hold."""
+    """Return a condition with status False."""
     return Condition(kind, "False", reason, message)
 
 
 def unknown(kind: str, reason: str, message: str) -> Condition:
-    """Unknown."""
+    """Return a condition with status Unknown."""
     return Condition(kind, "Unknown", reason, message)
 
 
 def first_of(checks: Iterable[Callable[[About], Condition | None]], subject: About) -> Condition:
-    """The condition of the first check that has something to say; the last one of every list always has."""
-    return next(found for check in checks if (found := check(subject)) is not None)
+    """Return the first condition that a check returns; the last check of a list always returns one."""
+    return next(condition for check in checks if (condition := check(subject)) is not None)
 
 
 def summary(conditions: list[Condition], needed: tuple[str, ...]) -> Condition:
-    """Ready: the first of the needed conditions that does not hold says why not."""
-    by_type = {one.type: one for one in conditions}
+    """Return Ready; its reason is that of the first needed condition that is not True."""
+    by_type = {condition.type: condition for condition in conditions}
     for kind in needed:
-        found = by_type[kind]
-        if found.status != "True":
-            return Condition("Ready", "False", found.reason, found.message)
-    return yes("Ready", "Serving", "everything that is needed is there")
+        missing = by_type[kind]
+        if missing.status != "True":
+            return Condition("Ready", "False", missing.reason, missing.message)
+    return yes("Ready", "Serving", "all required conditions are True")
 
 
 def written(about: Live[Any], conditions: list[Condition], now: datetime) -> list[Json]:
-    """As the API server keeps them, sorted by type."""
-    before = {one["type"]: one for one in about.status.get("conditions", ())}
-    found = []
-    for one in sorted(conditions, key=lambda one: one.type):
-        old = before.get(one.type, {})
-        same = old.get("status") == one.status
-        found.append(
+    """Return the conditions in the API server's form, sorted by type."""
+    before = {entry["type"]: entry for entry in about.status.get("conditions", ())}
+    entries = []
+    for condition in sorted(conditions, key=lambda condition: condition.type):
+        old = before.get(condition.type, {})
+        same = old.get("status") == condition.status
+        entries.append(
             {
-                "type": one.type,
-                "status": one.status,
+                "type": condition.type,
+                "status": condition.status,
                 "observedGeneration": about.generation,
                 "lastTransitionTime": old["lastTransitionTime"] if same else _stamp(now),
-                "reason": one.reason,
-                "message": one.message[:32768],
+                "reason": condition.reason,
+                "message": condition.message[:32768],
             }
         )
-    return found
+    return entries
 
 
 def message_of(conditions: list[Condition]) -> str:
-    """The one sentence for the line that `kubectl get` prints: what is wrong, or on its way; empty when nothing is."""
-    by_type = {one.type: one for one in conditions}
-    for kind, status in _SAID:
-        found = by_type.get(kind)
-        if found and found.status == status:
-            return found.message if len(found.message) <= _LINE else f"{found.message[: _LINE - 1]}…"
+    """Return the sentence that `kubectl get` prints: the first problem or pending change; "" if there is none."""
+    by_type = {condition.type: condition for condition in conditions}
+    for kind, status in _MESSAGE_ORDER:
+        condition = by_type.get(kind)
+        if condition and condition.status == status:
+            text = condition.message
+            return text if len(text) <= _LINE else f"{text[: _LINE - 1]}…"
     return ""
 
 
 def notes(report: Report) -> list[Note]:
-    """An Event for every transition that concerns a user; few for a new object.
+    """Return an Event for every transition that concerns users; few for a new object.
 
-    How far a fetch has come is news as often as the status is written.
+    The progress of a fetch is an Event whenever the status is written.
     """
-    before = {one["type"]: _news(one) for one in report.about.status.get("conditions", ())}
+    before = {condition["type"]: _news(condition) for condition in report.about.status.get("conditions", ())}
     return [
-        Note(report.about, (one["status"] == "False") != (one["type"] in _NEGATIVE), one["reason"], one["message"])
-        for one in report.status["conditions"]
-        if before.get(one["type"]) != _news(one)
-        and (one["type"] in before or one["type"] == "Accepted")
-        and one["type"] in _REPORTED
+        Note(
+            report.about,
+            (condition["status"] == "False") != (condition["type"] in _NEGATIVE),
+            condition["reason"],
+            condition["message"],
+        )
+        for condition in report.status["conditions"]
+        if before.get(condition["type"]) != _news(condition)
+        and (condition["type"] in before or condition["type"] == "Accepted")
+        and condition["type"] in _REPORTED
     ]
 
 
@@ -128,7 +134,7 @@ def _news(condition: Json) -> tuple[str, str, str]:
 
 
 def is_due(report: Report, last_written: float | None, now: float) -> bool:
-    """Whether the status should be written: at once when it says something new, numbers alone once a minute."""
+    """Return whether to write the status: at once if more than numbers changed, otherwise once a minute."""
     new = report.status
     old = {name: value for name, value in report.about.status.items() if name in new}
     if old == new:
@@ -137,7 +143,7 @@ def is_due(report: Report, last_written: float | None, now: float) -> bool:
 
 
 def _lasts(old: Json, new: Json) -> bool:
-    """Whether they differ in nothing but numbers that move all the time, in messages, too."""
+    """Return whether two statuses differ only in numbers that change continuously, in messages as well."""
     names = (old.keys() | new.keys()) - _SLOW_OF_POOL
     return all(_alike(name, old.get(name), new.get(name)) for name in names)
 
@@ -154,16 +160,16 @@ def _alike(name: str, old: Any, new: Any) -> bool:
 
 
 def _without(slow: Collection[str], entry: Json) -> Json:
-    """A condition or a model; of its message, the words."""
+    """Return a condition or a model's state without slow fields and without the numbers of its message."""
     left = {name: value for name, value in entry.items() if name not in slow}
     return left | {"message": _worded(left["message"])} if "message" in left else left
 
 
-@lru_cache(1)  # of a look, for thousands of conditions
+@lru_cache(1)  # one time per reconcile, for thousands of conditions
 def _stamp(now: datetime) -> str:
     return now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-@lru_cache(1024)  # thousands of ModelPools say the same
+@lru_cache(1024)  # thousands of ModelPools have the same messages
 def _worded(message: str) -> str:
     return _NUMBER.sub("", message)

@@ -1,4 +1,4 @@
-"""Everything that should exist for a pool, and what its scheduler should know."""
+"""The desired objects of a pool, and the catalog and tenants for its scheduler."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from aegaeon_operator.reconcile.cluster.secret_files import (
     model_secrets,
     secret,
 )
-from aegaeon_operator.reconcile.cluster.shards import Room
+from aegaeon_operator.reconcile.cluster.shards import Shards
 from aegaeon_operator.reconcile.cluster.workloads import engine_names, workloads
 from aegaeon_operator.reconcile.processes import (
     batches_entry,
@@ -61,7 +61,7 @@ from aegaeon_operator.reconcile.processes import (
 from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ServedModel, Source
 from aegaeon_proto.parts import joined
 
-# Made where decisions are carried out, since they are random: decided things never name them as leftovers.
+# Children that `kube` creates, since their content is random; they are never leftovers.
 _NOT_DECIDED = ("ca", PREFIX, *sorted({certificates(role) for role in CERTIFICATES.values()}))
 # Where a pool has no disk tier, an engine keeps models of the hub in its pod, below the tier's default budget.
 _NO_TIME = datetime.min.replace(tzinfo=UTC)
@@ -71,8 +71,8 @@ _HUB_DISK: Json = {"disk": {"folder": f"{CACHE}/hub"}}
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """`leftovers` are ours and wanted no more. `catalog`, `tenants`, `start_s` and `engines` (their names) are for the
-    scheduler, `mark` is of these."""
+    """The desired state. `leftovers`: owned objects that are no longer desired. `catalog`, `tenants`, `start_s` and
+    `engines` (names) are for the scheduler; `mark` is their fingerprint."""
 
     attached: Attached
     manifests: tuple[Json, ...] = ()
@@ -86,13 +86,13 @@ class Desired:
 
 @dataclass(slots=True)
 class Decisions:
-    """Of one pool: what was decided last stands for as long as nothing changes that it depends on."""
+    """A cache of a pool's desired state, valid until one of its inputs changes."""
 
     _about: Observed | None = None
     _decided: Desired = field(default_factory=lambda: Desired(Attached()))
 
     def of(self, observed: Observed) -> Desired:
-        """As `desired` of the same."""
+        """Return `desired` of what was observed."""
         about = _decisive(observed)
         if about != self._about:
             self._about, self._decided = about, desired(about)
@@ -100,9 +100,9 @@ class Decisions:
 
 
 def _decisive(observed: Observed) -> Observed:
-    """Without what nothing is decided of: how things stand, and how far they are.
+    """Return only the inputs of `desired`, without the observed progress.
 
-    Of children it matters which there are; while a Secret cannot be read, also what they have (written.py).
+    Of children only the keys count; while a Secret cannot be read, also their content (applied_secrets.py).
     """
     children = observed.children if observed.unreadable else dict.fromkeys(observed.children, _NO_CONTENT)
     return replace(
@@ -119,7 +119,7 @@ def _decisive(observed: Observed) -> Observed:
 
 
 def desired(observed: Observed) -> Desired:
-    """Without a usable GpuPool nothing is changed: what it owns goes with it."""
+    """Return the desired state; without a valid GpuPool nothing is changed: garbage collection removes its children."""
     attached = attach(observed)
     pool = observed.gpu_pool
     if pool is None or pool.value is None:
@@ -129,8 +129,8 @@ def desired(observed: Observed) -> Desired:
     parts = _placed(observed, spec, attached)
     served = joined(part for part, _ in parts)
     models = attached.served
-    accepted = [one for one in observed.model_pools if attached.models_of(one.uid)]
-    said = (
+    accepted = [pool for pool in observed.model_pools if attached.models_of(pool.uid)]
+    objects = (
         secret(observed.key, pool, "config", config_files(configs, served)),
         *model_secrets(observed.key, pool, parts),
         *credential_secrets(observed.key, pool, attached),
@@ -138,13 +138,13 @@ def desired(observed: Observed) -> Desired:
         *workloads(observed, pool, spec, _restarting(configs)),
         *policies(observed, pool, spec, models),
         *picker(observed, pool, spec),
-        *routes(observed.key, pool, spec, sorted(accepted, key=lambda one: one.age)),
+        *routes(observed.key, pool, spec, sorted(accepted, key=lambda pool: pool.age)),
     )
-    manifests = tuple(_marked(one) for one in said)
-    wanted = {ChildKey.of(one) for one in manifests}
+    manifests = tuple(_marked(manifest) for manifest in objects)
+    present = {ChildKey.of(manifest) for manifest in manifests}
     kept = {ChildKey("Secret", observed.key.namespace, child(observed.key, part)) for part in _NOT_DECIDED}
     staying = {child(observed.key, COMPONENTS[role]) for role in observed.superseded}
-    leftovers = tuple(sorted(one for one in set(observed.children) - wanted - kept if one.name not in staying))
+    leftovers = tuple(sorted(key for key in set(observed.children) - present - kept if key.name not in staying))
     catalog, tenants, start_s = tuple(served["models"]), served["tenants"], spec.hold_start_s
     engines = engine_names(observed, spec)
     mark = fingerprint([served, start_s, engines])
@@ -152,15 +152,15 @@ def desired(observed: Observed) -> Desired:
 
 
 def _restarting(configs: dict[str, Json]) -> dict[str, Json]:
-    """What of the configurations a change of restarts their pods: all that running schedulers do not receive."""
+    """Return the parts of the configurations whose change restarts the pods; running schedulers receive the others."""
     without = {name: value for name, value in configs[SCHEDULERS[0]].items() if name != "start_s"}
     return configs | dict.fromkeys(SCHEDULERS, without)
 
 
 def _placed(observed: Observed, spec: GpuPoolSpec, attached: Attached) -> list[tuple[Json, int]]:
-    """Models and tenants of each ModelPool, and the shard that they lie in. What has no room is not served."""
-    room, parts = Room(), []
-    for pool in sorted(observed.model_pools, key=lambda one: one.age):
+    """Return each ModelPool's models and tenants with their shard; refuse a ModelPool that does not fit in a Secret."""
+    room, parts = Shards(), []
+    for pool in sorted(observed.model_pools, key=lambda pool: pool.age):
         served = attached.models_of(pool.uid)
         if not served or pool.value is None:
             continue
@@ -175,10 +175,10 @@ def _placed(observed: Observed, spec: GpuPoolSpec, attached: Attached) -> list[t
 
 
 def _model(spec: GpuPoolSpec, model: ServedModel, prefix_share: str) -> Json:
-    """A model of the catalog; files of the nodes stay within the folder that the GpuPool gives to models."""
+    """Return a model's entry in the catalog; engines read files of the nodes only below the GpuPool's models folder."""
     entry = model_entry(model, prefix_share)
     entry["source"] = _within(spec, model.source)
-    entry["adapters"] = [{"name": one.name, "source": _within(spec, one.source)} for one in model.adapters]
+    entry["adapters"] = [{"name": adapter.name, "source": _within(spec, adapter.source)} for adapter in model.adapters]
     return entry
 
 
@@ -189,10 +189,10 @@ def _within(spec: GpuPoolSpec, source: Source) -> Json:
 
 
 def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]:
-    """By component, without models and tenants: those come and go while pods run."""
-    first, *others = (scheduler_target(key, component) for component in SCHEDULERS)
-    targets: Json = {"scheduler": first, "standbys": others}
-    found: dict[str, Json] = {
+    """Return the configuration by component, without models and tenants, which change while pods run."""
+    first, *standbys = (scheduler_target(key, component) for component in SCHEDULERS)
+    targets: Json = {"scheduler": first, "standbys": standbys}
+    configs: dict[str, Json] = {
         "scheduler": {
             **scheduler_settings(key.name, spec, ()),
             **egress_entry(spec),
@@ -231,7 +231,7 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
         },
     }
     engines = {name: _engine_config(role, name, spec, platform, targets) for role, name in COMPONENTS.items()}
-    return found | engines | dict.fromkeys(SCHEDULERS, found["scheduler"])
+    return configs | engines | dict.fromkeys(SCHEDULERS, configs["scheduler"])
 
 
 def _engine_config(role: str, component: str, spec: GpuPoolSpec, platform: Platform, targets: Json) -> Json:
@@ -241,7 +241,7 @@ def _engine_config(role: str, component: str, spec: GpuPoolSpec, platform: Platf
         "instance": component,
         "node": "unknown",
         **targets,
-        "device": "cpu" if spec.accelerator.device == "cpu" else "cuda:0",  # the first that the pod was given
+        "device": "cpu" if spec.accelerator.device == "cpu" else "cuda:0",  # the first GPU allocated to the pod
         "segments": SEGMENTS,
         **({} if spec.memory.disk else _HUB_DISK),
         "tls": TLS,
@@ -251,28 +251,27 @@ def _engine_config(role: str, component: str, spec: GpuPoolSpec, platform: Platf
 
 
 def _batches(spec: GpuPoolSpec) -> Json:
-    """Where files and batches are kept."""
+    """Return the storage of files and batches."""
     store = spec.batches
-    if store is None or store.folder:  # which there is on one machine alone
+    if store is None or store.folder:  # a folder is for `aegaeon up` only
         return {}
-    given = store.s3 is not None and store.s3.credentials_secret_ref is not None
-    return {"batches": batches_entry(store, BATCHES, f"{BATCH_KEYS}/credentials" if given else "")}
+    has_credentials = store.s3 is not None and store.s3.credentials_secret_ref is not None
+    return {"batches": batches_entry(store, BATCHES, f"{BATCH_KEYS}/credentials" if has_credentials else "")}
 
 
 def _redis(platform: Platform) -> Json:
-    """Where quotas are counted for all gateways together."""
+    """Return the Redis in which all gateways count quotas."""
     if platform.redis is None:
         return {}
     names = {"password": "redis_password_file", "ca.crt": "redis_ca_file"}
     return {"redis": platform.redis.url} | {names[file]: f"{REDIS}/{file}" for file in platform.redis.files}
 
 
-def _marked(said: Json) -> Json:
-    """With a mark of all that we say: what is said no more makes a difference, too, and server-side apply removes it.
-
-    Secrets are compared as a whole, and a mark would tell of their content.
+def _marked(manifest: Json) -> Json:
+    """Return a manifest with its fingerprint, so that a removed field is a change, too, for server-side apply.
+    Secrets are compared as a whole; a fingerprint would disclose information about their content.
     """
-    if said["kind"] == "Secret":
-        return said
-    metadata = {**said["metadata"], "annotations": {APPLIED: fingerprint(said)}}
-    return {**said, "metadata": metadata}
+    if manifest["kind"] == "Secret":
+        return manifest
+    metadata = {**manifest["metadata"], "annotations": {APPLIED: fingerprint(manifest)}}
+    return {**manifest, "metadata": metadata}

@@ -1,4 +1,4 @@
-"""What is observed of a pool before deciding, and what is decided. Frozen; time and secrets are facts too."""
+"""Inputs and results of a reconcile of a pool, as frozen types; the time and Secrets are inputs, too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Kind = TypeVar("Kind", GpuPool, ModelPool)
 
 
 class Key(NamedTuple):
-    """Namespace and name of a GpuPool: what one reconcile is about."""
+    """Namespace and name of a GpuPool, the key of a reconcile."""
 
     namespace: str
     name: str
@@ -27,9 +27,9 @@ SecretName = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class SecretsRead:
-    """Secrets that ModelPools name: what each had when it was last read, and why some cannot be read now.
+    """Secrets referenced by ModelPools: last content, and the error of those that cannot be read now.
 
-    One that is in neither is not there.
+    A Secret that is in neither does not exist.
     """
 
     content: Mapping[SecretName, Mapping[str, str]] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class SecretsRead:
 
 
 class ChildKey(NamedTuple):
-    """An object that the operator makes."""
+    """Key of an object that the operator creates."""
 
     kind: str
     namespace: str
@@ -45,27 +45,27 @@ class ChildKey(NamedTuple):
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> ChildKey:
-        """Of a manifest or a live object."""
+        """Return the key of a manifest or a live object."""
         return cls(manifest["kind"], manifest["metadata"]["namespace"], manifest["metadata"]["name"])
 
 
 class Subject(NamedTuple):
-    """An object that Events are about. `uid`: those of its predecessors of that name are not."""
+    """An object of Events. `uid` excludes Events of an earlier object with the same name."""
 
     key: ChildKey
     uid: str
 
     @classmethod
     def of(cls, live: Mapping[str, Any]) -> Subject:
-        """Of a live object."""
+        """Return the subject for a live object."""
         return cls(ChildKey.of(live), live["metadata"].get("uid", ""))
 
 
 @dataclass(frozen=True, slots=True)
 class Live(Generic[Kind]):
-    """A GpuPool or ModelPool as the API server has it; `problems` say why its spec cannot be used (`value` None).
+    """A GpuPool or ModelPool of the API server; `problems` explain why its spec is invalid (`value` None).
 
-    Two that differ in their status alone are equal: nothing is decided of that.
+    Objects that differ only in their status are equal: no decision depends on it.
     """
 
     kind: str
@@ -80,38 +80,39 @@ class Live(Generic[Kind]):
 
     @property
     def age(self) -> tuple[str, str, str]:
-        """Sorts the oldest first, always in the same way."""
+        """Sort key, the oldest first and unambiguous."""
         return self.created, self.namespace, self.name
 
     @property
     def created_s(self) -> int:
-        """Unix time."""
+        """Creation as Unix time."""
         return int(datetime.fromisoformat(self.created).timestamp())
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A Deployment or StatefulSet: the pods that it was asked for, and how far it is with them."""
+    """A Deployment or StatefulSet: desired pods, and its progress."""
 
     subject: Subject
-    asked: int
+    desired: int
     pods: int
     ready: int
-    rolling: bool  # not all pods are as its template says, as `kubectl rollout status` tells
-    refused: str = ""  # why the API server lets it make no pods
+    rolling: bool  # a rollout is in progress, as for `kubectl rollout status`
+    refused: str = ""  # why the API server refuses its pods
 
     @classmethod
     def of(cls, live: Mapping[str, Any]) -> Workload:
-        """Of a live object, whose status is empty at first."""
+        """Return the workload of a live object, whose status is empty at first."""
         status: Json = live.get("status") or {}
-        failures = [one for one in status.get("conditions", ()) if one["type"] == "ReplicaFailure"]
+        conditions = status.get("conditions", ())
+        failures = [condition for condition in conditions if condition["type"] == "ReplicaFailure"]
         return cls(
             subject=Subject.of(live),
-            asked=live["spec"].get("replicas", 1),
+            desired=live["spec"].get("replicas", 1),
             pods=status.get("replicas", 0),
             ready=status.get("readyReplicas", 0),
             rolling=_is_rolling(live, status),
-            refused=next((one.get("message", "") for one in failures if one.get("status") == "True"), ""),
+            refused=next((failure.get("message", "") for failure in failures if failure.get("status") == "True"), ""),
         )
 
 
@@ -126,7 +127,7 @@ def _is_rolling(live: Mapping[str, Any], status: Json) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RedisAt:
-    """The Redis of all pools: its URL, and files with its password and the authorities of its certificate."""
+    """The Redis of all pools: its URL, and files with its password and certificate authorities."""
 
     url: str
     password_file: Path | None = None
@@ -134,13 +135,13 @@ class RedisAt:
 
     @property
     def files(self) -> dict[str, Path]:
-        """By the names that they have in the pools' Secrets."""
+        """The files by their names in the pools' Secrets."""
         return {name: file for name, file in (("password", self.password_file), ("ca.crt", self.ca_file)) if file}
 
 
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """Where pools' pods may go is restricted; ports of pods, as network plugins see them."""
+    """Restriction of the pools' egress; the ports are those of pods, which network plugins see."""
 
     api_server_ports: tuple[int, ...] = (443, 6443)
     dns_ports: tuple[int, ...] = (53,)
@@ -148,43 +149,42 @@ class Egress:
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What the operator's environment says: the same for all pools."""
+    """Settings from the operator's environment, the same for all pools."""
 
     control_image: str
     engine_image: str
     vllm_image: str
-    """of engines with backend vllm"""
+    """image of engines with backend vllm"""
     pull_policy: str = "IfNotPresent"
     redis: RedisAt | None = None
     namespace: str = "default"
-    """of the operator: it alone may reach the schedulers' admin ports"""
+    """namespace of the operator, which may reach the schedulers' admin ports"""
     metrics_namespaces: tuple[str, ...] = ("monitoring",)
-    """whose pods may reach the ports of metrics; `*`: all"""
+    """namespaces whose pods may scrape metrics; `*`: all"""
     egress: Egress | None = None
-    """None: pools' pods may go anywhere"""
+    """None: egress of the pools' pods is not restricted"""
     picker_role: str = "ClusterRole/picker"
-    """kind and name of the role that endpoint pickers are given"""
+    """kind and name of the role of endpoint pickers"""
     scheduler_role: str = "ClusterRole/scheduler"
-    """and of the one for schedulers"""
+    """kind and name of the role of schedulers"""
     provider: Literal["none", "istio"] = "none"
-    """of Gateways: what it wants beside the standard objects"""
+    """provider of Gateways, which may need more than the standard objects"""
     fixed_user: bool = True
-    """pods run as our user; else as the platform says, as OpenShift gives each namespace users of its own"""
+    """pods run as the images' user; else the platform chooses it, as OpenShift does for each namespace"""
     ipv6: bool = False
-    """the first address of every pod, which kubelets probe, is of IPv6"""
+    """the first address of a pod, which the kubelet probes, is IPv6"""
 
     @property
     def anywhere(self) -> str:
-        """All addresses of a pod of the family of its first one, as its servers listen."""
+        """Wildcard address for servers, of the family of a pod's first address."""
         return "[::]" if self.ipv6 else "0.0.0.0"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A model as the scheduler sees it. Tokens and `busy_s` are counted since its start; decisions are made of those of
-    the last ten minutes (windows.py), which give `token_s`, too: seconds of an engine for a token, 0: not measured.
-
-    Two that differ in these alone are equal: what a status says of them changes less often (served.py).
+    """A model's state at the scheduler. Tokens and `busy_s` are counted since its start; windows.py reduces them to the
+    last ten minutes and computes `token_s`, the engine seconds per token (0: not measured).
+    Facts that differ only in these numbers are equal: their part of a status changes less often.
     """
 
     phase: str = ""  # "", fetching, cached, failed
@@ -197,21 +197,21 @@ class ModelFacts:
     busy_s: float = field(default=0.0, compare=False)
     token_s: float = field(default=0.0, compare=False)
     weight_bytes: int = 0
-    bytes_done: int = 0  # of those that are on their way to a host cache
+    bytes_done: int = 0  # of a fetch to a host cache
     bytes_total: int = 0
     bytes_per_s: float = 0.0
     remaining_s: float = 0.0
-    roles: frozenset[str] = frozenset()  # of the engines that its requests may go to
-    apart: bool = False  # engines that only prefill have it, and none that can take KV over from them serves it
-    unanswered: bool = False  # requests of it are, or were given up, and nothing was computed for them (answers.py)
+    roles: frozenset[str] = frozenset()  # of the engines that may take its requests
+    apart: bool = False  # prefill engines have it, and no decode engine that can take over their KV cache serves it
+    unanswered: bool = False  # its requests are open, or were cancelled, without progress (progress.py)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """An engine as the scheduler sees it. `attached`: it takes work; one that is about to end no longer does.
+    """An engine's state at the scheduler. `attached`: it takes work; a draining engine does not.
 
-    `turn_of`: the model whose turn it is, `turn_s`: since that began or was last reported. `prepares`: models that it
-    loads, or of which it runs first steps.
+    `turn_of`: the model of its turn; `turn_s`: time since the turn began or was last reported. `prepares`: models that
+    it loads, or whose first steps it runs.
     """
 
     name: str
@@ -219,7 +219,7 @@ class EngineFacts:
     attached: bool
     sequences: int
     kv_used: float
-    outside_reserved_bytes: int = 0  # beside its slabs
+    outside_reserved_bytes: int = 0  # outside its slabs
     outside_peak_bytes: int = 0
     turn_of: str = ""
     turn_s: float = 0.0
@@ -228,7 +228,7 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class SuspectFacts:
-    """A GPU that an engine leaves alone, and the last error that it was lost with."""
+    """A GPU that an engine does not use, and the last error on which it was lost."""
 
     engine: str
     node: str
@@ -238,7 +238,7 @@ class SuspectFacts:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Open requests of a model: the age of the oldest, and seconds since a step of any; None: there was none."""
+    """Open requests of a model: age of the oldest, and seconds since the last step of any; None: no step yet."""
 
     oldest_s: float
     worked_s: float | None = None
@@ -246,12 +246,12 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerFacts:
-    """What the pool's scheduler says; `oldest_wait_s` is of the request that has waited longest for an engine, not
-    for a model that is being fetched.
-
-    `open_requests` are open now, `ended` have ended since its start. `waiting`: of models with open requests.
-    `worked_s`: since a step of any request, None: there was none. `answered_at`: Unix time of the newest token, or 0.
-    `stuck`: engines that are at one step for too long; `stopped`: no engine moves, and requests wait (answers.py).
+    """The state reported by the pool's scheduler. `oldest_wait_s`: longest wait for an engine, without waits for a
+    model that is being fetched.
+    `open_requests`: open now; `ended`: since its start. `waiting`: by model with open requests.
+    `worked_s`: time since the last step of any request; None: no step yet. `answered_at`: Unix time of the last token,
+    or 0. `stuck`: engines whose step takes too long; `stopped`: requests wait and no engine makes progress
+    (progress.py).
     """
 
     incarnation: str
@@ -260,12 +260,12 @@ class SchedulerFacts:
     oldest_wait_s: float = 0.0
     open_requests: int = 0
     ended: int = 0
-    refused: Mapping[str, str] = field(default_factory=dict)  # models, or their changes, that it cannot serve, and why
-    changing: Mapping[str, str] = field(default_factory=dict)  # models whose change is under way, and how far it is
-    gateways: frozenset[str] | None = None  # attached ones, by the names of their pods; None: not known
-    redis_away: Mapping[str, str] = field(default_factory=dict)  # attached gateways that cannot use Redis, and why
+    refused: Mapping[str, str] = field(default_factory=dict)  # models or changes that it cannot serve, with the reason
+    changing: Mapping[str, str] = field(default_factory=dict)  # models that are being changed, with the progress
+    gateways: frozenset[str] | None = None  # attached gateways by the name of the pod; None: not known
+    redis_away: Mapping[str, str] = field(default_factory=dict)  # attached gateways that cannot reach Redis, and why
     suspects: tuple[SuspectFacts, ...] = ()
-    standby: bool = False  # another process leads, or should
+    standby: bool = False  # not the leader
     term: int = 0
     waiting: Mapping[str, Wait] = field(default_factory=dict)
     worked_s: float | None = None
@@ -276,8 +276,8 @@ class SchedulerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything that one reconcile knows. `secrets` are those that ModelPools name, as they were last read;
-    `unreadable` says why some cannot be read now."""
+    """All inputs of a reconcile. `secrets`: last content of the Secrets that ModelPools reference; `unreadable`: errors
+    of those that cannot be read now."""
 
     key: Key
     now: datetime
@@ -286,36 +286,36 @@ class Observed:
     model_pools: tuple[Live[ModelPool], ...]
     children: Mapping[ChildKey, Json] = field(default_factory=dict)
     workloads: Mapping[ChildKey, Workload] = field(default_factory=dict)
-    """those of the children that make pods"""
+    """children that create pods"""
     secrets: Mapping[SecretName, Mapping[str, str]] = field(default_factory=dict)
     unreadable: Mapping[SecretName, str] = field(default_factory=dict)
     scheduler: SchedulerFacts | None = None
     redis: Mapping[str, str] = field(default_factory=dict)
-    """content of the files of Redis, by name"""
+    """content of the files for Redis, by name"""
     replicas: Mapping[str, int] = field(default_factory=dict)
-    """engines by role as the autoscaler wants them; a role without min and max is not in it"""
+    """engines by role from the autoscaler, for roles with min and max"""
     superseded: tuple[str, ...] = ()
-    """roles that the spec has no more, whose engines stay until others can serve"""
+    """roles removed from the spec whose engines stay until other engines can serve"""
     failover: bool = False
-    """the first scheduler is silent, so a second one runs whatever the spec says"""
+    """the first scheduler does not answer, so a second one runs regardless of the spec"""
     pods: tuple[Json, ...] = ()
-    """of the pool, as the API server has them"""
+    """the pool's pods"""
     warnings: Mapping[ChildKey, str] = field(default_factory=dict)
-    """what the newest Event of type Warning says of objects whose status does not tell what they wait for"""
+    """message of the newest Warning Event of objects whose status does not explain why they are not ready"""
     unreachable: str = ""
-    """why a scheduler whose pod is ready does not answer the operator"""
+    """error of the operator's call to a scheduler whose pod is ready"""
     keeps_standby: str = ""
-    """why the standby stays on the node that it shares with the leader"""
+    """reason for the standby to stay on the leader's node"""
 
     @property
     def spec(self) -> GpuPoolSpec | None:
-        """Of the GpuPool; None where it is not there or cannot be used."""
+        """Spec of the GpuPool; None if it does not exist or is invalid."""
         return self.gpu_pool.value.spec if self.gpu_pool and self.gpu_pool.value else None
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a ModelPool, or some of its models, are not served."""
+    """Reason for not serving a ModelPool or some of its models."""
 
     reason: str
     message: str
@@ -323,7 +323,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """An Event to post about an object."""
+    """An Event to create for an object."""
 
     about: Live[Any]
     warning: bool
@@ -333,7 +333,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The status that an object should have."""
+    """The new status of an object."""
 
     about: Live[Any]
     status: Json

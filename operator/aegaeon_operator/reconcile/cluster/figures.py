@@ -1,4 +1,4 @@
-"""What is counted of a pool after a look at it, for the operator's metrics: no decision is made of it."""
+"""Figures of a pool after a reconcile, for the operator's metrics; no decision depends on them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True)
 class PodCount:
-    """Pods of a component: as many as the operator asked for, and as many as are ready."""
+    """Desired and ready pods of a component."""
 
     component: str
-    wanted: int
+    desired: int
     ready: int
 
 
 @dataclass(frozen=True, slots=True)
 class PoolFigures:
-    """Of one pool. `refused`: objects that the API server refuses, by kind."""
+    """Figures of one pool. `refused`: number of objects that the API server refuses, by kind."""
 
     readiness: tuple[Readiness, ...] = ()
     pods: tuple[PodCount, ...] = ()
@@ -39,23 +39,23 @@ class PoolFigures:
 
 
 def figures(observed: Observed, reports: Iterable[Report], failures: Mapping[ChildKey, str]) -> PoolFigures:
-    """Of what was observed after the writes, and what is reported of it."""
+    """Return the figures from the state after the writes and from the reports."""
     return PoolFigures(
-        tuple(_readiness(one) for one in reports), _pods(observed), Counter(key.kind for key in failures)
+        tuple(_readiness(report) for report in reports), _pods(observed), Counter(key.kind for key in failures)
     )
 
 
 def _readiness(report: Report) -> Readiness:
     about = report.about
     unknown = {"status": "Unknown", "reason": "Unknown"}
-    said: Json = next((one for one in report.status["conditions"] if one["type"] == "Ready"), unknown)
-    return Readiness(about.kind, about.namespace, about.name, said["status"] == "True", said["reason"])
+    ready: Json = next((entry for entry in report.status["conditions"] if entry["type"] == "Ready"), unknown)
+    return Readiness(about.kind, about.namespace, about.name, ready["status"] == "True", ready["reason"])
 
 
 def _pods(observed: Observed) -> tuple[PodCount, ...]:
-    """One for each workload: no component has both a Deployment and a StatefulSet."""
-    components = {key: one["metadata"].get("labels", {}) for key, one in observed.children.items()}
+    """Return an entry for each workload: no component has both a Deployment and a StatefulSet."""
+    labels = {key: manifest["metadata"].get("labels", {}) for key, manifest in observed.children.items()}
     return tuple(
-        PodCount(components[key].get("app.kubernetes.io/component", ""), one.asked, one.ready)
-        for key, one in sorted(observed.workloads.items())
+        PodCount(labels[key].get("app.kubernetes.io/component", ""), workload.desired, workload.ready)
+        for key, workload in sorted(observed.workloads.items())
     )

@@ -1,7 +1,7 @@
-"""Gateways that their scheduler has lost while Kubernetes still sends them connections.
+"""Gateways that lost their scheduler while their Service still sends them connections.
 
-The kubelet of a node that is cut off reports nothing, and Kubernetes takes the node's pods out of their Services after
-most of a minute. The scheduler notices within seconds.
+Kubernetes removes the pods of a disconnected node from their Services after most of a minute; the scheduler notices
+within seconds.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from aegaeon_operator.reconcile.cluster.facts import Json, Observed, SchedulerFa
 from aegaeon_operator.reconcile.cluster.pod_state import is_ready
 from aegaeon_operator.reconcile.cluster.readiness import pods_of
 
-# One that is ready has been attached: its readiness probe asks for the catalog. A lost stream is opened anew within
-# LOST_S. For a new leader, an attempt at the old address and a pause may come first.
+# A ready gateway has been attached, since its readiness probe needs the catalog. It reopens a lost stream within
+# LOST_S; for a new leader an attempt at the old address and a pause may come first.
 LOST_S, ATTACH_S = 4.0, 8.0
 
 
 @dataclass(slots=True)
 class LostGateways:
-    """Of one pool. Times are of one clock, in seconds. `since`: by name, of those that are lost just now."""
+    """The lost gateways of a pool. Times are seconds of one clock. `since`: start of the loss by pod name."""
 
     since: dict[str, float] = field(default_factory=dict)
     _incarnation: str = ""
     _wait_until: float = 0.0
 
     def to_evict(self, observed: Observed, facts: SchedulerFacts | None, now: float) -> Json | None:
-        """The pod of one that has not been attached for `LOST_S`, and for `ATTACH_S` of a new leader, though all that
-        Kubernetes knows is that it is ready; never while no other one that is ready is attached."""
+        """Return the pod of a ready gateway that has not been attached for `LOST_S`, nor for `ATTACH_S` of a new
+        leader; None while no other ready gateway is attached."""
         if facts is None or facts.incarnation != self._incarnation:
             self.since = {}
         if facts is None or facts.gateways is None:

@@ -1,4 +1,4 @@
-"""The conditions of a ModelPool, each as a list of checks in order: the first one that has something to say decides."""
+"""The conditions of a ModelPool, each an ordered list of checks; the first check that returns a condition decides."""
 
 from __future__ import annotations
 
@@ -6,125 +6,126 @@ from aegaeon_operator.reconcile.cluster.access import by_route, by_service, unre
 from aegaeon_operator.reconcile.cluster.admission import admitted
 from aegaeon_operator.reconcile.cluster.conditions import FETCHING, Condition, first_of, no, unknown, yes
 from aegaeon_operator.reconcile.cluster.facts import ModelFacts
-from aegaeon_operator.reconcile.cluster.served import Served
+from aegaeon_operator.reconcile.cluster.status_inputs import StatusInputs
 from aegaeon_operator.reconcile.cluster.windows import ENOUGH_TOKENS
 from aegaeon_operator.spec.tenancy import SHORTEST_KEY
 
 _ACCEPTED, _ARTIFACTS, _ADMITTED, _DEGRADED = "Accepted", "ArtifactsAvailable", "Admitted", "Degraded"
-_NOTHING = "none of its models is served; see Accepted"
+_NOTHING = "none of its models is served; see condition Accepted"
 _GOOD = 90  # percent of tokens on time
 
 
-def accepted(served: Served) -> Condition:
-    """Whether the GpuPool takes it."""
+def accepted(served: StatusInputs) -> Condition:
+    """Return Accepted: the GpuPool serves it."""
     return first_of((_pool_refused, _model_refused, _secret_unreadable, _keys_short, _taken), served)
 
 
-def artifacts(served: Served) -> Condition:
-    """Whether its models are in a host cache."""
-    return first_of((_none_served, _scheduler_silent, _model_failed, _nobody_to_fetch, _fetching, _cached), served)
+def artifacts(served: StatusInputs) -> Condition:
+    """Return ArtifactsAvailable: its models are in a host cache."""
+    return first_of((_none_served, _scheduler_silent, _model_failed, _no_engine_to_fetch, _fetching, _cached), served)
 
 
-def fits(served: Served) -> Condition:
-    """Whether its engines can hold its models and keep their objectives."""
+def fits(served: StatusInputs) -> Condition:
+    """Return Admitted: the engines can hold its models and meet their objectives."""
     return first_of((_not_measured, _estimated), served)
 
 
-def reachable(served: Served) -> Condition:
-    """Whether requests reach its models."""
+def reachable(served: StatusInputs) -> Condition:
+    """Return Routable: requests reach its models."""
     return first_of((_not_routable, _route_failed, _pool_unreachable, _apart, _unanswered, _service, _route), served)
 
 
-def degraded(served: Served) -> Condition:
-    """Whether its models miss their objective."""
+def degraded(served: StatusInputs) -> Condition:
+    """Return Degraded: its models miss their objective."""
     return first_of((_objective_missed, _no_traffic, _too_few_tokens, _objective_met), served)
 
 
-def changing(served: Served) -> Condition | None:
-    """A model that is to be another one, if any is on its way."""
+def changing(served: StatusInputs) -> Condition | None:
+    """Return Progressing if a model is being changed, else None."""
     return yes("Progressing", "ModelChanging", served.changing) if served.changing else None
 
 
 # ---- Accepted ------------------------------------------------------------------------------------------------------
 
 
-def _pool_refused(served: Served) -> Condition | None:
+def _pool_refused(served: StatusInputs) -> Condition | None:
     refusal = served.refusal
     return no(_ACCEPTED, refusal.reason, refusal.message) if refusal else None
 
 
-def _model_refused(served: Served) -> Condition | None:
+def _model_refused(served: StatusInputs) -> Condition | None:
     return no(_ACCEPTED, "ModelRefused", served.refused) if served.refused else None
 
 
-def _secret_unreadable(served: Served) -> Condition | None:
+def _secret_unreadable(served: StatusInputs) -> Condition | None:
     return yes(_ACCEPTED, "SecretUnreadable", served.unreadable) if served.unreadable else None
 
 
-def _keys_short(served: Served) -> Condition | None:
-    text = f"keys of fewer than {SHORTEST_KEY} characters can be guessed, and a later release will refuse them: "
+def _keys_short(served: StatusInputs) -> Condition | None:
+    text = f"keys shorter than {SHORTEST_KEY} characters can be guessed and a later release will refuse them; tenants: "
     return yes(_ACCEPTED, "KeysTooShort", text + served.guessable) if served.guessable else None
 
 
-def _taken(served: Served) -> Condition:
+def _taken(served: StatusInputs) -> Condition:
     return yes(_ACCEPTED, "Accepted", "the GpuPool serves its models")
 
 
 # ---- ArtifactsAvailable --------------------------------------------------------------------------------------------
 
 
-def _none_served(served: Served) -> Condition | None:
+def _none_served(served: StatusInputs) -> Condition | None:
     return None if served.models else no(_ARTIFACTS, "NothingServed", _NOTHING)
 
 
-def _scheduler_silent(served: Served) -> Condition | None:
-    return unknown(_ARTIFACTS, "SchedulerUnknown", served.wide.silent) if served.wide.silent else None
+def _scheduler_silent(served: StatusInputs) -> Condition | None:
+    return unknown(_ARTIFACTS, "SchedulerUnknown", served.pool_state.silent) if served.pool_state.silent else None
 
 
-def _model_failed(served: Served) -> Condition | None:
-    broken = [_named(name, one.reason) for name, one in served.facts.items() if one.phase == "failed"]
+def _model_failed(served: StatusInputs) -> Condition | None:
+    broken = [_named(name, facts.reason) for name, facts in served.facts.items() if facts.phase == "failed"]
     return no(_ARTIFACTS, "ModelFailed", "; ".join(sorted(broken))) if broken else None
 
 
-def _nobody_to_fetch(served: Served) -> Condition | None:
-    if served.wide.attached or not _cold(served):
+def _no_engine_to_fetch(served: StatusInputs) -> Condition | None:
+    if served.pool_state.attached or not _cold(served):
         return None
-    nothing = yes(_ARTIFACTS, "ScaledToZero", "files are fetched when the next request starts an engine")
-    return without_engines(served.wide, _ARTIFACTS) or nothing
+    scaled = yes(_ARTIFACTS, "ScaledToZero", "files are fetched when the next request starts an engine")
+    return without_engines(served.pool_state, _ARTIFACTS) or scaled
 
 
-def _fetching(served: Served) -> Condition | None:
+def _fetching(served: StatusInputs) -> Condition | None:
     cold = _cold(served)
-    if cold and served.wide.from_zero:
-        return yes(
-            _ARTIFACTS, "ScaledToZero", "files are fetched, and the requests that started an engine wait for them"
-        )
+    if cold and served.pool_state.from_zero:
+        return yes(_ARTIFACTS, "ScaledToZero", "files are being fetched for the requests that started an engine")
     return no(_ARTIFACTS, FETCHING, f"not in a host cache yet: {', '.join(cold)}") if cold else None
 
 
-def _cached(served: Served) -> Condition:
-    absent = sum(one.phase == "absent" for one in served.facts.values())
+def _cached(served: StatusInputs) -> Condition:
+    absent = sum(facts.phase == "absent" for facts in served.facts.values())
     if absent:
-        on_demand = f"{absent} of {len(served.facts)} models are fetched when a request waits for them"
-        return yes(_ARTIFACTS, "Cached", f"{on_demand}: the nodes' disks have no room for all")
+        on_demand = f"{absent} of {len(served.facts)} models are fetched on demand"
+        return yes(_ARTIFACTS, "Cached", f"{on_demand}: the disk tier is too small for all models")
     return yes(_ARTIFACTS, "Cached", "all models are in a host cache")
 
 
-def _cold(served: Served) -> list[str]:
-    cold = ((name, one) for name, one in served.facts.items() if one.phase not in _SETTLED and not one.apart)
-    return sorted(name + _progress(one) for name, one in cold)
+def _cold(served: StatusInputs) -> list[str]:
+    return sorted(
+        name + _progress(facts)
+        for name, facts in served.facts.items()
+        if facts.phase not in _SETTLED and not facts.apart
+    )
 
 
 _SETTLED = ("cached", "absent")
 
 
 def _named(model: str, reason: str) -> str:
-    """Engines begin their reasons with the model's name."""
+    """Return a reason with the model's name in front; engines' reasons already have it."""
     return reason if reason.startswith(f"{model}: ") else f"{model}: {reason}"
 
 
 def _progress(facts: ModelFacts) -> str:
-    """How far a fetch is, as far as it is known."""
+    """Return the progress of a fetch, or "" while it is unknown."""
     if not facts.bytes_total:
         return ""
     done, total = facts.bytes_done / 1e9, facts.bytes_total / 1e9
@@ -135,74 +136,73 @@ def _progress(facts: ModelFacts) -> str:
 # ---- Admitted ------------------------------------------------------------------------------------------------------
 
 
-def _not_measured(served: Served) -> Condition | None:
-    if served.models and served.wide.usable and not served.wide.silent:
+def _not_measured(served: StatusInputs) -> Condition | None:
+    if served.models and served.pool_state.usable and not served.pool_state.silent:
         return None
-    return unknown(_ADMITTED, "NotMeasured", "there is nothing to estimate from")
+    return unknown(_ADMITTED, "NotMeasured", "no measurements yet")
 
 
-def _estimated(served: Served) -> Condition:
-    wide = served.wide
-    return admitted(served.models, wide.demand, served.facts, wide.decoding, wide.device_bytes)
+def _estimated(served: StatusInputs) -> Condition:
+    pool_state = served.pool_state
+    return admitted(served.models, pool_state.demand, served.facts, pool_state.decoding, pool_state.device_bytes)
 
 
 # ---- Routable ------------------------------------------------------------------------------------------------------
 
 
-def _not_routable(served: Served) -> Condition | None:
+def _not_routable(served: StatusInputs) -> Condition | None:
     return None if served.models else no("Routable", "NothingServed", _NOTHING)
 
 
-def _route_failed(served: Served) -> Condition | None:
+def _route_failed(served: StatusInputs) -> Condition | None:
     return no("Routable", "RouteFailed", served.route_failed) if served.route_failed else None
 
 
-def _pool_unreachable(served: Served) -> Condition | None:
-    return unreachable(served.wide)
+def _pool_unreachable(served: StatusInputs) -> Condition | None:
+    return unreachable(served.pool_state)
 
 
-def _apart(served: Served) -> Condition | None:
-    halves = [_named(name, one.reason) for name, one in served.facts.items() if one.apart and one.phase != "failed"]
-    return no("Routable", "NoDecoder", "; ".join(sorted(halves))) if halves else None
+def _apart(served: StatusInputs) -> Condition | None:
+    split = [(name, facts) for name, facts in served.facts.items() if facts.apart and facts.phase != "failed"]
+    reasons = sorted(_named(name, facts.reason) for name, facts in split)
+    return no("Routable", "NoDecoder", "; ".join(reasons)) if reasons else None
 
 
-def _unanswered(served: Served) -> Condition | None:
+def _unanswered(served: StatusInputs) -> Condition | None:
     names = sorted(name for name, facts in served.facts.items() if facts.unanswered)
-    text = (
-        f"nothing is computed for requests of {', '.join(names)}; {served.wide.where} may have an engine that is stuck"
-    )
+    text = f"requests for {', '.join(names)} make no progress; an engine of {served.pool_state.where} may be stuck"
     return no("Routable", "NotAnswering", text) if names else None
 
 
-def _service(served: Served) -> Condition | None:
+def _service(served: StatusInputs) -> Condition | None:
     pool = served.pool.value
-    return None if pool and pool.spec.gateway.parent_refs else by_service(served.wide)
+    return None if pool and pool.spec.gateway.parent_refs else by_service(served.pool_state)
 
 
-def _route(served: Served) -> Condition:
+def _route(served: StatusInputs) -> Condition:
     return by_route(served.route_parents)
 
 
 # ---- Degraded ------------------------------------------------------------------------------------------------------
 
 
-def _objective_missed(served: Served) -> Condition | None:
+def _objective_missed(served: StatusInputs) -> Condition | None:
     late = [f"{name} {share}%" for name, share in served.traffic.items() if share is not None and share < _GOOD]
-    text = f"tokens on time in the last ten minutes: {', '.join(late)}; wanted: {_GOOD}%"
+    text = f"tokens on time in the last ten minutes: {', '.join(late)}; target: {_GOOD}%"
     return yes(_DEGRADED, "ObjectiveMissed", text) if late else None
 
 
-def _no_traffic(served: Served) -> Condition | None:
+def _no_traffic(served: StatusInputs) -> Condition | None:
     if served.traffic:
         return None
-    return no(_DEGRADED, "NoTraffic", "no token in the last ten minutes")
+    return no(_DEGRADED, "NoTraffic", "no tokens in the last ten minutes")
 
 
-def _too_few_tokens(served: Served) -> Condition | None:
+def _too_few_tokens(served: StatusInputs) -> Condition | None:
     if any(share is not None for share in served.traffic.values()):
         return None
     return no(_DEGRADED, "TooFewTokens", f"fewer than {ENOUGH_TOKENS} tokens in the last ten minutes")
 
 
-def _objective_met(served: Served) -> Condition:
+def _objective_met(served: StatusInputs) -> Condition:
     return no(_DEGRADED, "ObjectiveMet", "tokens are on time")

@@ -1,6 +1,6 @@
-"""What a GpuPool lays over its pods: placement, environment, containers, volumes, resource claims.
+"""Applies a GpuPool's pod template to pods: placement, environment, containers, volumes, resource claims.
 
-Where it says nothing, a pod is as it is without it. The operator's own containers, rules and mounts stay first.
+The operator's own containers, rules and mounts stay, and come first.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from aegaeon_operator.spec.pods.containers import Container
 from aegaeon_operator.spec.pods.placement import Spread
 
 
-def lay_over(template: Json, overlay: PodTemplate, peers: Json) -> Json:
-    """The template of a pod whose first container is the pool's own. `peers`: labels of the component's pods."""
+def apply_template(template: Json, overlay: PodTemplate, peers: Json) -> Json:
+    """Apply a template to a pod whose first container is the pool's own. `peers`: labels of the component's pods."""
     pod = template["spec"]
     own, policy = pod["containers"][0], pod["containers"][0]["imagePullPolicy"]
     _extend(own, "env", _written(overlay.env))
     _extend(own, "volumeMounts", _written(overlay.volume_mounts))
-    _extend(pod, "containers", [_beside(one, policy) for one in overlay.containers])
-    _extend(pod, "initContainers", [_beside(one, policy) for one in overlay.init_containers])
+    _extend(pod, "containers", [_additional(container, policy) for container in overlay.containers])
+    _extend(pod, "initContainers", [_additional(container, policy) for container in overlay.init_containers])
     _extend(pod, "volumes", _written(overlay.volumes))
     _extend(pod, "resourceClaims", _written(overlay.resource_claims))
     if overlay.affinity:
@@ -34,37 +34,38 @@ def lay_over(template: Json, overlay: PodTemplate, peers: Json) -> Json:
     return template
 
 
-def _extend(whole: Json, name: str, items: list[Json]) -> None:
+def _extend(manifest: Json, name: str, items: list[Json]) -> None:
     if items:
-        whole[name] = [*whole.get(name, ()), *items]
+        manifest[name] = [*manifest.get(name, ()), *items]
 
 
-def _beside(one: Container, policy: str) -> Json:
-    """Confined as the pool's own container is."""
-    return {"imagePullPolicy": policy, **_as_written(one), "securityContext": CONFINED}
+def _additional(container: Container, policy: str) -> Json:
+    """Return a container with the restrictions of the pool's own container."""
+    return {"imagePullPolicy": policy, **_as_written(container), "securityContext": CONFINED}
 
 
-def _spread(pod: Json, given: Iterable[Spread], peers: Json) -> list[Json]:
-    """Kubernetes takes one of a topology key: the overlay's replaces the operator's."""
-    more = [{"labelSelector": {"matchLabels": peers}, **_as_written(one)} for one in given]
-    keys = {one["topologyKey"] for one in more}
-    return [*(one for one in pod.get("topologySpreadConstraints", ()) if one["topologyKey"] not in keys), *more]
+def _spread(pod: Json, constraints: Iterable[Spread], peers: Json) -> list[Json]:
+    """Return the constraints of both: Kubernetes allows one per topology key, so the template's replaces the pod's."""
+    more = [{"labelSelector": {"matchLabels": peers}, **_as_written(constraint)} for constraint in constraints]
+    keys = {constraint["topologyKey"] for constraint in more}
+    own = [entry for entry in pod.get("topologySpreadConstraints", ()) if entry["topologyKey"] not in keys]
+    return [*own, *more]
 
 
 def _both(own: Json, more: Json) -> Json:
-    """Rules of both: of a list, the items of either."""
-    found = dict(own)
+    """Merge rules recursively; lists are concatenated."""
+    merged = dict(own)
     for name, value in more.items():
-        before = found.get(name)
+        before = merged.get(name)
         if isinstance(before, dict):
-            found[name] = _both(before, value)
+            merged[name] = _both(before, value)
         else:
-            found[name] = [*before, *value] if isinstance(before, list) else value
-    return found
+            merged[name] = [*before, *value] if isinstance(before, list) else value
+    return merged
 
 
 def _written(models: Iterable[BaseModel]) -> list[Json]:
-    return [_as_written(one) for one in models]
+    return [_as_written(model) for model in models]
 
 
 def _as_written(model: BaseModel) -> dict[str, Any]:

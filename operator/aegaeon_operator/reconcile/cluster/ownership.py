@@ -1,7 +1,7 @@
-"""Which objects are a pool's own: those whose controller, by uid, is its GpuPool or one of its ModelPools.
+"""Ownership of objects: a pool owns those whose controller, by uid, is its GpuPool or one of its ModelPools.
 
-Labels find candidates, and prove nothing: `kubectl get -o yaml`, backup tools and mirrors of Secrets copy them. What is
-not owned is neither changed nor deleted, whatever its labels and its name.
+Labels only select candidates, since `kubectl get -o yaml`, backup tools and mirrors of Secrets copy them. An object
+that is not owned is neither changed nor deleted, regardless of its labels and name.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Live, Subje
 
 
 class Owner(NamedTuple):
-    """The controller of an object. Owners are of the namespace of what they own: a copy elsewhere is not theirs."""
+    """The controller of an object, in the same namespace: a copy in another namespace is not owned."""
 
     namespace: str
     uid: str
 
 
 def owner_of(body: Json) -> Owner | None:
-    """Of an object or a manifest; None where it has no controller."""
-    found = _controller(body)
-    return Owner(body["metadata"]["namespace"], str(found["uid"])) if found else None
+    """Return the owner of an object or a manifest; None without a controller."""
+    reference = _controller(body)
+    return Owner(body["metadata"]["namespace"], str(reference["uid"])) if reference else None
 
 
 def subject_of(body: Json) -> Subject | None:
-    """The controller as Events name it."""
-    found = _controller(body)
-    return (
-        Subject(ChildKey(found["kind"], body["metadata"]["namespace"], found["name"]), found["uid"]) if found else None
-    )
+    """Return the controller as a subject of Events; None without a controller."""
+    reference = _controller(body)
+    if reference is None:
+        return None
+    return Subject(ChildKey(reference["kind"], body["metadata"]["namespace"], reference["name"]), reference["uid"])
 
 
 def owned(pools: Iterable[Live[Any]], objects: Iterable[Json]) -> Iterator[Json]:
-    """Those of the objects that these GpuPools and ModelPools own."""
-    owners = {Owner(one.namespace, one.uid) for one in pools}
-    return (one for one in objects if owner_of(one) in owners)
+    """Yield the objects that these GpuPools and ModelPools own."""
+    owners = {Owner(pool.namespace, pool.uid) for pool in pools}
+    return (body for body in objects if owner_of(body) in owners)
 
 
 def _controller(body: Json) -> Json | None:
     references = body["metadata"].get("ownerReferences") or ()
-    return next((one for one in references if one.get("controller")), None)
+    return next((reference for reference in references if reference.get("controller")), None)

@@ -1,4 +1,4 @@
-"""The endpoint picker of a pool: its pods, how they are reached, what they may read, and the InferencePool."""
+"""The endpoint picker of a pool: its pods, Service, role, policy, and the InferencePool."""
 
 from __future__ import annotations
 
@@ -25,27 +25,29 @@ _PROXIES = ("gateway.networking.k8s.io/gateway-name", "gateway.envoyproxy.io/own
 
 
 def picker(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec) -> Iterator[Json]:
-    """Everything of it; nothing where the pool asks for none."""
-    asked = spec.gateway.endpoint_picker
-    if asked is None:
+    """Yield the objects of the endpoint picker, if the pool has one."""
+    settings = spec.gateway.endpoint_picker
+    if settings is None:
         return
     key = observed.key
-    yield _inference_pool(key, pool, asked)
-    if asked.service is None:
+    yield _inference_pool(key, pool, settings)
+    if settings.service is None:
         yield from account(key, pool, "picker", observed.platform.picker_role)
-        yield deployment(key, pool, "picker", asked.replicas, picker_pod(key, spec, asked.limits, observed.platform))
+        yield deployment(
+            key, pool, "picker", settings.replicas, picker_pod(key, spec, settings.limits, observed.platform)
+        )
         yield _service(key, pool)
         yield budget(key, pool, "picker")
-        ingress = [reachable(_allowed(asked), PICKER_PORT), *scraped(observed.platform, PICKER_METRICS)]
+        ingress = [reachable(_allowed(settings), PICKER_PORT), *scraped(observed.platform, PICKER_METRICS)]
         yield policy(key, pool, "picker", ingress, to_api_server(observed.platform))
         if observed.platform.provider == "istio":
             yield _unchecked(key, pool)
 
 
-def _inference_pool(key: Key, pool: Live[GpuPool], asked: EndpointPicker) -> Json:
-    at = asked.service or PickerService(name=child(key, "picker"), port=PICKER_PORT)
-    found = manifest(f"{INFERENCE}/v1", "InferencePool", key.namespace, key.name, key, pool)
-    found["spec"] = {
+def _inference_pool(key: Key, pool: Live[GpuPool], settings: EndpointPicker) -> Json:
+    at = settings.service or PickerService(name=child(key, "picker"), port=PICKER_PORT)
+    body = manifest(f"{INFERENCE}/v1", "InferencePool", key.namespace, key.name, key, pool)
+    body["spec"] = {
         "selector": {"matchLabels": selector(key, "gateway")},
         "targetPorts": [{"number": GATEWAY_PORT}],
         "endpointPickerRef": {
@@ -53,44 +55,44 @@ def _inference_pool(key: Key, pool: Live[GpuPool], asked: EndpointPicker) -> Jso
             "kind": "Service",
             "name": at.name,
             "port": {"number": at.port},
-            "failureMode": asked.failure_mode,
+            "failureMode": settings.failure_mode,
         },
     }
-    return found
+    return body
 
 
-def _allowed(asked: EndpointPicker) -> list[Json]:
-    """Peers of the NetworkPolicy: proxies of Gateways, wherever they run, or whom the pool names."""
-    if asked.allowed_from is None:
+def _allowed(settings: EndpointPicker) -> list[Json]:
+    """Return the peers of the NetworkPolicy: those in the spec, or by default the proxies of Gateways."""
+    if settings.allowed_from is None:
         return [
             {"namespaceSelector": {}, "podSelector": {"matchExpressions": [{"key": label, "operator": "Exists"}]}}
             for label in _PROXIES
         ]
-    return [_peer(each) for each in asked.allowed_from]
+    return [_peer(peer) for peer in settings.allowed_from]
 
 
-def _peer(named: PickerPeer) -> Json:
-    if named.cidr is not None:
-        return {"ipBlock": {"cidr": named.cidr}}
-    within = {"kubernetes.io/metadata.name": named.namespace} if named.namespace else {}
-    found: Json = {"namespaceSelector": {"matchLabels": within} if within else {}}
-    if named.pod_labels:
-        found["podSelector"] = {"matchLabels": dict(named.pod_labels)}
-    return found
+def _peer(peer: PickerPeer) -> Json:
+    if peer.cidr is not None:
+        return {"ipBlock": {"cidr": peer.cidr}}
+    within = {"kubernetes.io/metadata.name": peer.namespace} if peer.namespace else {}
+    entry: Json = {"namespaceSelector": {"matchLabels": within} if within else {}}
+    if peer.pod_labels:
+        entry["podSelector"] = {"matchLabels": dict(peer.pod_labels)}
+    return entry
 
 
 def _service(key: Key, pool: Live[GpuPool]) -> Json:
-    found = service(key, pool, "picker", grpc=PICKER_PORT)
-    found["spec"]["ports"][0]["appProtocol"] = "http2"
-    return found
+    body = service(key, pool, "picker", grpc=PICKER_PORT)
+    body["spec"]["ports"][0]["appProtocol"] = "http2"
+    return body
 
 
 def _unchecked(key: Key, pool: Live[GpuPool]) -> Json:
-    """Istio would not talk to a certificate that signed itself."""
+    """Return the rule that makes Istio accept the picker's self-signed certificate."""
     name = child(key, "picker")
-    found = manifest("networking.istio.io/v1", "DestinationRule", key.namespace, name, key, pool, "picker")
-    found["spec"] = {
+    body = manifest("networking.istio.io/v1", "DestinationRule", key.namespace, name, key, pool, "picker")
+    body["spec"] = {
         "host": f"{name}.{key.namespace}.svc.cluster.local",
         "trafficPolicy": {"tls": {"mode": "SIMPLE", "insecureSkipVerify": True}},
     }
-    return found
+    return body

@@ -1,6 +1,6 @@
-"""Why pods are not ready, as the API server has them: a word for programs, and a sentence that names one pod.
+"""Reasons why pods are not ready: a reason for programs, and a message that names one pod.
 
-Of several, the one that needs a person most is named, and the others are counted.
+Of several pods the message names the one that most needs action, and counts the others.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _PULLS = (
     "ImageInspectError",
     "RegistryUnavailable",
 )
-# Nothing is wrong with what starts.
+# Reasons of a normal start or end.
 STARTING = "PodsStarting"
 ENDING = "PodsEnding"
 RUNS = "PodsNotReady"
-# Nothing is wrong, either: a queue or another controller holds it until there is quota.
+# Normal as well: a queue or another controller keeps the pod until there is quota.
 SUSPENDED = "Suspended"
 _STARTS = ("ContainerCreating", "PodInitializing")
 _OUT_OF_MEMORY = "OOMKilled"
 _KILLED = 137
-# What needs a person first. What is not in it is on its way.
+# Reasons that need action, in order of urgency; others resolve by themselves.
 _GRAVEST = (
     "OutOfMemory",
     "Crashing",
@@ -44,51 +44,51 @@ _GRAVEST = (
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why something is not ready: a reason of a condition, and a sentence about the object that it names."""
+    """A problem: the reason for a condition, and a sentence about an object."""
 
     reason: str
     text: str
 
 
 Warnings = Mapping[ChildKey, str]
-"""What the newest Event of type Warning says of an object, for those whose own status does not tell"""
+"""Message of the newest Warning Event of an object whose own status does not explain why it is not ready"""
 
 
 def trouble(pods: Iterable[Json], warnings: Warnings) -> Trouble | None:
-    """Of the pods of one component. None: nothing is known to be wrong with any."""
-    there = list(pods)
-    # A pod that failed stays to be looked at, beside the one that was made in its place.
-    alive = [one for one in there if one.get("status", {}).get("phase") != "Failed"] or there
-    found = {one["metadata"]["name"]: _of_pod(one, warnings) for one in alive}
-    troubled = [(_rank(one.reason), name, one) for name, one in sorted(found.items()) if one]
+    """Return the problem of a component's pods; None if none is known."""
+    pods = list(pods)
+    # A failed pod remains beside its replacement.
+    alive = [pod for pod in pods if pod.get("status", {}).get("phase") != "Failed"] or pods
+    by_name = {pod["metadata"]["name"]: _of_pod(pod, warnings) for pod in alive}
+    troubled = [(_rank(problem.reason), name, problem) for name, problem in sorted(by_name.items()) if problem]
     if not troubled:
         return None
-    _, name, first = min(troubled, key=lambda one: one[:2])
-    others = f" (and {len(troubled) - 1} more)" if len(troubled) > 1 else ""
-    return Trouble(first.reason, f"{name} {first.text}{others}")
+    _, name, first = min(troubled, key=lambda entry: entry[:2])
+    more = f" (and {len(troubled) - 1} more)" if len(troubled) > 1 else ""
+    return Trouble(first.reason, f"{name} {first.text}{more}")
 
 
 def unexplained(pods: Iterable[Json]) -> Iterator[Subject]:
-    """Pods that wait for something which only their Events tell: a volume, a network."""
+    """Yield pods that wait for something that only their Events report: a volume, a network."""
     for pod in pods:
-        waiting = [one.get("state", {}).get("waiting", {}).get("reason") for one in _containers(pod)]
+        waiting = [container.get("state", {}).get("waiting", {}).get("reason") for container in _containers(pod)]
         if _is_scheduled(pod) and any(reason in _STARTS for reason in waiting):
             yield Subject.of(pod)
 
 
 def is_ready(pod: Json) -> bool:
-    """Whether its work may come."""
+    """Return whether a pod is ready and not terminating."""
     return "deletionTimestamp" not in pod["metadata"] and _condition(pod, "Ready").get("status") == "True"
 
 
 def is_ready_for(pod: Json, seconds: float, now: datetime) -> bool:
-    """Whether it has been ready for so long."""
+    """Return whether a pod has been ready for this time."""
     since = _condition(pod, "Ready").get("lastTransitionTime")
     return is_ready(pod) and since is not None and (now - datetime.fromisoformat(since)).total_seconds() >= seconds
 
 
 def finds_no_node(pod: Json) -> bool:
-    """The scheduler of Kubernetes has said so."""
+    """Return whether the Kubernetes scheduler reported the pod as unschedulable."""
     return not _is_scheduled(pod) and bool(_condition(pod, "PodScheduled").get("message"))
 
 
@@ -101,36 +101,36 @@ def _of_pod(pod: Json, warnings: Warnings) -> Trouble | None:
     if is_ready(pod):
         return None
     if "deletionTimestamp" in pod["metadata"]:
-        return Trouble(ENDING, f"is ending{_on_node(pod)}")
+        return Trouble(ENDING, f"is terminating{_on_node(pod)}")
     if status.get("phase") == "Failed":
         evicted = status.get("reason") == "Evicted"
-        said = status.get("message") or status.get("reason") or "its containers ended"
-        return Trouble("Evicted" if evicted else "Crashing", f"failed: {_line(said)}")
+        cause = status.get("message") or status.get("reason") or "its containers exited"
+        return Trouble("Evicted" if evicted else "Crashing", f"failed: {_line(cause)}")
     if not _is_scheduled(pod):
         return _of_unscheduled(pod)
-    found = next((one for one in map(_of_container, _containers(pod)) if one), None)
-    return found or _of_node(pod, warnings.get(ChildKey.of(pod), ""))
+    problem = next((problem for problem in map(_of_container, _containers(pod)) if problem), None)
+    return problem or _of_node(pod, warnings.get(ChildKey.of(pod), ""))
 
 
 def _of_unscheduled(pod: Json) -> Trouble:
-    if gates := [one["name"] for one in pod.get("spec", {}).get("schedulingGates", ())]:
-        return Trouble(SUSPENDED, _held(pod, gates))
-    placed = _condition(pod, "PodScheduled").get("message", "")
-    if placed:
-        return Trouble("Unschedulable", f"finds no node: {_line(placed)}")
-    return Trouble(STARTING, "is not placed on a node yet")
+    if gates := [gate["name"] for gate in pod.get("spec", {}).get("schedulingGates", ())]:
+        return Trouble(SUSPENDED, _suspended(pod, gates))
+    message = _condition(pod, "PodScheduled").get("message", "")
+    if message:
+        return Trouble("Unschedulable", f"is unschedulable: {_line(message)}")
+    return Trouble(STARTING, "is not scheduled to a node yet")
 
 
-def _held(pod: Json, gates: list[str]) -> str:
-    """Why the scheduler of Kubernetes does not look at it yet."""
+def _suspended(pod: Json, gates: list[str]) -> str:
+    """Return why a pod with scheduling gates is not scheduled yet."""
     queue = pod["metadata"].get("labels", {}).get(KUEUE_QUEUE)
-    if queue and any(one.startswith(KUEUE_GATES) for one in gates):
+    if queue and any(gate.startswith(KUEUE_GATES) for gate in gates):
         return f"is suspended: Kueue has not admitted it from LocalQueue {queue} yet"
     return f"is suspended by scheduling gate {', '.join(gates)}"
 
 
 def _of_container(container: Json) -> Trouble | None:
-    """What a person has to look at. None: it runs, or is about to."""
+    """Return a container's problem that needs action; None: it runs or is starting."""
     waiting = container.get("state", {}).get("waiting", {})
     reason, message = waiting.get("reason", ""), waiting.get("message", "")
     if reason in _PULLS:
@@ -140,55 +140,58 @@ def _of_container(container: Json) -> Trouble | None:
     if ended and (ended.get("exitCode") or ended.get("reason") == _OUT_OF_MEMORY):
         return _crash(container, ended)
     if reason and reason not in (*_STARTS, "CrashLoopBackOff"):
-        return Trouble("ContainerNotCreated", f"has no container: {_line(message) or reason}")
+        return Trouble("ContainerNotCreated", f"cannot create its container: {_line(message) or reason}")
     return None
 
 
 def _ended(container: Json) -> Json | None:
-    """How it ended, unless it is up again: then that is over, and why it is not ready is another question."""
+    """Return the last termination of a container, unless it is running again."""
     state = container.get("state", {})
     if container.get("ready") or ("running" in state and container.get("started")):
         return None
-    found: Json | None = state.get("terminated") or container.get("lastState", {}).get("terminated")
-    return found
+    terminated: Json | None = state.get("terminated") or container.get("lastState", {}).get("terminated")
+    return terminated
 
 
 def _crash(container: Json, ended: Json) -> Trouble:
     count = container.get("restartCount", 0)
-    times = f"container {container['name']} " + (f"has restarted {count} times" if count else "is started again")
+    times = f"container {container['name']} " + (f"has restarted {count} times" if count else "is being restarted")
     if ended.get("reason") == _OUT_OF_MEMORY:
-        return Trouble("OutOfMemory", f"needs more memory than its limit: {times}; raise the pod template's limits")
+        return Trouble("OutOfMemory", f"exceeded its memory limit: {times}; raise the limit in the pod template")
     if ended.get("exitCode") == _KILLED:
-        return Trouble("Crashing", f"was killed (exit code {_KILLED}: SIGKILL, not for its memory limit): {times}")
+        return Trouble(
+            "Crashing", f"was killed by SIGKILL (exit code {_KILLED}), not because of its memory limit: {times}"
+        )
     return Trouble(
         "Crashing", f"crashes with exit code {ended.get('exitCode')}: {times}; see `kubectl logs --previous`"
     )
 
 
 def _of_node(pod: Json, warning: str) -> Trouble:
-    """No container is to blame: it starts, its probe fails, or its node is gone."""
+    """Return the problem of a pod without a failed container: it starts, a probe fails, or its node is lost."""
     containers = list(_containers(pod))
-    if containers and all(one.get("ready") for one in containers):
-        return Trouble("NodeLost", f"is cut off: its node {pod['spec'].get('nodeName', '')} does not answer")
-    if containers and all(one.get("started") for one in containers):
-        return Trouble(RUNS, f"runs{_on_node(pod)}, but is not ready")
+    if containers and all(container.get("ready") for container in containers):
+        return Trouble("NodeLost", f"is disconnected: its node {pod['spec'].get('nodeName', '')} does not answer")
+    if containers and all(container.get("started") for container in containers):
+        return Trouble(RUNS, f"is running{_on_node(pod)}, but not ready")
     if warning:
         return Trouble("CannotStart", f"cannot start{_on_node(pod)}: {_line(warning)}")
-    return Trouble(STARTING, f"starts{_on_node(pod)}")
+    return Trouble(STARTING, f"is starting{_on_node(pod)}")
 
 
 def _containers(pod: Json) -> Iterator[Json]:
-    """Statuses of those that have work to do: an init container that has done its own has none."""
+    """Yield the statuses of a pod's containers, without completed init containers."""
     status = pod.get("status", {})
-    for one in status.get("initContainerStatuses", ()):
-        if not one.get("ready"):
-            yield one
+    for container in status.get("initContainerStatuses", ()):
+        if not container.get("ready"):
+            yield container
     yield from status.get("containerStatuses", ())
 
 
 def _condition(pod: Json, kind: str) -> Json:
-    found: Json = next((one for one in pod.get("status", {}).get("conditions", ()) if one["type"] == kind), {})
-    return found
+    conditions = pod.get("status", {}).get("conditions", ())
+    condition: Json = next((condition for condition in conditions if condition["type"] == kind), {})
+    return condition
 
 
 def _is_scheduled(pod: Json) -> bool:
@@ -201,5 +204,5 @@ def _on_node(pod: Json) -> str:
 
 
 def _line(text: str) -> str:
-    """On one line, without a full stop that would stand inside our sentence."""
+    """Return a text on one line without its final full stop, for use inside a sentence."""
     return " ".join(text.split()).rstrip(".")

@@ -1,13 +1,22 @@
-"""Network policies of a pool: who may reach its pods, always, and where they may go, where the platform asks for it.
+"""NetworkPolicies of a pool: ingress to its pods and, if the platform enables it, their egress.
 
-Policies of Kubernetes add up and know addresses, not names: what is at a name outside of the cluster may be any public
-address, and on the ports of URLs alone. Ports are those of pods: plugins look behind a Service's own.
+NetworkPolicies are additive and know addresses, not names: an external host may have any public address, on the ports
+of its URLs only. Ports are those of pods, since plugins evaluate policies behind Services.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from aegaeon_operator.reconcile.cluster.destinations import (
+    Destination,
+    Namespace,
+    Network,
+    to_batches,
+    to_redis,
+    to_sources,
+    to_traces,
+)
 from aegaeon_operator.reconcile.cluster.facts import Json, Key, Live, Observed, Platform
 from aegaeon_operator.reconcile.cluster.names import (
     COMPONENTS,
@@ -23,33 +32,24 @@ from aegaeon_operator.reconcile.cluster.names import (
     manifest,
     selector,
 )
-from aegaeon_operator.reconcile.cluster.outward import (
-    Namespace,
-    Network,
-    Reach,
-    to_batches,
-    to_redis,
-    to_sources,
-    to_traces,
-)
 from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ServedModel
 
 
 def policies(
     observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec, served: tuple[ServedModel, ...]
 ) -> Iterator[Json]:
-    """In: the API from anywhere, the operator to the admin port, roles of the pool to whom they speak with. Out: the
-    same, name servers, the API server, and what the manifests name."""
+    """Yield the policies. Ingress: the API from anywhere, the operator to the admin port, and connections between the
+    pool's roles. Egress: these connections, DNS, the API server, and the destinations in the manifests."""
     key, platform = observed.key, observed.platform
     engines, peers = _pods(key, *COMPONENTS.values()), _pods(key, "gateway", *COMPONENTS.values())
     schedulers = reaching([_pods(key, *SCHEDULERS)], SCHEDULER_PORT)
-    sources, traces = _outward(key, *to_sources(spec, served)), _outward(key, *to_traces(spec))
+    sources, traces = _external(key, *to_sources(spec, served)), _external(key, *to_traces(spec))
     yield policy(
         key,
         pool,
         "gateway",
         [reachable([], GATEWAY_PORT), reachable([engines], SINK_PORT), *scraped(platform, GATEWAY_METRICS)],
-        out(platform, schedulers, *sources, *traces, *_outward(key, *to_redis(platform), *to_batches(spec))),
+        out(platform, schedulers, *sources, *traces, *_external(key, *to_redis(platform), *to_batches(spec))),
     )
     for name in SCHEDULERS:
         ingress = [
@@ -64,21 +64,21 @@ def policies(
 
 
 def policy(key: Key, pool: Live[GpuPool], component: str, ingress: list[Json], egress: list[Json] | None) -> Json:
-    """Who may reach a component's pods, and where those may go; None: anywhere."""
+    """Return the policy of a component's pods; `egress` None: not restricted."""
     name = child(key, component)
-    found = manifest("networking.k8s.io/v1", "NetworkPolicy", key.namespace, name, key, pool, component)
-    found["spec"] = {
+    body = manifest("networking.k8s.io/v1", "NetworkPolicy", key.namespace, name, key, pool, component)
+    body["spec"] = {
         "podSelector": {"matchLabels": selector(key, component)},
         "policyTypes": ["Ingress"],
         "ingress": ingress,
     }
     if egress is not None:
-        found["spec"] |= {"policyTypes": ["Ingress", "Egress"], "egress": egress}
-    return found
+        body["spec"] |= {"policyTypes": ["Ingress", "Egress"], "egress": egress}
+    return body
 
 
 def scraped(platform: Platform, port: int) -> list[Json]:
-    """A port of metrics, which name models and tenants. Kubelet's probes pass a policy in any case."""
+    """Return the ingress to a metrics port, restricted since metrics name tenants; kubelet probes always pass."""
     if "*" in platform.metrics_namespaces:
         return [reachable([], port)]
     peers = [_namespace(name) for name in platform.metrics_namespaces]
@@ -86,12 +86,12 @@ def scraped(platform: Platform, port: int) -> list[Json]:
 
 
 def reachable(peers: list[Json], port: int) -> Json:
-    """A port, by these peers; no peers: by every client."""
+    """Return the ingress of peers to a port; no peers: any client."""
     return _tcp(port) | ({"from": peers} if peers else {})
 
 
 def reaching(peers: list[Json], *ports: int) -> Json:
-    """Ports of these peers; no peers: of all addresses; no ports: all of them."""
+    """Return the egress to ports of peers; no peers: all addresses; no ports: all ports."""
     return (_tcp(*ports) if ports else {}) | ({"to": peers} if peers else {})
 
 
@@ -100,7 +100,7 @@ def _tcp(*ports: int) -> Json:
 
 
 def out(platform: Platform, *rules: Json) -> list[Json] | None:
-    """These, and name servers, wherever they run; None where the platform restricts nothing."""
+    """Return egress rules with DNS added; None if the platform does not restrict egress."""
     if platform.egress is None:
         return None
     ports = platform.egress.dns_ports
@@ -110,22 +110,22 @@ def out(platform: Platform, *rules: Json) -> list[Json] | None:
 
 
 def to_api_server(platform: Platform, *rules: Json) -> list[Json] | None:
-    """The API server, which has no label to select, and these."""
+    """Return egress rules with the API server added, which no label selects."""
     return out(platform, reaching([], *platform.egress.api_server_ports), *rules) if platform.egress else None
 
 
-def _outward(key: Key, *reaches: Reach) -> list[Json]:
-    return [reaching([_peer(key, one) for one in reach.peers], *reach.ports) for reach in reaches]
+def _external(key: Key, *destinations: Destination) -> list[Json]:
+    return [reaching([_peer(key, peer) for peer in target.peers], *target.ports) for target in destinations]
 
 
 def _peer(key: Key, peer: Network | Namespace) -> Json:
     if isinstance(peer, Namespace):
         return _namespace(peer.name or key.namespace)
-    return {"ipBlock": {"cidr": peer.cidr} | ({"except": list(peer.left_out)} if peer.left_out else {})}
+    return {"ipBlock": {"cidr": peer.cidr} | ({"except": list(peer.exceptions)} if peer.exceptions else {})}
 
 
 def _pods(key: Key, *components: str) -> Json:
-    """Pods of the pool that are one of these."""
+    """Return the peer for the pool's pods of these components."""
     one_of = {"key": "app.kubernetes.io/component", "operator": "In", "values": sorted(components)}
     return {"podSelector": {"matchLabels": selector(key), "matchExpressions": [one_of]}}
 

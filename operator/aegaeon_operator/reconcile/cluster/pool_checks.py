@@ -1,4 +1,4 @@
-"""Two conditions of a GpuPool as lists of checks in order: what could not be applied, and what is on its way."""
+"""Conditions Accepted and Progressing of a GpuPool, each an ordered list of checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INCOMPLETE = (SOME, SOME_HELD, SOME_START)
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What could not be written to the cluster, and why."""
+    """The observed state, and the errors of objects that could not be applied."""
 
     observed: Observed
     failures: Mapping[ChildKey, str]
@@ -23,20 +23,20 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Conditions so far, in order, and the names of workloads that are being replaced."""
+    """Conditions so far, in order, and the names of workloads with a rollout in progress."""
 
     conditions: Sequence[Condition]
     rolling: str = ""
 
 
 def applied(observed: Observed, failures: Mapping[ChildKey, str]) -> Condition:
-    """Whether the cluster has what the pool needs. Routes are ModelPools' own: what is wrong with one stands there."""
+    """Return Accepted: the pool's objects were applied. Errors of HTTPRoutes are in their ModelPools' statuses."""
     return first_of((_apply_failed, _files_of_a_machine, _all_applied), Applied(observed, failures))
 
 
 def progressing(conditions: Sequence[Condition], rolling: str = "") -> Condition:
-    """Whether something changes by itself."""
-    return first_of((_waits_for_a_person, _waits, _rolling_out, _stable), Progress(conditions, rolling))
+    """Return Progressing: the pool changes without further action."""
+    return first_of((_needs_action, _incomplete, _rolling_out, _stable), Progress(conditions, rolling))
 
 
 def _apply_failed(about: Applied) -> Condition | None:
@@ -46,37 +46,41 @@ def _apply_failed(about: Applied) -> Condition | None:
 
 
 def _files_of_a_machine(about: Applied) -> Condition | None:
-    """What `aegaeon up` alone takes. The API server refuses it already."""
+    """Refuse settings that are for `aegaeon up` only; the API server refuses them, too."""
     pool = about.observed.gpu_pool
     store = pool.value.spec.batches if pool and pool.value else None
     if store is None or not (store.folder or (store.s3 and store.s3.credentials_file)):
         return None
-    text = "batches: folder and s3.credentialsFile are for `aegaeon up`; give claim, or s3.credentialsSecretRef"
+    text = "batches: folder and s3.credentialsFile are for `aegaeon up` only; set claim, or s3.credentialsSecretRef"
     return no("Accepted", "CredentialsFileNotHere", text)
 
 
 def _all_applied(about: Applied) -> Condition:
     refused = len(about.observed.scheduler.refused) if about.observed.scheduler else 0
-    counted = f"; models refused, see their ModelPools: {refused}" if refused else ""
-    return yes("Accepted", "Applied", f"everything that the pool needs is in the cluster{counted}")
+    counted = f"; models refused: {refused}, see their ModelPools" if refused else ""
+    return yes("Accepted", "Applied", f"all objects of the pool were applied{counted}")
 
 
-def _waits_for_a_person(about: Progress) -> Condition | None:
-    """What is refused: nothing is on its way."""
-    refused = (one for one in about.conditions if one.status == "False")
-    found = next((one for one in refused if one.type == "Accepted" or one.reason in ("NoEngines", "NoGateways")), None)
-    return no(_PROGRESSING, found.reason, found.message) if found else None
+def _needs_action(about: Progress) -> Condition | None:
+    """Return False with the reason if the pool does not progress without a change by a user."""
+    for condition in about.conditions:
+        needs_user = condition.type == "Accepted" or condition.reason in ("NoEngines", "NoGateways")
+        if condition.status == "False" and needs_user:
+            return no(_PROGRESSING, condition.reason, condition.message)
+    return None
 
 
-def _waits(about: Progress) -> Condition | None:
-    found = next((one for one in about.conditions if one.status != "True" or one.reason in _INCOMPLETE), None)
-    return yes(_PROGRESSING, found.reason, found.message) if found else None
+def _incomplete(about: Progress) -> Condition | None:
+    for condition in about.conditions:
+        if condition.status != "True" or condition.reason in _INCOMPLETE:
+            return yes(_PROGRESSING, condition.reason, condition.message)
+    return None
 
 
 def _rolling_out(about: Progress) -> Condition | None:
-    text = f"not all pods are as the spec says yet: {about.rolling}"
+    text = f"rollout in progress: {about.rolling}"
     return yes(_PROGRESSING, "RollingOut", text) if about.rolling else None
 
 
 def _stable(about: Progress) -> Condition:
-    return no(_PROGRESSING, "Stable", "nothing is changing")
+    return no(_PROGRESSING, "Stable", "no change in progress")

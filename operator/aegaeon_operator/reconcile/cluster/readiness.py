@@ -1,6 +1,6 @@
-"""Which parts of a pool are ready: the conditions of a GpuPool about its scheduler, gateways, picker and engines.
+"""Conditions of a GpuPool about its scheduler, gateways, picker and engines.
 
-Every message has what is there beside what is wanted; where something is missing it names a pod and why.
+Every message has the ready and the desired number; if they differ it names a pod and the reason.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from aegaeon_operator.reconcile.cluster.conditions import SUSPECT, Condition, no, yes
+from aegaeon_operator.reconcile.cluster.device_suspect import sentence
 from aegaeon_operator.reconcile.cluster.facts import (
     ChildKey,
     Json,
@@ -29,11 +30,10 @@ from aegaeon_operator.reconcile.cluster.pod_state import (
     trouble,
     unexplained,
 )
-from aegaeon_operator.reconcile.cluster.suspects import sentence
 from aegaeon_operator.reconcile.cluster.workloads import running_schedulers
 from aegaeon_operator.spec.resources import GpuPoolSpec
 
-# Something is missing; what starts, or waits for quota, is no degradation: it is progress.
+# Reasons of an incomplete component; a pod that starts or waits for quota is progress, not degradation.
 SOME = "SomeReady"
 SOME_START = "SomeStarting"
 SOME_HELD = "SomeSuspended"
@@ -44,102 +44,102 @@ _COMPONENT = "app.kubernetes.io/component"
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """Of one role: how many the scheduler can give work to, how many there should be."""
+    """Engines of a role: attached to the scheduler, and desired."""
 
     attached: int
-    wanted: int
+    desired: int
 
     def __str__(self) -> str:
-        return f"{self.attached}/{self.wanted}"
+        return f"{self.attached}/{self.desired}"
 
 
 def engines(observed: Observed, spec: GpuPoolSpec) -> dict[str, Engines]:
-    """By role. While the scheduler does not answer, the readiness of pods counts: attached engines are ready."""
-    found = {}
-    for role, asked in (("unified", spec.engines), ("prefill", spec.prefill), ("decode", spec.decode)):
-        if asked is None:
-            continue
+    """Return the engines by role; while the scheduler does not answer, ready pods count as attached."""
+    by_role = {}
+    for role, replicas in spec.roles.items():
         if observed.scheduler:
-            attached = sum(one.attached and one.role == role for one in observed.scheduler.engines)
+            attached = sum(engine.attached and engine.role == role for engine in observed.scheduler.engines)
         else:
             attached = _ready(observed, "StatefulSet", COMPONENTS[role])
-        found[role] = Engines(attached, observed.replicas.get(role, asked.replicas))
-    return found
+        by_role[role] = Engines(attached, observed.replicas.get(role, replicas.replicas))
+    return by_role
 
 
 def lingering_schedulers(observed: Observed) -> dict[str, str]:
-    """Addresses of those that are about to end and may lead until then, by pod: their Services have them no more."""
-    found = {}
-    for one in (pod for name in SCHEDULERS for pod in pods_of(observed, name)):
-        end, address = one["metadata"].get("deletionTimestamp"), one.get("status", {}).get("podIP")
+    """Return addresses of terminating schedulers by pod: they may still lead, and are no longer in their Services."""
+    addresses = {}
+    for pod in (pod for name in SCHEDULERS for pod in pods_of(observed, name)):
+        end, address = pod["metadata"].get("deletionTimestamp"), pod.get("status", {}).get("podIP")
         if end and address and observed.now <= datetime.fromisoformat(end):
-            found[one["metadata"]["name"]] = admin_of(address)
-    return found
+            addresses[pod["metadata"]["name"]] = admin_of(address)
+    return addresses
 
 
 def ending_engines(observed: Observed) -> list[str]:
-    """Engines whose pods are deleted. One on a disconnected node does not know of it, and comes back with the node."""
+    """Return engines with deleted pods; on a disconnected node such an engine runs on and returns with the node."""
     pods = (pod for name in COMPONENTS.values() for pod in pods_of(observed, name))
-    return sorted(one["metadata"]["name"] for one in pods if "deletionTimestamp" in one["metadata"])
+    return sorted(pod["metadata"]["name"] for pod in pods if "deletionTimestamp" in pod["metadata"])
 
 
 def ready_schedulers(observed: Observed, component: str) -> int:
-    """Ready pods of one, as kubelets say; those of a lost node stay ready for a minute."""
+    """Return the number of ready pods of a scheduler component; pods of a lost node stay ready for a minute."""
     return _ready(observed, "Deployment", component)
 
 
 def scheduler_ready(observed: Observed, spec: GpuPoolSpec) -> Condition:
-    """A pod is ready, and one that leads has answered just now. A pool serves without its standby."""
+    """Return SchedulerReady: a pod is ready and the leader answers; the standby is not required."""
     kind = "SchedulerReady"
-    found = [deployment_ready(observed, kind, name, 1) for name in running_schedulers(observed, spec)]
-    short = [one for one in found if one.status != "True"]
-    if len(short) == len(found) and observed.scheduler is None:  # one that is ending may lead still
-        return found[0]
+    ready = [deployment_ready(observed, kind, name, 1) for name in running_schedulers(observed, spec)]
+    short = [condition for condition in ready if condition.status != "True"]
+    if len(short) == len(ready) and observed.scheduler is None:  # a terminating scheduler may still lead
+        return ready[0]
     if observed.unreachable:
-        text = f"{len(found) - len(short)} of {len(found)} scheduler pods are ready, but {observed.unreachable}"
+        text = f"{len(ready) - len(short)} of {len(ready)} scheduler pods are ready, but {observed.unreachable}"
         return no(kind, "SchedulerNotAnswering", text)
     if short:
         return yes(kind, _ON_THEIR_WAY.get(short[0].reason, SOME), short[0].message)
-    return yes(kind, "PodsReady", "; ".join(one.message for one in found))
+    return yes(kind, "PodsReady", "; ".join(condition.message for condition in ready))
 
 
-def deployment_ready(observed: Observed, kind: str, component: str, wanted: int) -> Condition:
-    """One pod is enough to serve."""
+def deployment_ready(observed: Observed, kind: str, component: str, desired: int) -> Condition:
+    """Return the condition of a Deployment, which can serve with a single pod."""
     ready = _ready(observed, "Deployment", component)
-    text = f"{ready} of {wanted} {component} pods are ready"
-    if ready >= wanted:
+    text = f"{ready} of {desired} {component} pods are ready"
+    if ready >= desired:
         return yes(kind, "PodsReady", text)
     why = _trouble(observed, "Deployment", component)
     return _short(kind, f"{text}; {why.text}", why, serves=ready > 0)
 
 
-def gateway_ready(observed: Observed, wanted: int) -> Condition:
-    """None asked for serve no request."""
-    if wanted == 0:
-        return no("GatewayReady", "NoGateways", "no gateway is asked for; raise spec.gateway.replicas")
-    ready = deployment_ready(observed, "GatewayReady", "gateway", wanted)
+def gateway_ready(observed: Observed, desired: int) -> Condition:
+    """Return GatewayReady."""
+    if desired == 0:
+        return no("GatewayReady", "NoGateways", "spec.gateway.replicas is 0; raise it")
+    ready = deployment_ready(observed, "GatewayReady", "gateway", desired)
     if ready.status == "True" and observed.scheduler and observed.scheduler.gateways == frozenset():
-        text = f"{ready.message}, but none is attached to the scheduler that leads: no request reaches an engine"
+        text = f"{ready.message}, but none is attached to the leading scheduler, so no request reaches an engine"
         return no("GatewayReady", "NoGatewayAttached", text)
     return ready
 
 
-def engines_ready(observed: Observed, spec: GpuPoolSpec, found: Mapping[str, Engines]) -> Condition:
-    """True when requests can be served: by engines that do both, or by one of each role."""
+def engines_ready(observed: Observed, spec: GpuPoolSpec, by_role: Mapping[str, Engines]) -> Condition:
+    """Return EnginesReady: a unified engine, or a prefill and a decode engine, can serve requests."""
     kind = "EnginesReady"
-    if not any(one.wanted for one in found.values()):
-        return _none_wanted(spec)
-    text = f"{_counted(found)} are attached"
-    lacking = [role for role, one in found.items() if one.attached < one.wanted]
-    serves = _serves(found) or _serves_still(observed)
+    if not any(state.desired for state in by_role.values()):
+        return _no_engines(spec)
+    text = f"{_counted(by_role)} are attached"
+    lacking = [role for role, state in by_role.items() if state.attached < state.desired]
+    serves = _serves(by_role) or _superseded_serve(observed)
     if observed.scheduler and observed.scheduler.stopped and (serves or not lacking):
         return no(kind, "NotAnswering", f"{text}, but {_idle(observed.scheduler)}")
     if not lacking:
-        return yes(kind, "AllReady", text) if _serves(found) else no(kind, "NoEngines", f"{text}; {_raise(found)}")
-    why = next((one for role in lacking if (one := _engine_trouble(observed, role))), None)
+        if _serves(by_role):
+            return yes(kind, "AllReady", text)
+        return no(kind, "NoEngines", f"{text}; {_raise(by_role)}")
+    why = next((trouble for role in lacking if (trouble := _engine_trouble(observed, role))), None)
     why = why or _trouble(observed, "StatefulSet", COMPONENTS[lacking[0]])
     text = f"{text}; {why.text}"
-    if not _serves(found) and why.reason in (STARTING, RUNS, _NOT_ATTACHED) and comes_from_zero(observed, spec):
+    if not _serves(by_role) and why.reason in (STARTING, RUNS, _NOT_ATTACHED) and comes_from_zero(observed, spec):
         return yes(kind, SOME_START, f"{text}; requests wait for the first engine")
     return _short(kind, text, why, serves)
 
@@ -148,75 +148,74 @@ def _idle(scheduler: SchedulerFacts) -> str:
     if scheduler.stuck:
         return _stuck(scheduler)
     names = sorted(name for name, model in scheduler.models.items() if model.unanswered)
-    return (
-        f"nothing is computed for requests of {', '.join(names)}: see `kubectl logs` of the scheduler and the engines"
-    )
+    return f"requests for {', '.join(names)} make no progress: see `kubectl logs` of the scheduler and the engines"
 
 
 def _stuck(scheduler: SchedulerFacts) -> str:
-    return f"{', '.join(scheduler.stuck)} does not end a step: see `kubectl logs` of it and dmesg of its node"
+    names = ", ".join(scheduler.stuck)
+    return f"stuck in a step: {names}; see `kubectl logs` of each and dmesg of its node"
 
 
-def _serves_still(observed: Observed) -> bool:
-    """By engines of roles that the spec has no more."""
-    there = observed.scheduler.engines if observed.scheduler else ()
-    return any(one.attached and one.role in observed.superseded for one in there)
+def _superseded_serve(observed: Observed) -> bool:
+    """Return whether engines of roles that were removed from the spec still serve."""
+    engines = observed.scheduler.engines if observed.scheduler else ()
+    return any(engine.attached and engine.role in observed.superseded for engine in engines)
 
 
 def comes_from_zero(observed: Observed, spec: GpuPoolSpec) -> bool:
-    """Whether its first engines started so recently that requests wait for them."""
+    """Return whether the first engines of a pool have just started, so that requests wait for them."""
     if not spec.hold_start_s:
         return False
-    began = [one["metadata"]["creationTimestamp"] for name in COMPONENTS.values() for one in pods_of(observed, name)]
-    return all((observed.now - datetime.fromisoformat(one)).total_seconds() <= spec.hold_start_s for one in began)
+    pods = [pod for name in COMPONENTS.values() for pod in pods_of(observed, name)]
+    began = [datetime.fromisoformat(pod["metadata"]["creationTimestamp"]) for pod in pods]
+    return all((observed.now - at).total_seconds() <= spec.hold_start_s for at in began)
 
 
 def degraded(observed: Observed, conditions: list[Condition]) -> Condition:
-    """A pool that serves with fewer parts than it should have, none of them on its way; or without its Redis."""
-    if any(one.status != "True" for one in conditions):
-        return no("Degraded", "NotServing", "it does not serve at all; see Ready")
-    short = [one for one in conditions if one.reason == SOME]
+    """Return Degraded: pods are missing and not starting, an engine is stuck, or Redis is unavailable."""
+    if any(condition.status != "True" for condition in conditions):
+        return no("Degraded", "NotServing", "the pool does not serve; see condition Ready")
+    short = [condition for condition in conditions if condition.reason == SOME]
     if short:
-        return yes("Degraded", "PartsMissing", "; ".join(one.message for one in short))
+        return yes("Degraded", "PartsMissing", "; ".join(condition.message for condition in short))
     if observed.scheduler and observed.scheduler.stuck:
         return yes("Degraded", "EngineStuck", _stuck(observed.scheduler))
     if observed.scheduler and (away := observed.scheduler.redis_away):
         who, why = min(away.items())
-        text = f"{len(away)} gateways cannot use Redis, each grants its share of quotas alone; {who}: {why}"
+        text = f"{len(away)} gateways cannot use Redis and enforce a share of the quotas each; {who}: {why}"
         return yes("Degraded", "RedisAway", text)
-    return no("Degraded", "NothingMissing", "everything that serves is as the spec says, or on its way")
+    return no("Degraded", "NothingMissing", "all components match the spec or are progressing")
 
 
-def to_ask_about(observed: Observed) -> list[Subject]:
-    """Objects whose Events alone tell what they wait for: pods, and StatefulSets that cannot make theirs."""
-    found = [*unexplained(observed.pods)]
-    sets = (one for key, one in observed.workloads.items() if key.kind == "StatefulSet")
-    found += [one.subject for one in sets if one.pods < one.asked]
-    return sorted(found)
+def need_events(observed: Observed) -> list[Subject]:
+    """Return objects whose problem only Events report: waiting pods, and StatefulSets that cannot create pods."""
+    workloads = (workload for key, workload in observed.workloads.items() if key.kind == "StatefulSet")
+    lacking = [workload.subject for workload in workloads if workload.pods < workload.desired]
+    return sorted([*unexplained(observed.pods), *lacking])
 
 
-def _none_wanted(spec: GpuPoolSpec) -> Condition:
+def _no_engines(spec: GpuPoolSpec) -> Condition:
     if spec.hold_start_s:
         return yes(
-            "EnginesReady", "ScaledToZero", "no engine runs, since no request is open; the next request starts one"
+            "EnginesReady", "ScaledToZero", "scaled to zero while no request is open; the next request starts an engine"
         )
-    asked = {"engines": spec.engines, "prefill": spec.prefill, "decode": spec.decode}
-    fields = " and ".join(f"spec.{name}.replicas" for name, one in asked.items() if one)
-    return no("EnginesReady", "NoEngines", f"no engine is asked for, so nothing is served; raise {fields}")
+    replicas = {"engines": spec.engines, "prefill": spec.prefill, "decode": spec.decode}
+    fields = " and ".join(f"spec.{name}.replicas" for name, value in replicas.items() if value)
+    return no("EnginesReady", "NoEngines", f"the pool has no engines, so no request is served; raise {fields}")
 
 
-def _serves(found: Mapping[str, Engines]) -> bool:
-    there = {role for role, one in found.items() if one.attached}
-    return "unified" in there or {"prefill", "decode"} <= there
+def _serves(by_role: Mapping[str, Engines]) -> bool:
+    attached = {role for role, state in by_role.items() if state.attached}
+    return "unified" in attached or {"prefill", "decode"} <= attached
 
 
-def _counted(found: Mapping[str, Engines]) -> str:
+def _counted(by_role: Mapping[str, Engines]) -> str:
     names = {"unified": "engines", "prefill": "prefill engines", "decode": "decode engines"}
-    return " and ".join(f"{one.attached} of {one.wanted} {names[role]}" for role, one in found.items())
+    return " and ".join(f"{state.attached} of {state.desired} {names[role]}" for role, state in by_role.items())
 
 
-def _raise(found: Mapping[str, Engines]) -> str:
-    return "raise " + " and ".join(f"spec.{role}.replicas" for role, one in found.items() if not one.wanted)
+def _raise(by_role: Mapping[str, Engines]) -> str:
+    return "raise " + " and ".join(f"spec.{role}.replicas" for role, state in by_role.items() if not state.desired)
 
 
 def _short(kind: str, text: str, why: Trouble, serves: bool) -> Condition:
@@ -226,22 +225,22 @@ def _short(kind: str, text: str, why: Trouble, serves: bool) -> Condition:
 
 
 def _trouble(observed: Observed, kind: str, component: str) -> Trouble:
-    """Of the component's pods; of what should have made them where there are none to blame."""
+    """Return the problem of a component's pods, or of the workload that should have created them."""
     return trouble(pods_of(observed, component), observed.warnings) or _not_made(observed, kind, component)
 
 
 def _engine_trouble(observed: Observed, role: str) -> Trouble | None:
-    """Of the pods of a role, those among them that are ready and that the scheduler does not know."""
+    """Return the problem of a role's pods, including ready pods that are not attached to the scheduler."""
     pods = list(pods_of(observed, COMPONENTS[role]))
     problem = trouble(pods, observed.warnings)
     if observed.scheduler and (problem is None or problem.reason == RUNS):
         pod_names = {pod["metadata"]["name"] for pod in pods}
-        device = next((each for each in observed.scheduler.suspects if each.engine in pod_names), None)
+        device = next((suspect for suspect in observed.scheduler.suspects if suspect.engine in pod_names), None)
         problem = Trouble(SUSPECT, sentence(device)) if device else problem
     if problem or observed.scheduler is None:
         return problem
-    attached = {one.name for one in observed.scheduler.engines if one.attached}
-    names = sorted(one["metadata"]["name"] for one in pods if is_ready(one))
+    attached = {engine.name for engine in observed.scheduler.engines if engine.attached}
+    names = sorted(pod["metadata"]["name"] for pod in pods if is_ready(pod))
     stray = next((name for name in names if name not in attached), None)
     return Trouble(_NOT_ATTACHED, f"{stray} is ready, but not attached to the scheduler") if stray else None
 
@@ -250,23 +249,23 @@ def _not_made(observed: Observed, kind: str, component: str) -> Trouble:
     key = ChildKey(kind, observed.key.namespace, child(observed.key, component))
     workload = observed.workloads.get(key)
     if workload is None:
-        return Trouble("PodsNotReady", f"there is no {kind} {key.name}; see Accepted")
+        return Trouble("PodsNotReady", f"{kind} {key.name} does not exist; see condition Accepted")
     why = workload.refused or observed.warnings.get(key, "")
     if why:
-        return Trouble("PodsNotCreated", f"{kind} {key.name} cannot make pods: {why}")
-    return Trouble(STARTING, f"{kind} {key.name} has not made all pods yet")
+        return Trouble("PodsNotCreated", f"{kind} {key.name} cannot create pods: {why}")
+    return Trouble(STARTING, f"{kind} {key.name} has not created all pods yet")
 
 
 def pods_of(observed: Observed, component: str) -> Iterator[Json]:
-    """Those of a component."""
-    return (one for one in observed.pods if one["metadata"].get("labels", {}).get(_COMPONENT) == component)
+    """Yield the pods of a component."""
+    return (pod for pod in observed.pods if pod["metadata"].get("labels", {}).get(_COMPONENT) == component)
 
 
 def workload_of(observed: Observed, kind: str, component: str) -> Workload | None:
-    """The component's Deployment or StatefulSet, if it is there."""
+    """Return the component's Deployment or StatefulSet; None: it does not exist."""
     return observed.workloads.get(ChildKey(kind, observed.key.namespace, child(observed.key, component)))
 
 
 def _ready(observed: Observed, kind: str, component: str) -> int:
-    found = workload_of(observed, kind, component)
-    return found.ready if found else 0
+    workload = workload_of(observed, kind, component)
+    return workload.ready if workload else 0

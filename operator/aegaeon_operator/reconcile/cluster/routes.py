@@ -1,4 +1,4 @@
-"""How clients reach a ModelPool's models: HTTPRoutes, and the permission to cross namespaces."""
+"""HTTPRoutes of ModelPools, and the ReferenceGrant for routes in other namespaces."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ ROUTING = "gateway.networking.k8s.io"
 
 
 def routes(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, model_pools: list[Live[ModelPool]]) -> Iterator[Json]:
-    """For those ModelPools that name a Gateway."""
-    routed = [one for one in model_pools if one.value and one.value.spec.gateway.parent_refs]
-    for one in routed:
-        yield _route(key, spec, one)
-    elsewhere = sorted({one.namespace for one in routed} - {key.namespace})
-    if elsewhere:
-        yield _grant(key, pool, spec, elsewhere)
+    """Yield the routes of ModelPools with a Gateway."""
+    routed = [
+        model_pool for model_pool in model_pools if model_pool.value and model_pool.value.spec.gateway.parent_refs
+    ]
+    for model_pool in routed:
+        yield _route(key, spec, model_pool)
+    namespaces = sorted({model_pool.namespace for model_pool in routed} - {key.namespace})
+    if namespaces:
+        yield _grant(key, pool, spec, namespaces)
 
 
 def _backend(key: Key, spec: GpuPoolSpec) -> Json:
@@ -36,29 +38,29 @@ def _route(key: Key, spec: GpuPoolSpec, pool: Live[ModelPool]) -> Json:
     rule: Json = {
         "matches": [match],
         "backendRefs": [{**_backend(key, spec), "namespace": key.namespace, "port": GATEWAY_PORT, "weight": 1}],
-        "timeouts": {"request": "0s"},  # a stream may be long
+        "timeouts": {"request": "0s"},  # none: streams may be long
     }
     if access.path_prefix:
         rewrite = {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}}
         rule["filters"] = [{"type": "URLRewrite", "urlRewrite": rewrite}]
-    found = manifest(f"{ROUTING}/v1", "HTTPRoute", pool.namespace, pool.name, key, pool)
-    found["spec"] = {
+    body = manifest(f"{ROUTING}/v1", "HTTPRoute", pool.namespace, pool.name, key, pool)
+    body["spec"] = {
         "parentRefs": [
-            {"group": ROUTING, "kind": "Gateway", **one.model_dump(by_alias=True, exclude_none=True)}
-            for one in access.parent_refs
+            {"group": ROUTING, "kind": "Gateway", **parent.model_dump(by_alias=True, exclude_none=True)}
+            for parent in access.parent_refs
         ],
         "rules": [rule],
     }
     if access.hostnames:
-        found["spec"]["hostnames"] = list(access.hostnames)
-    return found
+        body["spec"]["hostnames"] = list(access.hostnames)
+    return body
 
 
 def _grant(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, namespaces: list[str]) -> Json:
-    found = manifest(f"{ROUTING}/v1beta1", "ReferenceGrant", key.namespace, child(key, "routes"), key, pool)
+    body = manifest(f"{ROUTING}/v1beta1", "ReferenceGrant", key.namespace, child(key, "routes"), key, pool)
     backend = _backend(key, spec)
-    found["spec"] = {
+    body["spec"] = {
         "from": [{"group": ROUTING, "kind": "HTTPRoute", "namespace": namespace} for namespace in namespaces],
         "to": [backend],
     }
-    return found
+    return body

@@ -1,4 +1,4 @@
-"""The autoscaler of one pool: what there is and how the scheduler says it fares, to engines by role."""
+"""The autoscaler of one pool: computes the number of engines by role from the scheduler's load."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from aegaeon_operator.spec.resources import GpuPoolSpec
 
 @dataclass(slots=True)
 class Scaler:
-    """Remembers, for each role, since when it has been full or idle."""
+    """The autoscaler's state of each role."""
 
     memories: dict[str, Memory] = field(default_factory=dict)
 
     def step(
-        self, spec: GpuPoolSpec, there: Mapping[str, int], facts: SchedulerFacts | None, now: float
+        self, spec: GpuPoolSpec, current: Mapping[str, int], facts: SchedulerFacts | None, now: float
     ) -> dict[str, int]:
-        """Engines by role, for roles with min and max. `there`: how many were asked for last; left out: never any."""
-        wanted = {}
-        for role, asked in spec.roles.items():
-            if asked.min is None or asked.max is None:
+        """Return engines by role, for roles with min and max. `current`: the last desired numbers of existing roles."""
+        desired = {}
+        for role, bounds in spec.roles.items():
+            if bounds.min is None or bounds.max is None:
                 continue
-            count = there.get(role, asked.replicas)
+            count = current.get(role, bounds.replicas)
             if facts is None:
-                wanted[role] = min(max(count, asked.min), asked.max)
+                desired[role] = min(max(count, bounds.min), bounds.max)
                 continue
             memory = self.memories.get(role, Memory())
             load = _load(role, count, facts)
-            wanted[role], self.memories[role] = step(load, asked.min, asked.max, spec.autoscaling, memory, now)
-        return wanted
+            desired[role], self.memories[role] = step(load, bounds.min, bounds.max, spec.autoscaling, memory, now)
+        return desired
 
 
-def _load(role: str, asked: int, facts: SchedulerFacts) -> Load:
-    mine = [one for one in facts.engines if one.role == role and one.attached]
+def _load(role: str, desired: int, facts: SchedulerFacts) -> Load:
+    engines = [engine for engine in facts.engines if engine.role == role and engine.attached]
     return Load(
-        asked=asked,
-        attached=len(mine),
+        desired=desired,
+        attached=len(engines),
         oldest_wait_s=facts.oldest_wait_s,
-        kv_used=sum(one.kv_used for one in mine) / len(mine) if mine else 0.0,
-        sequences=sum(one.sequences for one in mine),
+        kv_used=sum(engine.kv_used for engine in engines) / len(engines) if engines else 0.0,
+        sequences=sum(engine.sequences for engine in engines),
         open_requests=facts.open_requests,
         ended=facts.ended,
     )

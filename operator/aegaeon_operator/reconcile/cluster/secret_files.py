@@ -1,4 +1,4 @@
-"""What a pool's Secrets hold: configuration, models and tenants, credentials of models' sources."""
+"""Content of a pool's Secrets: configuration, models and tenants, credentials for models' sources."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from aegaeon_operator.reconcile.cluster.shards import MODELS, MODELS_ENTRY, SECR
 from aegaeon_operator.spec.resources import GpuPool
 
 CREATED = "created_s"
-"""an entry of models that a scheduler of the release before refuses"""
+"""a key of models' entries that schedulers of the previous release refuse"""
 
 
 def config_files(configs: dict[str, Json], served: Json) -> dict[str, str]:
-    """A scheduler of the release before reads models and tenants here, where one Secret can hold them."""
+    """Return the configuration files, with models and tenants for schedulers of the previous release if they fit."""
     by_file = {configuration(name): config for name, config in configs.items()}
     files = {f"{name}.json": json.dumps(config, sort_keys=True) for name, config in by_file.items()}
     scheduler = f"{configuration(SCHEDULERS[0])}.json"
@@ -28,14 +28,14 @@ def config_files(configs: dict[str, Json], served: Json) -> dict[str, str]:
 
 
 def model_secrets(key: Key, pool: Live[GpuPool], parts: list[tuple[Json, int]]) -> Iterator[Json]:
-    """Secrets of models and tenants, which schedulers read at their start."""
+    """Yield the Secrets of models and tenants, which schedulers read at their start."""
     for shard in sorted({place for _, place in parts}):
         text = compact([part for part, place in parts if place == shard])
         yield secret(key, pool, f"{MODELS}-{shard}", {MODELS_ENTRY: text})
 
 
 def credential_secrets(key: Key, pool: Live[GpuPool], attached: Attached) -> Iterator[Json]:
-    """Secrets of the models' sources. Pods of the release before mount the first alone."""
+    """Yield the Secrets of credentials; pods of the previous release mount only the first."""
     yield secret(key, pool, "credentials", _fitting(attached.credentials))
     shards: dict[int, dict[str, str]] = {}
     for (_, file), shard in attached.room.places.items():
@@ -45,18 +45,18 @@ def credential_secrets(key: Key, pool: Live[GpuPool], attached: Attached) -> Ite
 
 
 def _fitting(files: dict[str, str]) -> dict[str, str]:
-    """The first ones that fit a Secret."""
+    """Return the first files that fit in a Secret."""
     sizes = accumulate(len(content.encode()) for content in files.values())
     return {name: files[name] for name, size in zip(files, sizes, strict=True) if size <= SECRET_BYTES}
 
 
 def compact(value: object) -> str:
-    """JSON in few bytes, the same for the same content."""
+    """Return compact JSON, the same for the same content."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def secret(key: Key, pool: Live[GpuPool], part: str, content: dict[str, str]) -> Json:
-    """One of the pool, with these entries."""
+    """Return a Secret of the pool with these entries."""
     body = manifest("v1", "Secret", key.namespace, child(key, part), key, pool)
     body["type"] = "Opaque"
     body["data"] = {name: base64.b64encode(text.encode()).decode() for name, text in sorted(content.items())}

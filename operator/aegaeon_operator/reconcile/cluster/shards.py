@@ -1,6 +1,6 @@
-"""Where what grows with tenants lies: in a fixed number of Secrets, since one holds 1 MiB and a pod's mounts are fixed.
+"""Shards of a pool's configuration: a fixed number of Secrets, since a Secret holds 1 MiB and a pod's mounts are fixed.
 
-A namespace has a bound, so that one tenant's models leave room for those of the others.
+Each namespace has a limit, so that no tenant takes the space of the others.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from aegaeon_operator.reconcile.cluster.names import child
 
 SHARDS = 8
 SECRET_BYTES = 1 << 20
-"""what Kubernetes lets a Secret hold"""
+"""Kubernetes' maximum size of a Secret"""
 SHARD_BYTES = SECRET_BYTES - (16 << 10)
 NAMESPACE_BYTES = 2 << 20
 MODELS, MODELS_ENTRY = "models", "models.json"
-"""the part of the pool that its models and tenants are, and the entry of its Secrets"""
+"""the pool's Secrets of models and tenants, and their entry"""
 
 
 def shard_names(key: Key, part: str) -> list[str]:
-    """Secrets of a part of the pool, by number. Those without content are not there."""
+    """Return the Secrets of a part of the pool, by number; empty ones do not exist."""
     return [child(key, f"{part}-{number}") for number in range(SHARDS)]
 
 
 @dataclass(slots=True)
-class Room:
-    """What is left in the shards of one part of a pool. `places`: where each thing lies, by namespace and name."""
+class Shards:
+    """Free space in the shards of a part of a pool. `places`: shard of each item, by namespace and name."""
 
     places: dict[tuple[str, str], int] = field(default_factory=dict)
     _free: list[int] = field(default_factory=lambda: [SHARD_BYTES] * SHARDS)
     _taken: Counter[str] = field(default_factory=Counter)
 
     def place(self, namespace: str, name: str, size: int) -> int | Refusal:
-        """The shard of something of so many bytes, by hash, the next where that is full; or why there is none.
+        """Return the shard for an item of `size` bytes: by hash, or the next with space; or the refusal.
 
-        Asked for the oldest first, what is there stays where it is when something is added.
+        Items are placed oldest first, so that existing ones keep their shard when items are added.
         """
         if size > SHARD_BYTES:
-            return Refusal("NoRoom", f"{_kib(size)} of configuration, and the most is {_kib(SHARD_BYTES)}; divide it")
+            return Refusal("NoRoom", f"its configuration of {_kib(size)} exceeds {_kib(SHARD_BYTES)}; split it")
         taken = self._taken[namespace] + size
         if taken > NAMESPACE_BYTES:
-            text = f"with it, namespace {namespace} would have {_kib(taken)} of the pool's configuration"
-            return Refusal("NoRoom", f"{text}, and the most is {_kib(NAMESPACE_BYTES)}; remove models or tenants")
+            text = f"namespace {namespace} would need {_kib(taken)} of the pool's configuration"
+            return Refusal("NoRoom", f"{text}, more than {_kib(NAMESPACE_BYTES)}; remove models or tenants")
         first = int.from_bytes(hashlib.sha256(f"{namespace}/{name}".encode()).digest()[:4])
         for shard in ((first + step) % SHARDS for step in range(SHARDS)):
             if size <= self._free[shard]:
@@ -52,7 +52,7 @@ class Room:
                 self._taken[namespace] = taken
                 self.places[namespace, name] = shard
                 return shard
-        text = f"its {_kib(size)} of configuration have no room in the GpuPool's {SHARDS} Secrets"
+        text = f"its configuration of {_kib(size)} does not fit in the GpuPool's {SHARDS} Secrets"
         return Refusal("NoRoom", f"{text}; remove models or tenants, or use another GpuPool")
 
 

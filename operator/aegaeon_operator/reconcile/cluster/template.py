@@ -1,4 +1,4 @@
-"""What all pods of a pool have in common: confinement, probes, certificates, what is laid over them."""
+"""Common parts of a pool's pods: security contexts, probes, certificates, volumes."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ CONFINED: Json = {
 }
 HOST = "kubernetes.io/hostname"
 _HANGS_S = 60
-# Taints of a node that Kubernetes has given up, after 50 s by default; pods without tolerations stay for 5 min more.
-# Control pods are cheap to have twice. An engine that is back with its node within a minute goes on with its weights.
+# Taints of a lost node, after 50 s by default; by default pods tolerate them for another 5 min.
+# Control pods are cheap to run twice. An engine whose node returns within a minute still has its weights.
 _LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _LOST_CONTROL_S, _LOST_ENGINE_S = 2, 60
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Of a container."""
+    """Image of a container."""
 
     name: str
     pull_policy: str
@@ -49,7 +49,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A volume and where it is mounted."""
+    """A volume and its mount."""
 
     name: str
     path: str
@@ -59,24 +59,24 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """What kubelet asks: may it be sent work, and does it live."""
+    """Readiness and liveness probes of a container."""
 
     ready: Json
     alive: Json
 
 
 def http_probes(ready: str, alive: str, port: int) -> Probes:
-    """GET of two paths."""
+    """Return HTTP probes of two paths."""
     return Probes(*({"httpGet": {"path": path, "port": port}} for path in (ready, alive)))
 
 
 def grpc_probes(ready: str, alive: str, port: int) -> Probes:
-    """gRPC health of two services."""
+    """Return gRPC health probes of two services."""
     return Probes(*({"grpc": {"service": name, "port": port}} for name in (ready, alive)))
 
 
 def container(name: str, image: Image, command: list[str], probes: Probes) -> Json:
-    """A container that may do nothing but compute."""
+    """Return a container with the least privileges."""
     return {
         "name": name,
         "image": image.name,
@@ -90,23 +90,24 @@ def container(name: str, image: Image, command: list[str], probes: Probes) -> Js
 
 
 def configured(component: str, image: Image, probes: Probes, module: str = "") -> Json:
-    """The container of a process that reads a config file."""
+    """Return the container of a process that reads a configuration file."""
     command = ["python3", "-m", module or f"aegaeon_{component}", "--config", f"{CONFIG}/{component}.json"]
     return container(component, image, command, probes)
 
 
 def user(platform: Platform) -> Json:
-    """Who processes are and whose the pod's volumes are, for the pod's securityContext."""
+    """Return user and group of the processes and volumes, for the pod's securityContext."""
     return {"runAsUser": UID, "runAsGroup": UID, "fsGroup": UID} if platform.fixed_user else {}
 
 
 def template(
-    key: Key, component: str, spec: GpuPoolSpec, made: Json, volumes: list[Volume], config: Json, grace_s: int
+    key: Key, component: str, spec: GpuPoolSpec, process: Json, volumes: list[Volume], config: Json, grace_s: int
 ) -> Json:
-    """The pod around a container. A change of `config` replaces the pods."""
+    """Return the pod template for a container. A change of `config` replaces the pods."""
     overlay = spec.pod_template if component in COMPONENTS.values() else spec.control_pod_template
-    made["volumeMounts"] = [
-        {"name": one.name, "mountPath": one.path} | ({"readOnly": True} if one.read_only else {}) for one in volumes
+    process["volumeMounts"] = [
+        {"name": volume.name, "mountPath": volume.path} | ({"readOnly": True} if volume.read_only else {})
+        for volume in volumes
     ]
     pod: Json = {
         "automountServiceAccountToken": False,
@@ -116,10 +117,10 @@ def template(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "terminationGracePeriodSeconds": grace_s,
-        "containers": [made],
-        "volumes": [{"name": one.name, **one.source} for one in volumes],
+        "containers": [process],
+        "volumes": [{"name": volume.name, **volume.source} for volume in volumes],
     }
-    found = {
+    body = {
         "metadata": {
             "labels": {**overlay.labels, **labels(key, component)},
             "annotations": {**overlay.annotations, CONFIG_HASH: fingerprint(config)},
@@ -134,16 +135,16 @@ def template(
         "imagePullSecrets": [{"name": name} for name in spec.images.pull_secrets],
     }
     pod |= {name: value for name, value in optional.items() if value}
-    return found
+    return body
 
 
 def tolerations(overlay: PodTemplate, component: str) -> list[Json]:
-    """Those of the overlay, and how long a pod stays on a node that is lost, unless the overlay says."""
-    given = [one.model_dump(by_alias=True, exclude_none=True) for one in overlay.tolerations]
+    """Return the template's tolerations, and those for lost nodes that the template does not set."""
+    own = [toleration.model_dump(by_alias=True, exclude_none=True) for toleration in overlay.tolerations]
     seconds = _LOST_ENGINE_S if component in COMPONENTS.values() else _LOST_CONTROL_S
     lost = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
-    keys = [key for key in _LOST if not any(_covers(one, key) for one in given)]
-    return [*given, *({"key": key, **lost} for key in keys)]
+    keys = [key for key in _LOST if not any(_covers(toleration, key) for toleration in own)]
+    return [*own, *({"key": key, **lost} for key in keys)]
 
 
 def _covers(toleration: Json, key: str) -> bool:
@@ -151,7 +152,7 @@ def _covers(toleration: Json, key: str) -> bool:
 
 
 def own_volumes(key: Key, component: str) -> list[Volume]:
-    """Its own configuration and the certificate of its own role, no other."""
+    """Return the volumes of a component's configuration and of its role's certificate."""
     items = [{"key": f"{configuration(component)}.json", "path": f"{component}.json"}]
     config: Json = {"secret": {"secretName": child(key, "config"), "items": items, "defaultMode": 0o440}}
     if component in SCHEDULERS:
@@ -161,8 +162,8 @@ def own_volumes(key: Key, component: str) -> list[Volume]:
 
 
 def _with_models(key: Key, component: str, items: list[Json]) -> Json:
-    """Beside its configuration the folder of models and tenants. All shards from the start: what comes later restarts
-    nothing."""
+    """Return the volume of a scheduler's configuration with models and tenants. It has all shards from the start, so
+    that a new shard does not restart the pod."""
     own: Json = {"name": child(key, "config"), "items": items}
     shards = [
         {"name": name, "optional": True, "items": [{"key": MODELS_ENTRY, "path": f"{component}.d/{number}.json"}]}
@@ -172,7 +173,7 @@ def _with_models(key: Key, component: str, items: list[Json]) -> Json:
 
 
 def credentials_volume(key: Key) -> Volume:
-    """Those of the models' sources, all shards in one folder."""
+    """Return the volume of the credentials for models' sources, all shards in one folder."""
     shards: list[Json] = [{"name": name, "optional": True} for name in shard_names(key, "credentials")]
     return Volume("credentials", CREDENTIALS, _projected(shards), read_only=True)
 
@@ -182,52 +183,52 @@ def _projected(secrets: list[Json]) -> Json:
 
 
 def secret_volume(key: Key, part: str, path: str, name: str = "") -> Volume:
-    """All of a Secret of the pool."""
+    """Return the volume of a Secret of the pool."""
     source = {"secret": {"secretName": child(key, part), "defaultMode": 0o440}}
     return Volume(name or part, path, source, read_only=True)
 
 
 def scratch(**paths: str) -> list[Volume]:
-    """Folders, by name, that a pod may write to and that go with it."""
+    """Return emptyDir volumes by name."""
     return [Volume(name, path, {"emptyDir": {}}) for name, path in paths.items()]
 
 
 def amounts(overlay: PodTemplate, requests: Json, accelerator: Json) -> Json:
-    """Resources of a container: `requests` where the overlay says nothing; the accelerator as it is."""
-    given = overlay.resources
-    silent = {name: amount for name, amount in requests.items() if name not in given.limits}  # a limit alone is both
-    found = {
-        "requests": {**silent, **given.requests, **accelerator},
-        "limits": {**given.limits, **accelerator},
-        "claims": [one.model_dump(by_alias=True) for one in given.claims],
+    """Return a container's resources: the template's, with default `requests` and the accelerator added."""
+    own = overlay.resources
+    defaults = {name: amount for name, amount in requests.items() if name not in own.limits}  # a limit is the request
+    resources = {
+        "requests": {**defaults, **own.requests, **accelerator},
+        "limits": {**own.limits, **accelerator},
+        "claims": [claim.model_dump(by_alias=True) for claim in own.claims],
     }
-    return {name: values for name, values in found.items() if values}
+    return {name: values for name, values in resources.items() if values}
 
 
 def spread(key: Key, component: str) -> Json:
-    """Over the nodes, as far as there is room.
+    """Return the constraint that spreads a component's pods over nodes, if possible.
 
-    Pods of a Deployment count those of their own version alone: counting the old ones, which go later, an upgrade would
-    leave two new pods on one node. Engines are replaced in place, and stay with their node's cache.
+    A Deployment's pods count only pods of their own revision: with the old ones counted, which are deleted later, an
+    upgrade would leave two new pods on one node. Engines are replaced in place and stay with their node's cache.
     """
-    found: Json = {
+    constraint: Json = {
         "maxSkew": 1,
         "topologyKey": HOST,
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": selector(key, component)},
     }
     if component not in COMPONENTS.values():
-        found["matchLabelKeys"] = ["pod-template-hash"]
-    return found
+        constraint["matchLabelKeys"] = ["pod-template-hash"]
+    return constraint
 
 
 def ports(**numbers: int) -> list[Json]:
-    """Named ports of a container."""
+    """Return named ports of a container."""
     return [{"name": name, "containerPort": port} for name, port in numbers.items()]
 
 
 def from_field(name: str, path: str) -> Json:
-    """An environment variable from the pod's own fields."""
+    """Return an environment variable with the value of a field of the pod."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 

@@ -1,7 +1,7 @@
-"""Levels from counters: what a scheduler has counted since its start becomes what was so in the last ten minutes.
+"""Sliding windows over a scheduler's counters: values of the last ten minutes from counts since its start.
 
-A bad hour changes nothing of a quotient of counters that run for weeks, and a few tokens all of one that began a moment
-ago. The window is that of the alert `AegaeonTokensLate`.
+A ratio of counters hides a bad hour after weeks, and depends on a few tokens just after the start. The window is that
+of the alert `AegaeonTokensLate`.
 """
 
 from __future__ import annotations
@@ -12,54 +12,54 @@ from dataclasses import dataclass, field, replace
 from aegaeon_operator.reconcile.cluster.facts import ModelFacts, SchedulerFacts
 
 WINDOW_S = 600.0
-# Before so many tokens nothing is said: loads and first steps are most of what was measured.
+# Minimum number of tokens: below it loads and first steps dominate the measurement.
 ENOUGH_TOKENS = 100
 _STEP_S = 30.0
 _STEPS = int(WINDOW_S / _STEP_S)
 
 
 def attainment(facts: ModelFacts) -> int | None:
-    """Percent of a model's tokens that were on time; None: they are too few to tell."""
+    """Return the percentage of a model's tokens on time; None: too few tokens."""
     tokens = facts.output_tokens
     return min(100 * facts.tokens_on_time // tokens, 100) if tokens >= ENOUGH_TOKENS else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """Tokens, those of them on time, seconds of engines: since the operator heard of the model first."""
+    """Tokens, tokens on time and engine seconds since the operator first observed the model."""
 
     tokens: int = 0
     on_time: int = 0
     busy_s: float = 0.0
 
     def since(self, before: _Counted) -> _Counted:
-        """What has come since."""
+        """Return the difference to earlier counts."""
         return _Counted(self.tokens - before.tokens, self.on_time - before.on_time, self.busy_s - before.busy_s)
 
     def plus(self, more: _Counted) -> _Counted:
-        """Both together."""
+        """Return the sum of both."""
         return _Counted(self.tokens + more.tokens, self.on_time + more.on_time, self.busy_s + more.busy_s)
 
 
 @dataclass(slots=True)
 class _Model:
-    """`before`: the total at the window's begin. `steps`: the total at the end of each step of time in it in which that
-    changed, by the step's number."""
+    """Counts of a model. `reported`: the scheduler's; `before`: total at the window's begin. `steps`: total at the end
+    of each time step in the window in which it changed, with the number of the step."""
 
-    said: _Counted
+    reported: _Counted
     total: _Counted = field(default_factory=_Counted)
     before: _Counted = field(default_factory=_Counted)
     steps: deque[tuple[int, _Counted]] = field(default_factory=deque)
     token_s: float = 0.0
 
-    def count(self, said: _Counted, goes_on: bool, step: int) -> _Counted:
-        """Take in what a scheduler says, the same one as before or another; what is in the window."""
-        if goes_on and said.tokens >= self.said.tokens and said != self.said:
-            self.total = self.total.plus(said.since(self.said))
+    def count(self, reported: _Counted, same_scheduler: bool, step: int) -> _Counted:
+        """Add the counts that a scheduler reports; return the counts in the window."""
+        if same_scheduler and reported.tokens >= self.reported.tokens and reported != self.reported:
+            self.total = self.total.plus(reported.since(self.reported))
             if self.steps and self.steps[-1][0] == step:
                 self.steps.pop()
             self.steps.append((step, self.total))
-        self.said = said
+        self.reported = reported
         while self.steps and self.steps[0][0] <= step - _STEPS:
             self.before = self.steps.popleft()[1]
         return self.total.since(self.before)
@@ -67,30 +67,31 @@ class _Model:
 
 @dataclass(slots=True)
 class Windows:
-    """Of one pool. Counters of another scheduler begin anew, and the window goes on."""
+    """The windows of one pool; they continue when another scheduler starts counting from zero."""
 
     _incarnation: str = ""
     _models: dict[str, _Model] = field(default_factory=dict)
 
     def of(self, facts: SchedulerFacts, now: float) -> SchedulerFacts:
-        """The same facts with tokens and seconds of the last ten minutes; `now` in seconds of one clock."""
-        goes_on, self._incarnation = facts.incarnation == self._incarnation, facts.incarnation
+        """Return the facts with tokens and seconds of the last ten minutes; `now` in seconds of one clock."""
+        same_scheduler, self._incarnation = facts.incarnation == self._incarnation, facts.incarnation
         self._models = {name: self._models[name] for name in facts.models if name in self._models}
         step = int(now // _STEP_S)
         return replace(
-            facts, models={name: self._within(name, one, goes_on, step) for name, one in facts.models.items()}
+            facts,
+            models={name: self._within(name, model, same_scheduler, step) for name, model in facts.models.items()},
         )
 
-    def _within(self, name: str, facts: ModelFacts, goes_on: bool, step: int) -> ModelFacts:
-        said = _Counted(facts.output_tokens, facts.tokens_on_time, facts.busy_s)
-        model = self._models.setdefault(name, _Model(said))
-        found = model.count(said, goes_on, step)
-        if found.tokens >= ENOUGH_TOKENS:
-            model.token_s = found.busy_s / found.tokens
+    def _within(self, name: str, facts: ModelFacts, same_scheduler: bool, step: int) -> ModelFacts:
+        reported = _Counted(facts.output_tokens, facts.tokens_on_time, facts.busy_s)
+        model = self._models.setdefault(name, _Model(reported))
+        window = model.count(reported, same_scheduler, step)
+        if window.tokens >= ENOUGH_TOKENS:
+            model.token_s = window.busy_s / window.tokens
         return replace(
             facts,
-            output_tokens=found.tokens,
-            tokens_on_time=found.on_time,
-            busy_s=found.busy_s,
+            output_tokens=window.tokens,
+            tokens_on_time=window.on_time,
+            busy_s=window.busy_s,
             token_s=model.token_s,
         )

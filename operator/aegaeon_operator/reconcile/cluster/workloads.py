@@ -1,4 +1,4 @@
-"""What runs and how it is reached: Deployments, StatefulSets, their Services, disruption budgets."""
+"""Deployments, StatefulSets, their Services and PodDisruptionBudgets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RBAC = "rbac.authorization.k8s.io"
 
 
 def workloads(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec, configs: dict[str, Json]) -> Iterator[Json]:
-    """All of them; `configs` by component: their pods' configuration."""
+    """Yield all workloads of a pool. `configs`: configuration of the pods by component."""
     key, platform = observed.key, observed.platform
     yield from account(key, pool, "scheduler", platform.scheduler_role)
     for name in SCHEDULERS:
@@ -45,57 +45,56 @@ def workloads(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec, config
 
 
 def running_schedulers(observed: Observed, spec: GpuPoolSpec) -> tuple[str, ...]:
-    """Components that have a pod: the second one where the spec asks for it, or for as long as the first is silent."""
+    """Return the components with a pod: the second if the spec enables it, or while the first does not answer."""
     return SCHEDULERS if spec.scheduling.standby or observed.failover else SCHEDULERS[:1]
 
 
 def roles(observed: Observed, spec: GpuPoolSpec) -> dict[str, int]:
-    """Engines by role: as the autoscaler wants them where it may, else as the spec says."""
-    return {role: observed.replicas.get(role, one.replicas) for role, one in spec.roles.items()}
+    """Return the number of engines by role, from the autoscaler or the spec."""
+    return {role: observed.replicas.get(role, replicas.replicas) for role, replicas in spec.roles.items()}
 
 
 def engine_names(observed: Observed, spec: GpuPoolSpec) -> tuple[str, ...]:
-    """All engines that the pool is to have, or has until others can serve: their pods, as their StatefulSets name
-    them."""
+    """Return the pod names of all engines, including those of removed roles that still serve."""
     counts = {child(observed.key, COMPONENTS[role]): count for role, count in roles(observed, spec).items()}
     for name in (child(observed.key, COMPONENTS[role]) for role in observed.superseded):
         staying = observed.workloads.get(ChildKey("StatefulSet", observed.key.namespace, name))
-        counts[name] = staying.asked if staying else 0
+        counts[name] = staying.desired if staying else 0
     return tuple(f"{stateful_set}-{number}" for stateful_set, count in counts.items() for number in range(count))
 
 
 def service(key: Key, pool: Live[GpuPool], component: str, headless: bool = False, **ports: int) -> Json:
-    """Of one component. A headless one gives its pods names, ready or not."""
-    found = manifest("v1", "Service", key.namespace, child(key, component), key, pool, component)
-    found["spec"] = {
+    """Return the Service of a component. A headless Service gives its pods DNS names, ready or not."""
+    body = manifest("v1", "Service", key.namespace, child(key, component), key, pool, component)
+    body["spec"] = {
         "selector": selector(key, component),
         "ports": [{"name": name, "port": port, "targetPort": port, "protocol": "TCP"} for name, port in ports.items()],
     }
     if headless:
-        found["spec"] |= {"clusterIP": "None", "publishNotReadyAddresses": True}
-    return found
+        body["spec"] |= {"clusterIP": "None", "publishNotReadyAddresses": True}
+    return body
 
 
 def deployment(key: Key, pool: Live[GpuPool], component: str, replicas: int, template: Json) -> Json:
-    """Replaced without a gap, but for the scheduler, of which there is one."""
-    found = manifest("apps/v1", "Deployment", key.namespace, child(key, component), key, pool, component)
-    found["spec"] = {
+    """Return a Deployment with rolling updates, except for a scheduler, of which only one runs."""
+    body = manifest("apps/v1", "Deployment", key.namespace, child(key, component), key, pool, component)
+    body["spec"] = {
         "replicas": replicas,
         "selector": {"matchLabels": selector(key, component)},
         "template": template,
-        # A scheduler that is to go has its Lease for as long as it lives: a new one beside it could but wait.
+        # A terminating scheduler holds its Lease until it exits, so a new one beside it could only wait.
         "strategy": {"type": "Recreate"}
         if component in SCHEDULERS
         else {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
         "revisionHistoryLimit": 2,
     }
-    return found
+    return body
 
 
 def _stateful_set(key: Key, pool: Live[GpuPool], component: str, replicas: int, template: Json) -> Json:
-    """Engines start at once and are replaced one by one: the next when the last is attached, which is readiness."""
-    found = manifest("apps/v1", "StatefulSet", key.namespace, child(key, component), key, pool, component)
-    found["spec"] = {
+    """Return a StatefulSet: engines start in parallel and are replaced one by one, the next when the last is ready."""
+    body = manifest("apps/v1", "StatefulSet", key.namespace, child(key, component), key, pool, component)
+    body["spec"] = {
         "replicas": replicas,
         "serviceName": child(key, component),
         "selector": {"matchLabels": selector(key, component)},
@@ -104,24 +103,23 @@ def _stateful_set(key: Key, pool: Live[GpuPool], component: str, replicas: int, 
         "updateStrategy": {"type": "RollingUpdate"},
         "revisionHistoryLimit": 2,
     }
-    return found
+    return body
 
 
 def _queued(pool: Live[GpuPool], stateful_set: Json) -> Json:
-    """With pods that Kueue queues, each for itself.
+    """Add Kueue's labels to the pods, so that Kueue queues each pod by itself.
 
-    A StatefulSet that has the labels is admitted whole, and then Kueue refuses another number of replicas and another
-    template.
+    With labels on the StatefulSet, Kueue would admit it as a unit and refuse changes of replicas and template.
     """
-    given = pool.value.metadata.labels if pool.value else {}
+    own = pool.value.metadata.labels if pool.value else {}
     template = stateful_set["spec"]["template"]["metadata"]
-    template["labels"] = {**{name: given[name] for name in KUEUE_LABELS if name in given}, **template["labels"]}
+    template["labels"] = {**{name: own[name] for name in KUEUE_LABELS if name in own}, **template["labels"]}
     return stateful_set
 
 
 def account(key: Key, pool: Live[GpuPool], component: str, role: str) -> Iterator[Json]:
-    """Who a component is to the API server, and the role (KIND/NAME) that the chart made for it: the operator can give
-    roles of the chart and no others."""
+    """Yield the ServiceAccount of a component and the RoleBinding to the chart's role (KIND/NAME); the operator can
+    only bind roles of the chart."""
     name = child(key, component)
     yield manifest("v1", "ServiceAccount", key.namespace, name, key, pool, component)
     kind, _, role_name = role.partition("/")
@@ -132,7 +130,7 @@ def account(key: Key, pool: Live[GpuPool], component: str, role: str) -> Iterato
 
 
 def budget(key: Key, pool: Live[GpuPool], component: str) -> Json:
-    """Of a component, one pod at a time may be evicted for the cluster's own work."""
-    found = manifest("policy/v1", "PodDisruptionBudget", key.namespace, child(key, component), key, pool, component)
-    found["spec"] = {"maxUnavailable": 1, "selector": {"matchLabels": selector(key, component)}}
-    return found
+    """Return the budget of a component: one pod at a time may be evicted."""
+    body = manifest("policy/v1", "PodDisruptionBudget", key.namespace, child(key, component), key, pool, component)
+    body["spec"] = {"maxUnavailable": 1, "selector": {"matchLabels": selector(key, component)}}
+    return body

@@ -1,4 +1,4 @@
-"""What a GpuPool may lay over pods: placement, environment, further containers, volumes, resource claims."""
+"""A GpuPool's templates for pods: placement, environment, additional containers, volumes, resource claims."""
 
 from aegaeon_operator.spec.pods.template import PodTemplate
 

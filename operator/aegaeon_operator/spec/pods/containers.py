@@ -1,4 +1,4 @@
-"""Containers that run beside a pool's own, and what a container is given: environment, mounts, resources."""
+"""Containers of a pod template: environment, mounts, resources, probes."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pydantic import AfterValidator, Field, model_validator
 
 from aegaeon_operator.spec.base import PATH, DottedName, ObjectName, SecretRef, Strict
 from aegaeon_operator.spec.cel import field_rules, list_map, rules
+from aegaeon_operator.spec.exclusive_fields import ExclusiveFields
 from aegaeon_operator.spec.kubernetes import Amount, Amounts, Image
-from aegaeon_operator.spec.one_of import OneOf
-from aegaeon_operator.spec.pods.lists import given_once
-from aegaeon_operator.spec.pods.owned import FOLDERS, PORTS
+from aegaeon_operator.spec.pods.lists import unique
+from aegaeon_operator.spec.pods.reserved import FOLDERS, PORTS
 from aegaeon_operator.spec.quantity import parse_amount
 from aegaeon_operator.spec.volumes import apart
 
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_.-]*$"
-_PORTS_SAID = f"must be none of {', '.join(map(str, PORTS))}, which the pool's own containers have"
-_VALUES = OneOf("value", "value_from")
-_SOURCES = OneOf("field_ref", "resource_field_ref", "secret_key_ref", "config_map_key_ref")
-_PROBES = OneOf("http_get", "tcp_socket", "grpc", "exec")
-_PROBED = "probes of an init container need restartPolicy: Always; one that ends before the others start has none"
-_ABOVE = "requests must not be more than limits; raise the limit, or lower the request"
+_PORTS_MESSAGE = f"must be none of {', '.join(map(str, PORTS))}: Aegaeon's containers use them; choose another port"
+_VALUES = ExclusiveFields("value", "value_from")
+_SOURCES = ExclusiveFields("field_ref", "resource_field_ref", "secret_key_ref", "config_map_key_ref")
+_PROBES = ExclusiveFields("http_get", "tcp_socket", "grpc", "exec")
+_PROBED = "probes of an init container need restartPolicy: Always; add it, or remove the probes"
+_ABOVE = "requests must not exceed limits; raise the limit, or lower the request"
 _Text = Annotated[str, Field(max_length=4096)]
 _Words = Annotated[tuple[_Text, ...], Field(max_length=64)]
 _Port = Annotated[int, Field(ge=1, le=65535)]
@@ -31,40 +31,44 @@ _OWN_FOLDERS, _free_for_mounts = apart(FOLDERS)
 
 def _free_port(value: int) -> int:
     if value in PORTS:
-        raise ValueError(_PORTS_SAID)
+        raise ValueError(_PORTS_MESSAGE)
     return value
 
 
 FreePort = Annotated[
     int,
-    Field(ge=1, le=65535, json_schema_extra=field_rules((f"!(self in {list(PORTS)})", _PORTS_SAID))),
+    Field(ge=1, le=65535, json_schema_extra=field_rules((f"!(self in {list(PORTS)})", _PORTS_MESSAGE))),
     AfterValidator(_free_port),
 ]
 
 
 class FieldRef(Strict):
-    """A field of the pod."""
+    """A reference to a field of the pod."""
 
-    field_path: Annotated[str, Field(min_length=1, max_length=316)] = Field(description="For example status.hostIP.")
+    field_path: Annotated[str, Field(min_length=1, max_length=316)] = Field(
+        description="Path of the field, for example status.hostIP."
+    )
 
 
 class ResourceFieldRef(Strict):
-    """A resource of a container."""
+    """A reference to a resource of a container."""
 
-    resource: Annotated[str, Field(min_length=1, max_length=253)] = Field(description="For example limits.memory.")
-    container_name: ObjectName | None = Field(default=None, description="Of which container; left out: this one.")
-    divisor: Amount | None = Field(default=None, description="Unit in which it is given.")
+    resource: Annotated[str, Field(min_length=1, max_length=253)] = Field(
+        description="Name of the resource, for example limits.memory."
+    )
+    container_name: ObjectName | None = Field(default=None, description="Name of the container; default: this one.")
+    divisor: Amount | None = Field(default=None, description="Unit of the value.")
 
 
 class OptionalKey(SecretRef):
     """An entry of a Secret or a ConfigMap in the GpuPool's namespace."""
 
     name: DottedName = Field(description="Name of the object.")
-    optional: bool = Field(default=False, description="Whether the pod starts without it.")
+    optional: bool = Field(default=False, description="If true, the pod starts without the entry.")
 
 
 class ValueSource(Strict):
-    """Where the value of a variable comes from. Exactly one of the fields."""
+    """A source of a variable's value. Set exactly one of the fields."""
 
     model_config = rules(_SOURCES.rule)
 
@@ -83,9 +87,11 @@ class EnvVar(Strict):
 
     model_config = rules(_VALUES.rule)
 
-    name: Annotated[str, Field(min_length=1, max_length=253, pattern=VARIABLE)] = Field(description="Its name.")
-    value: _Text | None = Field(default=None, description="Its value; $(NAME) is another variable's.")
-    value_from: ValueSource | None = Field(default=None, description="Or where its value comes from.")
+    name: Annotated[str, Field(min_length=1, max_length=253, pattern=VARIABLE)] = Field(
+        description="Name of the variable."
+    )
+    value: _Text | None = Field(default=None, description="Value; $(NAME) is replaced by that variable's value.")
+    value_from: ValueSource | None = Field(default=None, description="Source of the value.")
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -93,47 +99,47 @@ class EnvVar(Strict):
 
 
 class Mount(Strict):
-    """A volume of the template in a container."""
+    """A mount of a volume of the template in a container."""
 
     name: ObjectName = Field(description="Name of the volume.")
     mount_path: Annotated[str, Field(min_length=2, max_length=512, pattern=PATH)] = Field(
         description="Folder in the container."
     )
     sub_path: Annotated[str, Field(max_length=512)] = Field(default="", description="Folder in the volume.")
-    read_only: bool = Field(default=False, description="Whether it can only be read.")
+    read_only: bool = Field(default=False, description="If true, mount it read-only.")
     mount_propagation: Literal["None", "HostToContainer"] | None = Field(
-        default=None, description="Whether mounts that the node adds later appear."
+        default=None, description="HostToContainer: later mounts of the node appear in the container."
     )
 
 
 class OwnMount(Mount):
-    """A volume of the template in the pool's own container."""
+    """A mount of a volume of the template in the pool's own container."""
 
     mount_path: Annotated[
         str,
         Field(min_length=2, max_length=512, pattern=PATH, json_schema_extra=_OWN_FOLDERS),
         AfterValidator(_free_for_mounts),
-    ] = Field(description="Folder in the container, apart from the operator's own.")
+    ] = Field(description="Folder in the container; it must not overlap with folders that the operator mounts.")
 
 
 class ContainerClaim(Strict):
-    """A resource claim of the template that a container uses."""
+    """A container's use of a resource claim of the template."""
 
     name: ObjectName = Field(description="Name of the claim, as in resourceClaims.")
     request: Annotated[str, Field(max_length=253)] = Field(
-        default="", description="One of its requests; left out: all that it was allocated."
+        default="", description="Name of a request of the claim; default: all devices of the claim."
     )
 
 
 Claims = Annotated[
     tuple[ContainerClaim, ...],
     Field(max_length=8, json_schema_extra=list_map("name")),
-    given_once("name"),
+    unique("name"),
 ]
 
 
 class ResourceAmounts(Strict):
-    """What a container is promised, and what it may use."""
+    """Resource requests and limits of a container."""
 
     model_config = rules(
         (
@@ -144,21 +150,23 @@ class ResourceAmounts(Strict):
         )
     )
 
-    requests: Amounts = Field(default={}, description="What the scheduler of Kubernetes reserves, for example cpu: 2.")
-    limits: Amounts = Field(default={}, description="The most that it may use.")
+    requests: Amounts = Field(
+        default={}, description="Amounts reserved by the Kubernetes scheduler, for example cpu: 2."
+    )
+    limits: Amounts = Field(default={}, description="Maximum amounts.")
     claims: Claims = Field(
-        default=(), description="Devices of dynamic resource allocation: claims of resourceClaims that it uses."
+        default=(), description="Entries of resourceClaims that the container uses (dynamic resource allocation)."
     )
 
     @model_validator(mode="after")
     def _within_limits(self) -> Self:
-        both = [(one, self.limits[name]) for name, one in self.requests.items() if name in self.limits]
+        both = [(request, self.limits[name]) for name, request in self.requests.items() if name in self.limits]
         amounts = [(parse_amount(request) or 0, parse_amount(limit) or 0) for request, limit in both]
         return self._refused((_ABOVE,) if any(request > limit for request, limit in amounts) else ())
 
 
 class HttpGet(Strict):
-    """A request that must be answered with 200 to 399."""
+    """An HTTP GET request; status 200 to 399 is success."""
 
     port: _Port = Field(description="Port of the container.")
     path: _Text = Field(default="/", description="Path of the URL.")
@@ -166,37 +174,41 @@ class HttpGet(Strict):
 
 
 class TcpSocket(Strict):
-    """A port that must take connections."""
+    """A TCP connection; an accepted connection is success."""
 
     port: _Port = Field(description="Port of the container.")
 
 
 class GrpcHealth(Strict):
-    """A gRPC health service that must say SERVING."""
+    """A gRPC health check; SERVING is success."""
 
     port: _Port = Field(description="Port of the container.")
-    service: Annotated[str, Field(max_length=253)] = Field(default="", description="Service that is asked about.")
+    service: Annotated[str, Field(max_length=253)] = Field(default="", description="Service name in the health check.")
 
 
 class Exec(Strict):
-    """A command that must end with 0."""
+    """A command; exit status 0 is success."""
 
-    command: Annotated[tuple[_Text, ...], Field(min_length=1, max_length=64)] = Field(description="The command.")
+    command: Annotated[tuple[_Text, ...], Field(min_length=1, max_length=64)] = Field(
+        description="The command and its arguments."
+    )
 
 
 class Probe(Strict):
-    """What kubelet asks a container. Exactly one of httpGet, tcpSocket, grpc, exec."""
+    """A probe of a container by the kubelet. Set exactly one of httpGet, tcpSocket, grpc, exec."""
 
     model_config = rules(_PROBES.rule)
 
-    http_get: HttpGet | None = Field(default=None, description="An HTTP request.")
-    tcp_socket: TcpSocket | None = Field(default=None, description="A connection.")
+    http_get: HttpGet | None = Field(default=None, description="An HTTP GET request.")
+    tcp_socket: TcpSocket | None = Field(default=None, description="A TCP connection.")
     grpc: GrpcHealth | None = Field(default=None, description="A gRPC health check.")
     exec: Exec | None = Field(default=None, description="A command.")
-    initial_delay_seconds: _Seconds = Field(default=0, description="Before the first one.")
-    period_seconds: Annotated[int, Field(ge=1, le=86400)] = Field(default=10, description="Between two.")
-    timeout_seconds: Annotated[int, Field(ge=1, le=86400)] = Field(default=1, description="For an answer.")
-    failure_threshold: Annotated[int, Field(ge=1, le=86400)] = Field(default=3, description="Failures in a row.")
+    initial_delay_seconds: _Seconds = Field(default=0, description="Delay before the first probe.")
+    period_seconds: Annotated[int, Field(ge=1, le=86400)] = Field(default=10, description="Period of the probes.")
+    timeout_seconds: Annotated[int, Field(ge=1, le=86400)] = Field(default=1, description="Timeout of a probe.")
+    failure_threshold: Annotated[int, Field(ge=1, le=86400)] = Field(
+        default=3, description="Consecutive failures that count as failed."
+    )
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -206,44 +218,44 @@ class Probe(Strict):
 class ContainerPort(Strict):
     """A port that a container listens on."""
 
-    container_port: FreePort = Field(description="Its number.")
-    name: Annotated[str, Field(max_length=15)] = Field(default="", description="Its name.")
-    protocol: Literal["TCP", "UDP", "SCTP"] = Field(default="TCP", description="Its protocol.")
+    container_port: FreePort = Field(description="Number of the port.")
+    name: Annotated[str, Field(max_length=15)] = Field(default="", description="Name of the port.")
+    protocol: Literal["TCP", "UDP", "SCTP"] = Field(default="TCP", description="Protocol of the port.")
 
 
-Env = Annotated[tuple[EnvVar, ...], Field(max_length=64, json_schema_extra=list_map("name")), given_once("name")]
+Env = Annotated[tuple[EnvVar, ...], Field(max_length=64, json_schema_extra=list_map("name")), unique("name")]
 
 
 class Container(Strict):
-    """A container beside the pool's own, confined as that is: the user of the pod, no privileges, no capabilities, an
-    image that is only read."""
+    """An additional container. It has the same restrictions as the pool's own: the pod's user, no privileges, no
+    capabilities, a read-only root file system."""
 
     name: ObjectName = Field(description="Name of the container.")
-    image: Image = Field(description="Its image.")
+    image: Image = Field(description="Image of the container.")
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
-        default=None, description="When nodes pull it; left out: as for the pool's own."
+        default=None, description="Pull policy of the image; default: that of the pool's own images."
     )
-    command: _Words = Field(default=(), description="In place of the image's entrypoint.")
-    args: _Words = Field(default=(), description="In place of the image's arguments.")
-    working_dir: Annotated[str, Field(max_length=512)] = Field(default="", description="Folder that it starts in.")
-    env: Env = Field(default=(), description="Its environment.")
+    command: _Words = Field(default=(), description="Command, in place of the image's entrypoint.")
+    args: _Words = Field(default=(), description="Arguments, in place of the image's.")
+    working_dir: Annotated[str, Field(max_length=512)] = Field(default="", description="Working directory.")
+    env: Env = Field(default=(), description="Environment variables.")
     ports: Annotated[
         tuple[ContainerPort, ...],
         Field(max_length=16, json_schema_extra=list_map("containerPort")),
-        given_once("containerPort"),
+        unique("containerPort"),
     ] = Field(default=(), description="Ports that it listens on.")
-    resources: ResourceAmounts = Field(default=ResourceAmounts(), description="What it is promised, and may use.")
+    resources: ResourceAmounts = Field(default=ResourceAmounts(), description="Resource requests and limits.")
     volume_mounts: Annotated[
-        tuple[Mount, ...], Field(max_length=16, json_schema_extra=list_map("mountPath")), given_once("mountPath")
-    ] = Field(default=(), description="Volumes of the template.")
-    startup_probe: Probe | None = Field(default=None, description="Whether it has started.")
-    readiness_probe: Probe | None = Field(default=None, description="Whether it is ready; without it the pod is not.")
-    liveness_probe: Probe | None = Field(default=None, description="Whether it lives; else it is restarted.")
+        tuple[Mount, ...], Field(max_length=16, json_schema_extra=list_map("mountPath")), unique("mountPath")
+    ] = Field(default=(), description="Mounts of the template's volumes.")
+    startup_probe: Probe | None = Field(default=None, description="Probe that succeeds when the container has started.")
+    readiness_probe: Probe | None = Field(default=None, description="Probe that must succeed for the pod to be ready.")
+    liveness_probe: Probe | None = Field(default=None, description="Probe whose failure restarts the container.")
 
 
 class InitContainer(Container):
-    """A container that ends before the pool's own starts, or with restartPolicy Always a sidecar that starts before it
-    and ends after it."""
+    """A container that exits before the pool's own starts or, with restartPolicy Always, a sidecar that starts before
+    it and stops after it."""
 
     model_config = rules(
         (
@@ -254,7 +266,7 @@ class InitContainer(Container):
     )
 
     restart_policy: Literal["Always"] | None = Field(
-        default=None, description="Always: a sidecar; left out: it must end before the next one starts."
+        default=None, description="Always: a sidecar. Default: the container must exit before the next one starts."
     )
 
     @model_validator(mode="after")

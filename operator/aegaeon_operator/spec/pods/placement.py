@@ -1,4 +1,4 @@
-"""Where pods run: affinity, spreading, tolerations, as Kubernetes writes them."""
+"""Placement of pods: affinity, topology spread, tolerations, with Kubernetes' own field names."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _Key = Annotated[str, Field(min_length=1, max_length=316)]
 _Values = Annotated[tuple[LabelValue, ...], Field(max_length=64)]
 _Weight = Annotated[int, Field(ge=1, le=100)]
 _LabelKeys = Annotated[tuple[_Key, ...], Field(max_length=16)]
-_OF_PODS = "Labels of the pods that are meant."
-_ALL_TAINTS = "without key it is for all taints, which takes operator: Exists"
-_NO_VALUE = "with operator: Exists there is no value; remove it, or take operator: Equal"
-_FOR_SECONDS = "tolerationSeconds needs effect: NoExecute; with the others a pod that runs stays"
+_OF_PODS = "Selector of the pods."
+_ALL_TAINTS = "a toleration without key matches all taints and needs operator: Exists"
+_NO_VALUE = "value is not allowed with operator: Exists; remove it, or use operator: Equal"
+_FOR_SECONDS = "tolerationSeconds needs effect: NoExecute; the other effects do not evict running pods"
 _VALUES = "In and NotIn need values, Exists and DoesNotExist take none, and Gt and Lt take one"
 _DOMAINS = "minDomains needs whenUnsatisfiable: DoNotSchedule"
-# Of a requirement: how many values each operator takes.
+# The number of values that each operator of a requirement takes.
 _COUNTED = (
     "self.operator in ['In', 'NotIn'] ? size(self.values) > 0 : "
     "self.operator in ['Exists', 'DoesNotExist'] ? size(self.values) == 0 : size(self.values) == 1"
@@ -35,7 +35,7 @@ def _counted(operator: str, values: tuple[str, ...]) -> bool:
 
 
 class Toleration(Strict):
-    """A taint of nodes that pods may run in spite of, as Kubernetes writes it."""
+    """A toleration of a taint of nodes."""
 
     model_config = rules(
         ("(has(self.key) && self.key != '') || (has(self.operator) && self.operator == 'Exists')", _ALL_TAINTS),
@@ -44,15 +44,17 @@ class Toleration(Strict):
     )
 
     key: Annotated[str, Field(max_length=316)] | None = Field(
-        default=None, description="Key of the taint; left out, with operator Exists: every taint."
+        default=None, description="Key of the taint; without it, with operator Exists: every taint."
     )
-    operator: Literal["Exists", "Equal"] | None = Field(default=None, description="How the value is compared.")
+    operator: Literal["Exists", "Equal"] | None = Field(
+        default=None, description="Comparison with the taint's value; default: Equal."
+    )
     value: LabelValue | None = Field(default=None, description="Value of the taint.")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        default=None, description="Effect of the taint; left out: all effects."
+        default=None, description="Effect of the taint; default: all effects."
     )
     toleration_seconds: Annotated[int, Field(ge=0, le=86400)] | None = Field(
-        default=None, description="How long a pod stays after such a taint came (NoExecute)."
+        default=None, description="Time until a running pod is evicted after the taint was added (NoExecute)."
     )
 
     @model_validator(mode="after")
@@ -69,13 +71,13 @@ class Toleration(Strict):
 
 
 class LabelRequirement(Strict):
-    """What a label must be."""
+    """A requirement on a label."""
 
     model_config = rules((_COUNTED, _VALUES))
 
     key: _Key = Field(description="Key of the label.")
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(description="How it is compared with values.")
-    values: _Values = Field(default=(), description="With In and NotIn: the values; with the others: none.")
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(description="Comparison with `values`.")
+    values: _Values = Field(default=(), description="Values for In and NotIn; empty for Exists and DoesNotExist.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -83,24 +85,24 @@ class LabelRequirement(Strict):
 
 
 class LabelSelector(Strict):
-    """Objects by their labels; all requirements must hold."""
+    """A selector of objects by label; all its requirements must hold."""
 
-    match_labels: Labels = Field(default={}, description="Labels with exactly these values.")
+    match_labels: Labels = Field(default={}, description="Labels with their exact values.")
     match_expressions: Annotated[tuple[LabelRequirement, ...], Field(max_length=16)] = Field(
-        default=(), description="Further requirements."
+        default=(), description="Additional requirements."
     )
 
 
 class NodeRequirement(Strict):
-    """What a label, or a field, of a node must be."""
+    """A requirement on a label, or a field, of a node."""
 
     model_config = rules((_COUNTED, _VALUES))
 
     key: _Key = Field(description="Key of the label, or the field metadata.name.")
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"] = Field(
-        description="How it is compared with values."
+        description="Comparison with `values`."
     )
-    values: _Values = Field(default=(), description="What it is compared with; Gt and Lt take one number.")
+    values: _Values = Field(default=(), description="Values of the comparison; Gt and Lt take one number.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -108,104 +110,106 @@ class NodeRequirement(Strict):
 
 
 class NodeSelectorTerm(Strict):
-    """Requirements of a node that must hold together."""
+    """Requirements on a node, all of which must hold."""
 
     match_expressions: Annotated[tuple[NodeRequirement, ...], Field(max_length=16)] = Field(
-        default=(), description="Of its labels."
+        default=(), description="Requirements on labels."
     )
     match_fields: Annotated[tuple[NodeRequirement, ...], Field(max_length=16)] = Field(
-        default=(), description="Of its fields; metadata.name is the only one."
+        default=(), description="Requirements on fields; the only field is metadata.name."
     )
 
 
 class NodeSelector(Strict):
-    """Nodes for which one of the terms holds."""
+    """A selector of nodes for which at least one of the terms holds."""
 
     node_selector_terms: Annotated[tuple[NodeSelectorTerm, ...], Field(min_length=1, max_length=16)] = Field(
-        description="Terms, of which one must hold."
+        description="Terms, at least one of which must hold."
     )
 
 
 class PreferredNodes(Strict):
-    """Nodes that are preferred."""
+    """A preference for nodes, with a weight."""
 
-    weight: _Weight = Field(description="How much, beside the other preferences.")
-    preference: NodeSelectorTerm = Field(description="Which nodes.")
+    weight: _Weight = Field(description="Weight relative to the other preferences.")
+    preference: NodeSelectorTerm = Field(description="Requirements on the preferred nodes.")
 
 
 class NodeAffinity(Strict):
-    """Nodes by their labels."""
+    """Node affinity: requirements on and preferences for nodes."""
 
     required_during_scheduling_ignored_during_execution: NodeSelector | None = Field(
-        default=None, description="Nodes that pods may run on."
+        default=None, description="Requirements on the nodes of the pods."
     )
     preferred_during_scheduling_ignored_during_execution: Annotated[
         tuple[PreferredNodes, ...], Field(max_length=16)
-    ] = Field(default=(), description="Nodes that are taken first.")
+    ] = Field(default=(), description="Preferences for nodes.")
 
 
 class PodAffinityTerm(Strict):
-    """Pods beside which, or apart from which, pods run."""
+    """Pods near which, or apart from which, the pods run."""
 
-    topology_key: QualifiedName = Field(description="Label of nodes whose value says what is beside what.")
+    topology_key: QualifiedName = Field(description="Node label; nodes with the same value are one domain.")
     label_selector: LabelSelector = Field(description=_OF_PODS)
     namespaces: Annotated[tuple[ObjectName, ...], Field(max_length=16)] = Field(
-        default=(), description="Their namespaces; left out: the GpuPool's."
+        default=(), description="Namespaces of the pods; default: the GpuPool's."
     )
-    namespace_selector: LabelSelector | None = Field(default=None, description="Or their namespaces by labels.")
-    match_label_keys: _LabelKeys = Field(default=(), description="Labels whose values are those of the new pod.")
-    mismatch_label_keys: _LabelKeys = Field(default=(), description="Labels whose values are others.")
+    namespace_selector: LabelSelector | None = Field(default=None, description="Selector of the pods' namespaces.")
+    match_label_keys: _LabelKeys = Field(default=(), description="Labels that must have the new pod's values.")
+    mismatch_label_keys: _LabelKeys = Field(default=(), description="Labels that must not have the new pod's values.")
 
 
 class PreferredPods(Strict):
-    """Pods whose neighbourhood is preferred."""
+    """A preference for the domains of other pods, with a weight."""
 
-    weight: _Weight = Field(description="How much, beside the other preferences.")
-    pod_affinity_term: PodAffinityTerm = Field(description="Which pods.")
+    weight: _Weight = Field(description="Weight relative to the other preferences.")
+    pod_affinity_term: PodAffinityTerm = Field(description="The other pods and the topology.")
 
 
 class PodAffinity(Strict):
-    """Pods that these are placed by."""
+    """Pod affinity or anti-affinity: requirements on and preferences for the domains of other pods."""
 
     required_during_scheduling_ignored_during_execution: Annotated[
         tuple[PodAffinityTerm, ...], Field(max_length=16)
-    ] = Field(default=(), description="What must hold on a node.")
+    ] = Field(default=(), description="Requirements.")
     preferred_during_scheduling_ignored_during_execution: Annotated[tuple[PreferredPods, ...], Field(max_length=16)] = (
-        Field(default=(), description="What is preferred.")
+        Field(default=(), description="Preferences.")
     )
 
 
 class Affinity(Strict):
-    """Which nodes, and which other pods, pods are placed by; the operator's own rules stay beside it."""
+    """Affinity to nodes and to other pods, in addition to the operator's own rules."""
 
-    node_affinity: NodeAffinity | None = Field(default=None, description="Nodes by their labels.")
-    pod_affinity: PodAffinity | None = Field(default=None, description="Pods to be beside.")
-    pod_anti_affinity: PodAffinity | None = Field(default=None, description="Pods to be apart from.")
+    node_affinity: NodeAffinity | None = Field(default=None, description="Affinity to nodes.")
+    pod_affinity: PodAffinity | None = Field(default=None, description="Affinity to pods.")
+    pod_anti_affinity: PodAffinity | None = Field(default=None, description="Anti-affinity to pods.")
 
 
 class Spread(Strict):
-    """How pods of a component are spread; one of the same topologyKey replaces the operator's."""
+    """A topology spread constraint of the component's pods; it replaces the operator's with the same topologyKey."""
 
     model_config = rules(("!has(self.minDomains) || self.whenUnsatisfiable == 'DoNotSchedule'", _DOMAINS))
 
-    max_skew: Annotated[int, Field(ge=1, le=1024)] = Field(description="Pods more in one place than in another.")
-    topology_key: QualifiedName = Field(description="Label of nodes whose value is a place.")
+    max_skew: Annotated[int, Field(ge=1, le=1024)] = Field(
+        description="Maximum difference of the number of pods between domains."
+    )
+    topology_key: QualifiedName = Field(description="Node label; nodes with the same value are one domain.")
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = Field(
-        description="Whether a pod waits where it cannot be held."
+        description="DoNotSchedule: a pod that would break the constraint stays pending. ScheduleAnyway: it runs."
     )
     label_selector: LabelSelector | None = Field(
-        default=None, description="Pods that are counted; left out: those of the same component of the pool."
+        default=None, description="Selector of the counted pods; default: the pool's pods of the same component."
     )
     min_domains: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        default=None, description="Fewest places, with DoNotSchedule."
+        default=None, description="Minimum number of domains, with DoNotSchedule."
     )
     node_affinity_policy: Literal["Honor", "Ignore"] | None = Field(
-        default=None, description="Whether nodes that the pod may not run on count."
+        default=None, description="Honor: count only nodes that match the pod's node affinity. Ignore: count all nodes."
     )
     node_taints_policy: Literal["Honor", "Ignore"] | None = Field(
-        default=None, description="Whether nodes with taints that the pod does not tolerate count."
+        default=None, description="Honor: count only nodes whose taints the pod tolerates. Ignore: count all nodes."
     )
-    match_label_keys: _LabelKeys = Field(default=(), description="Labels whose values are those of the new pod.")
+    match_label_keys: _LabelKeys = Field(default=(), description="Labels that must have the new pod's values.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

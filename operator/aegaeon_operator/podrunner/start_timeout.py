@@ -1,14 +1,14 @@
-"""How long a process that starts is waited for: as long as it computes."""
+"""The start timeout of a process, which does not run while the process computes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-_LEAST_S = 0.05  # CPU seconds: what waits for something uses less in a whole timeout
+_LEAST_S = 0.05  # CPU seconds; a waiting process uses less within the timeout
 
 
-class Patience:
-    """Ends when `idle_s` have passed without work. `clock`: seconds."""
+class StartTimeout:
+    """A timeout of `idle_s` without CPU use. `clock`: seconds."""
 
     def __init__(self, idle_s: float, report_every_s: float, clock: Callable[[], float]) -> None:
         self._idle_s, self._report_every_s, self._clock = idle_s, report_every_s, clock
@@ -17,17 +17,17 @@ class Patience:
 
     @property
     def waited_s(self) -> float:
-        """Since the beginning."""
+        """Seconds since the start."""
         return self._clock() - self._began
 
     def lasts(self, computed_s: float) -> bool:
-        """`computed_s`: CPU seconds of the process until now; fewer than before are of one that was started again."""
+        """Return whether the timeout has not expired. `computed_s`: CPU seconds of the process, reset by restarts."""
         if abs(computed_s - self._computed_s) >= _LEAST_S:
             self._computed_s, self._worked = computed_s, self._clock()
         return self._clock() - self._worked < self._idle_s
 
     def is_to_report(self) -> bool:
-        """Whether a line about it is due."""
+        """Return whether a message about the wait is due."""
         if self._clock() - self._reported < self._report_every_s:
             return False
         self._reported = self._clock()

@@ -1,6 +1,6 @@
-"""Ties a process to its parent: `python -I -S tether.py PARENT_PID COMMAND...` becomes COMMAND, which the kernel
-kills when the parent dies, kill -9 included. A program of its own, because running Python between fork and exec
-(preexec_fn) can deadlock. Standard library only; it runs without site packages.
+"""`python -I -S parent_death.py PARENT_PID COMMAND...` executes COMMAND so that the kernel kills it when the parent
+dies, even by SIGKILL. It is a separate program, because running Python between fork and exec (preexec_fn) can deadlock.
+Standard library only; it runs without site packages.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ def main() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0):
         sys.exit(f"prctl(PR_SET_PDEATHSIG): {os.strerror(ctypes.get_errno())}")
-    if os.getppid() != parent:  # it died before the line above
+    if os.getppid() != parent:  # the parent died before prctl
         sys.exit(1)
     os.execvp(command[0], command)
 

@@ -1,4 +1,4 @@
-"""What engines take beside their slabs, and whether it stays below what is reserved for it."""
+"""Memory that engines use outside their slabs, and condition MemoryReserved: it stays below the reserved size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KIND = "MemoryReserved"
 
 
 def outside_slabs(observed: Observed) -> Mapping[str, str] | None:
-    """For a GpuPool's status; None while no engine has said."""
+    """Return the memory outside the slabs for a GpuPool's status; None while no engine has reported."""
     most = _most(observed)
     return (
         None
@@ -23,24 +23,24 @@ def outside_slabs(observed: Observed) -> Mapping[str, str] | None:
 
 
 def memory_reserved(observed: Observed) -> Condition:
-    """Whether every engine has stayed below. It serves all the same: the condition is no part of Ready."""
+    """Return MemoryReserved. An engine above the limit still serves, so the condition is no part of Ready."""
     most = _most(observed)
     if most is None:
-        return unknown(KIND, "NotMeasured", "no engine that is attached has said what it takes beside its slabs")
-    took = f"{most.name} took up to {_text(most.outside_peak_bytes)} beside its slabs"
+        return unknown(KIND, "NotMeasured", "no attached engine has reported its memory outside the slabs")
+    peak = f"{most.name} used up to {_text(most.outside_peak_bytes)} outside its slabs"
     reserved = _text(most.outside_reserved_bytes)
     if most.outside_peak_bytes > most.outside_reserved_bytes:
-        text = f"{took}, and {reserved} are reserved for that; raise spec.memory.outsideSlabs"
+        text = f"{peak}, more than the reserved {reserved}; raise spec.memory.outsideSlabs"
         return no(KIND, "OutsideSlabsExceeded", text)
-    return yes(KIND, "Enough", f"{took}, of {reserved} that are reserved for that")
+    return yes(KIND, "Enough", f"{peak} of the reserved {reserved}")
 
 
 def _most(observed: Observed) -> EngineFacts | None:
     engines = observed.scheduler.engines if observed.scheduler else ()
-    said = [one for one in engines if one.attached and one.outside_peak_bytes]
-    return max(said, key=lambda one: one.outside_peak_bytes - one.outside_reserved_bytes, default=None)
+    reported = [engine for engine in engines if engine.attached and engine.outside_peak_bytes]
+    return max(reported, key=lambda engine: engine.outside_peak_bytes - engine.outside_reserved_bytes, default=None)
 
 
 def _text(size: int) -> str:
-    """Upwards to a MiB: what is measured moves."""
+    """Return a size rounded up to a MiB, so that small changes of the measurement do not show."""
     return format_quantity(-(-size // _MIB) * _MIB)

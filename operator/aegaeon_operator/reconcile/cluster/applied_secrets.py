@@ -1,4 +1,4 @@
-"""What the pool's Secrets say already: what counts of a tenant's Secret that an operator, just started, cannot read."""
+"""Content that the pool's Secrets already have; a new operator uses it for tenants' Secrets that it cannot read."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from aegaeon_proto.parts import joined
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """`hashes` of tenants' keys by the name that the pool has for each; `credentials` by the name of their file."""
+class AppliedSecrets:
+    """Content of the pool's Secrets. `hashes`: of keys by the tenant's name in the pool; `credentials`: by file."""
 
     hashes: Mapping[str, list[str]] = field(default_factory=dict)
     credentials: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, observed: Observed) -> Written:
-        """As the children have it."""
+    def of(cls, observed: Observed) -> AppliedSecrets:
+        """Read the observed children."""
         parts = list(_parts(observed))
         tenants = joined(parts)["tenants"] if parts else _before(observed)
-        hashes = {one["name"]: list(one.get("key_sha256", ())) for one in tenants.get("tenants", ())}
+        hashes = {entry["name"]: list(entry.get("key_sha256", ())) for entry in tenants.get("tenants", ())}
         shards = [_entries(observed, name) for name in shard_names(observed.key, "credentials")]
         credentials = {name: text for shard in shards for name, text in shard.items()}
         return cls(hashes, credentials or _entries(observed, child(observed.key, "credentials")))
@@ -39,14 +39,14 @@ def _parts(observed: Observed) -> Iterator[Json]:
 
 
 def _before(observed: Observed) -> Json:
-    """Where an operator of the release before has written tenants."""
+    """Return the tenants as an operator of the previous release wrote them."""
     text = _entries(observed, child(observed.key, "config")).get(f"{SCHEDULERS[0]}.json", "{}")
     tenants: Json = _read(text, {}).get("tenants") or {}
     return tenants
 
 
 def _read(text: str, corrupted: Any) -> Any:
-    """A Secret that was corrupted is about to be written anew."""
+    """Parse JSON; a corrupted Secret, which is about to be replaced, gives `corrupted`."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,6 +1,6 @@
-"""What the operator sets in every pod itself, so that no template may: names, ports, folders, fields.
+"""Names, ports, folders and fields of pods that the operator sets and that templates must not.
 
-A test holds these lists against the pods that are made.
+A test compares these lists with the pods that the operator creates.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ VOLUMES = (
     "cache",
 )
 VARIABLES = ("POD_NAME", "POD_IP", "NODE_NAME", "OMP_NUM_THREADS")
-# Containers of a pod share its network: a port of one is taken for all, also on the loopback interface (7003).
+# Containers of a pod share its network, so each port is used by one container only, on loopback as well (7003).
 PORTS = (7000, 7001, 7002, 7003, 7101, 7200, 8000, 9002, 9003, 9090)
-# Of the pool's own containers: configuration, certificates, caches, code, and the token of the API server.
+# Folders of the pool's own containers: configuration, certificates, caches, code, and the API token.
 FOLDERS = (
     "/etc/aegaeon",
     "/opt/aegaeon",
@@ -38,7 +38,7 @@ FOLDERS = (
     "/sys",
     "/tmp",
 )
-# Of a pod or a container, as Kubernetes writes them.
+# Fields of a pod or a container, as written in manifests.
 FIELDS = (
     "securityContext",
     "serviceAccountName",

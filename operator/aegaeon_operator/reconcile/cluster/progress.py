@@ -1,7 +1,7 @@
-"""Whether a pool answers what it is asked, from what its scheduler says of open requests and of engines' turns.
+"""Detects models without progress, from the scheduler's state of open requests and engines' turns.
 
-No request is made up for this: it would load a model in the place of another, or start engines that nothing needs.
-While requests are open they show it; while there are none, the engines and gateways that are attached do.
+There are no synthetic requests: they would evict models or start engines. While no request is open, the conditions of
+the attached engines and gateways apply.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from dataclasses import dataclass, field, replace
 
 from aegaeon_operator.reconcile.cluster.facts import EngineFacts, ModelFacts, SchedulerFacts, Wait
 
-# Requests without a step for so long are not served: a failover takes 7 s. Loads, and steps that compile, take more.
+# Time without a step after which requests count as unanswered: a failover takes 7 s; loads and compilation take longer.
 SILENT_S, SLOW_S = 9.0, 120.0
-# The moment itself is too early for the next look.
+# Added to the time of the next check, which would otherwise come just before the limit.
 _MARGIN_S = 0.05
 
 
 @dataclass(slots=True)
-class Answers:
-    """Of one pool; a change of leader does not interrupt a silence. Times are of one clock, in seconds.
+class ProgressMonitor:
+    """The progress of one pool's models; a change of leader does not reset it. Times are seconds of one clock.
 
-    `_since`: of models with open requests, since when nothing was computed for them; of these, `_unable` could not be
-    served at the last look, and `_slow` waited for a load or for first steps. `_silent`: models that are not answered,
-    each with the seconds that engines had worked for it by then; `_stopped`: those of all models when no engine moved.
-    `_worked`: when a step ended last.
+    `_since`: time of the last progress of each model with open requests; at the last check `_unable` of them could not
+    be served and `_slow` waited for a load or for first steps. `_silent`: unanswered models, with the engine seconds
+    they had used by then; `_stopped`: engine seconds of all models when no engine made progress. `_worked`: time of the
+    last step.
     """
 
     _since: dict[str, float] = field(default_factory=dict)
@@ -38,13 +38,13 @@ class Answers:
 
     @property
     def again_in(self) -> float:
-        """When a silence that has begun has lasted too long, in seconds from the last look."""
+        """Seconds from the last check until the next model may count as unanswered."""
         began = [*self._since.values(), self._worked] if self._since else []
         left = (at + SILENT_S - self._now for at in began)
         return min((wait_s + _MARGIN_S for wait_s in left if wait_s > 0.0), default=math.inf)
 
     def of(self, facts: SchedulerFacts, now: float) -> SchedulerFacts:
-        """The same facts with what is not answered."""
+        """Return the facts with the unanswered models, stuck engines and the stopped pool marked."""
         self._now = now
         engines = [engine for engine in facts.engines if engine.attached]
         stuck = tuple(sorted(engine.name for engine in engines if engine.turn_s >= _limit_s(engine)))
@@ -64,7 +64,7 @@ class Answers:
         return replace(facts, models=models, stuck=stuck, stopped=self._stopped is not None)
 
     def _look(self, facts: SchedulerFacts, engines: Collection[EngineFacts], stuck: bool) -> None:
-        """A silence begins anew when its model can be served, and when a load that it waits for begins or ends."""
+        """Restart the time without progress when a model becomes servable and when its load begins or ends."""
         waiting = {name: wait for name, wait in facts.waiting.items() if name in facts.models}
         unable = frozenset(name for name in waiting if not engines or not _is_able(facts.models[name]))
         slow = frozenset(name for name in waiting if _is_prepared(name, engines, stuck))
@@ -78,7 +78,7 @@ class Answers:
         return self._now - began >= (SLOW_S if name in self._slow else SILENT_S)
 
     def _remember(self, models: Mapping[str, ModelFacts], late: Collection[str]) -> None:
-        """Requests that were given up have not been answered: it stays so until something is computed again."""
+        """Keep models as unanswered, even after their requests were cancelled, until a step is computed for them."""
         kept = {
             name: busy_s
             for name, busy_s in self._silent.items()
@@ -93,12 +93,12 @@ def _began(wait: Wait, before: float | None, now: float) -> float:
 
 
 def _is_able(model: ModelFacts) -> bool:
-    """Engines that only decode begin none; without roles an older scheduler speaks, which tells none."""
+    """Return whether an engine can start requests of a model; schedulers of older releases report no roles."""
     return model.phase == "cached" and not model.apart and model.roles != {"decode"}
 
 
 def _is_prepared(name: str, engines: Collection[EngineFacts], stuck: bool) -> bool:
-    """Whether an engine loads it or runs first steps of it; an idle one may load another that comes before it."""
+    """Return whether an engine loads a model or runs its first steps, or an idle one loads a model before it."""
     if any(name in engine.prepares and engine.turn_s < SLOW_S for engine in engines):
         return True
     return not stuck and any(engine.prepares and not engine.turn_of for engine in engines)
@@ -109,5 +109,5 @@ def _limit_s(engine: EngineFacts) -> float:
 
 
 def _moves(engine: EngineFacts) -> bool:
-    """It is at a step that takes no longer than one may."""
+    """Return whether an engine runs a step that is within its time limit."""
     return bool(engine.turn_of) and engine.turn_s < _limit_s(engine)

@@ -1,4 +1,4 @@
-"""Whether engines leave GPUs alone that were lost again and again, as the scheduler heard it from them."""
+"""Condition DeviceSuspect: an engine does not use a GPU because it was lost repeatedly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ KIND = "DeviceSuspect"
 
 
 def device_suspect(observed: Observed) -> Condition:
-    """True while one is left alone; without an answer of the scheduler as it was. It is no part of Ready."""
+    """Return DeviceSuspect; unchanged while the scheduler does not answer. It is no part of Ready."""
     if observed.scheduler is None:
         return _as_before(observed)
     texts = [sentence(device) for device in observed.scheduler.suspects]
@@ -17,19 +17,19 @@ def device_suspect(observed: Observed) -> Condition:
 
 
 def sentence(device: SuspectFacts) -> str:
-    """Without how often, which would be news each time."""
+    """Return the message for a device, without a count, which would make each loss an Event."""
     where = f" of node {device.node}" if device.node else ""
     return (
-        f"{device.engine} leaves GPU {device.uuid}{where} alone until a probe finds it healthy: it was lost twice "
-        f"within ten minutes, the last time with: {device.error}"
+        f"{device.engine} does not use GPU {device.uuid}{where} until a probe finds it healthy: it was lost twice "
+        f"within ten minutes, last with: {device.error}"
     )
 
 
 def _as_before(observed: Observed) -> Condition:
     conditions = observed.gpu_pool.status.get("conditions", ()) if observed.gpu_pool else ()
-    before = next((each for each in conditions if each["type"] == KIND), None)
+    before = next((condition for condition in conditions if condition["type"] == KIND), None)
     return Condition(KIND, before["status"], before["reason"], before["message"]) if before else _none()
 
 
 def _none() -> Condition:
-    return no(KIND, "NoneSuspect", "engines take all devices that they have")
+    return no(KIND, "NoneSuspect", "engines use all their devices")

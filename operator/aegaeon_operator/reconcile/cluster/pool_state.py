@@ -1,4 +1,4 @@
-"""What the conditions of all ModelPools of a pool have in common: computed once a look, not for each of thousands."""
+"""State of a GpuPool that the conditions of its ModelPools share; computed once per reconcile for thousands of them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from aegaeon_operator.reconcile.cluster.readiness import (
 
 
 @dataclass(frozen=True, slots=True)
-class PoolWide:
-    """Of a GpuPool, which `where` names in sentences. `silent`: why its scheduler says nothing; empty: it has spoken.
+class PoolState:
+    """The state of a GpuPool. `where`: its name in messages. `silent`: why its scheduler does not answer; "": it does.
 
-    `gateway` and `engines` are its conditions, `decoding` the engines that decode, as many as there may be when needed.
+    `gateway` and `engines`: its conditions; `decoding`: decoding engines, or their maximum when scaled to zero.
     """
 
     where: str
@@ -38,34 +38,34 @@ class PoolWide:
     demand: Demand
 
     @classmethod
-    def of(cls, observed: Observed, wanted: Desired) -> PoolWide:
-        """As observed."""
+    def of(cls, observed: Observed, desired: Desired) -> PoolState:
+        """Return the state of the observed pool."""
         key, spec, scheduler = observed.key, observed.spec, observed.scheduler
         where = f"GpuPool {key.name} in namespace {key.namespace}"
-        found = engines(observed, spec) if spec else {}
+        by_role = engines(observed, spec) if spec else {}
         return cls(
             where=where,
             address=f"http://{child(key, 'gateway')}.{key.namespace}.svc:8000/v1",
             usable=spec is not None,
             silent="" if scheduler else _silent(observed, where),
             gateway=gateway_ready(observed, spec.gateway.replicas if spec else 1),
-            engines=engines_ready(observed, spec, found) if spec else None,
-            attached=scheduler is not None and any(one.attached for one in scheduler.engines),
+            engines=engines_ready(observed, spec, by_role) if spec else None,
+            attached=scheduler is not None and any(engine.attached for engine in scheduler.engines),
             from_zero=spec is not None and comes_from_zero(observed, spec),
             decoding=_decoding(observed),
             device_bytes=spec.memory.device_bytes if spec else None,
-            demand=demand(wanted.attached.served, scheduler.models if scheduler else {}),
+            demand=demand(desired.attached.served, scheduler.models if scheduler else {}),
         )
 
 
 def _silent(observed: Observed, where: str) -> str:
-    why = scheduler_ready(observed, observed.spec).reason if observed.spec else "its spec is refused"
-    return f"the scheduler of {where} does not answer ({why}: see its SchedulerReady)"
+    why = scheduler_ready(observed, observed.spec).reason if observed.spec else "its spec is invalid"
+    return f"the scheduler of {where} does not answer ({why}: see its condition SchedulerReady)"
 
 
 def _decoding(observed: Observed) -> int:
     spec = observed.spec
     if spec is None:
         return 0
-    found = {role: one.wanted for role, one in engines(observed, spec).items() if role != "prefill"}
-    return sum(found.values()) or sum(spec.roles[role].max or 0 for role in found)
+    decoding = {role: state.desired for role, state in engines(observed, spec).items() if role != "prefill"}
+    return sum(decoding.values()) or sum(spec.roles[role].max or 0 for role in decoding)

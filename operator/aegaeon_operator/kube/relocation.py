@@ -1,7 +1,7 @@
-"""Pods that should be on another node than the one that they share with another: evicted once a node is free for them.
+"""Moves pods off a node that they share with their counterpart: evicts them when another node can take them.
 
-Nodes are listed only while there is such a pod. Kubernetes places what comes in its place; where that comes back to the
-same node (there is no room elsewhere, or it is brought back by hand) the next move waits twice as long.
+Nodes are listed only while there is such a pod. Kubernetes schedules the replacement; if that is on the same node
+again, for lack of resources elsewhere or by hand, the next move waits twice as long.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from dataclasses import dataclass, field
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.kube.client import NODES, Cluster
 from aegaeon_operator.reconcile.cluster.facts import Json
-from aegaeon_operator.reconcile.cluster.placing import takes
+from aegaeon_operator.reconcile.cluster.node_fit import takes
 
 _log = logging.getLogger(__name__)
-# A node must have been free for so long, longer after each move of the last two hours.
+# Time that a node must be free before a move; it doubles after each move of the last two hours.
 FREE_S, LONGEST_S = 60.0, 3600.0
-# Nodes are listed so often; what was known of a pod that was not asked about for longer counts no more.
+# Period of lists of nodes; the state of a pod expires when it was not considered for this time.
 _LIST_S, _FORGET_S = 20.0, 60.0
-# Between two moves of any pods.
+# Minimum time between two moves of any pods.
 _APART_S = 10.0
 
 
 @dataclass(slots=True)
-class _Post:
-    """What a pod is there for, whichever pod it is. `free`: nodes that would take it, each with since when."""
+class _Candidate:
+    """State of a role whose pod may be moved. `free`: nodes that can take it, with the time since when."""
 
     free: dict[str, float] = field(default_factory=dict)
     looked: float = -math.inf
@@ -35,46 +35,45 @@ class _Post:
     wait_s: float = FREE_S
 
 
-class Moves:
-    """Of one operator: one move at a time. `clock` is monotonic, in seconds."""
+class Relocations:
+    """The moves of an operator, one at a time. `clock` is monotonic, in seconds."""
 
     def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
         self._cluster = cluster
         self._clock = clock
-        self._posts: dict[str, _Post] = {}
+        self._candidates: dict[str, _Candidate] = {}
         self._nodes: list[Json] = []
         self._listed = self._moved = -math.inf
 
-    async def consider(self, post: str, pod: Json) -> str:
-        """Evict the pod if it is time; returns what keeps it where it is, as a part of a sentence, empty when it goes.
-
-        `post` names what it is there for. Raises KubeError.
+    async def consider(self, role: str, pod: Json) -> str:
+        """Evict the pod if possible; return why it stays, as a part of a sentence, or "" when it was evicted.
+        `role`: the pod's role, under which its state is kept. Raises KubeError.
         """
         try:
             nodes = await self._list()
         except KubeError as error:
             if error.is_unavailable:
                 raise
-            return f"it is not moved, since the operator may not list nodes ({error})"
+            return f"it cannot be moved, since the operator may not list nodes ({error})"
         node_name, now = pod["spec"]["nodeName"], self._clock()
         names = [node["metadata"]["name"] for node in nodes if takes(node, pod)]
-        state = self._looked(post, [name for name in names if name != node_name], now)
+        state = self._updated(role, [name for name in names if name != node_name], now)
         if not state.free:
-            return "no other node would take it"
+            return "no other node can take it"
         to, since = min(state.free.items(), key=lambda item: (item[1], item[0]))
         wait_s = state.wait_s if now - state.moved < 2 * LONGEST_S else FREE_S
         if now - since < wait_s or now - self._moved < _APART_S:
-            return f"it is moved when node {to} has been free for {round(wait_s)} s"
-        self._moved = now  # before others get their turn
+            return f"it will be moved when node {to} has been free for {round(wait_s)} s"
+        self._moved = now  # before the await, so that no other move starts
         if not await self._cluster.evict(pod):
-            return "a disruption budget keeps it"
+            return "a disruption budget forbids its eviction"
         state.moved, state.wait_s = now, min(2 * wait_s, LONGEST_S)
         state.free.clear()
-        _log.info("Pod %s/%s is evicted from %s: node %s is free", *_name(pod), node_name, to)
+        _log.info("evicted pod %s/%s from node %s: node %s is free", *_name(pod), node_name, to)
         return ""
 
-    def _looked(self, post: str, free: list[str], now: float) -> _Post:
-        state = self._posts.setdefault(post, _Post())
+    def _updated(self, role: str, free: list[str], now: float) -> _Candidate:
+        state = self._candidates.setdefault(role, _Candidate())
         known = state.free if now - state.looked < _FORGET_S else {}
         state.free = {name: known.get(name, now) for name in free}
         state.looked = now

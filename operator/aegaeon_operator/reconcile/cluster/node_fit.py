@@ -1,4 +1,4 @@
-"""Whether a node would take a pod, as far as its state, taints and labels tell; its room is not looked at."""
+"""Fit of a pod on a node by the node's state, taints and labels, without its free resources."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _MATCHES: dict[str, Callable[[str | None, list[str]], bool]] = {
 
 
 def takes(node: Json, pod: Json) -> bool:
-    """Ready and schedulable, with no taint that the pod does not tolerate, and chosen by its selector and affinity."""
+    """Return whether a node is ready, schedulable, tolerated by a pod and matched by its selector and affinity."""
     spec = pod["spec"]
-    return _is_free(node) and _is_tolerated(node, spec.get("tolerations") or ()) and _is_chosen(node, spec)
+    return _is_schedulable(node) and _is_tolerated(node, spec.get("tolerations") or ()) and _is_chosen(node, spec)
 
 
-def _is_free(node: Json) -> bool:
+def _is_schedulable(node: Json) -> bool:
     conditions = node.get("status", {}).get("conditions") or ()
     ready = any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
     return ready and not node["spec"].get("unschedulable") and "deletionTimestamp" not in node["metadata"]
@@ -57,7 +57,7 @@ def _is_chosen(node: Json, spec: Json) -> bool:
 
 
 def _number(text: str | None) -> float:
-    """What is no number is neither above nor below any."""
+    """Return an integer, or NaN, which is neither above nor below any number."""
     return int(text) if text and text.removeprefix("-").isdecimal() else math.nan
 
 

@@ -57,7 +57,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SharedFile:
     """One file. `pids`: the processes that hold or pin it, as far as this process can see them."""
 
     path: Path
@@ -73,7 +73,7 @@ class Found:
         return self.kind.owned and not self.held
 
 
-def survey(folder: Path) -> list[Found]:
+def survey(folder: Path) -> list[SharedFile]:
     """Every file of a folder of segments. No process makes or removes one meanwhile. Raises OSError."""
     cache = folder / LOCK_NAME
     with locked(folder), locked(cache) if cache.exists() else nullcontext():
@@ -97,11 +97,11 @@ def _kind(path: Path) -> Kind:
     return _KINDS.get(path.suffix, Kind.OTHER)
 
 
-def _look(path: Path) -> Found:
+def _look(path: Path) -> SharedFile:
     kind, stat = _kind(path), path.lstat()
     if path.is_symlink() or kind is Kind.NOTE:
-        return Found(path, kind, stat.st_size, False, (), "")
-    return Found(path, kind, stat.st_size, is_held(path), tuple(holders(path)), _detail(path, kind))
+        return SharedFile(path, kind, stat.st_size, False, (), "")
+    return SharedFile(path, kind, stat.st_size, is_held(path), tuple(holders(path)), _detail(path, kind))
 
 
 def _detail(path: Path, kind: Kind) -> str:

@@ -47,7 +47,7 @@ def falling_at(load: float) -> Any:
 def finished(curve: Curve, results: Any) -> int:
     """Run a curve to its end; how many loads it asked for."""
     asked = 0
-    while (load := curve.wanted()) is not None:
+    while (load := curve.next_load()) is not None:
         curve.results[load] = [results(load)] * len(curve.seeds)
         asked += 1
     return asked
@@ -122,7 +122,7 @@ def test_devices_of_the_figures_say_what_is_derived() -> None:
 
 def test_a_missing_trace_is_reported_with_the_remedy(tmp_path: Path) -> None:
     panel = replace(SMALL, work=Trace("none.csv"))
-    with pytest.raises(FiguresError, match=r"none\.csv: no such trace; give --data"):
+    with pytest.raises(FiguresError, match=r"none\.csv: no such trace; set --data"):
         run_of(panel.point("paper", 1, 0), tmp_path)
 
 

@@ -22,7 +22,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the driver adds to Open. `length`: output tokens after which the sequence ends by itself."""
+    """Facts that the driver adds to Open. `length`: output tokens after which the sequence ends by itself."""
 
     prompt_tokens: int
     prefix_tokens: int

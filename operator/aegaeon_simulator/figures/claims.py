@@ -20,7 +20,7 @@ _SLOS = ("strict", "normal", "loose")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One row. `ours` is None where the runs do not tell."""
+    """One row. `ours` is None when the runs have no value for it."""
 
     id: str
     where: str
@@ -31,10 +31,10 @@ class Verdict:
 
 
 def published() -> dict[str, Any]:
-    """What others published, with its sources."""
+    """Published values of other work, with sources."""
     text = (resources.files("aegaeon_simulator.figures") / "data" / "published.json").read_text("utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    values: dict[str, Any] = json.loads(text)
+    return values
 
 
 def verdicts(book: Book) -> list[Verdict]:

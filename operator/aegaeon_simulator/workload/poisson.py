@@ -40,7 +40,7 @@ class Lengths:
 
     @staticmethod
     def packaged() -> Lengths:
-        """Of ShareGPT conversations; they come with the simulator."""
+        """The lengths of ShareGPT conversations, shipped with the simulator."""
         with resources.as_file(resources.files("aegaeon_simulator") / "data" / "sharegpt_pairs.csv.gz") as path:
             return Lengths.read(path)
 

@@ -95,7 +95,7 @@ def test_an_index_that_names_endless_files_is_refused(web: Server, folder: Path)
 def test_endless_lists_are_refused(web: Server, folder: Path, name: str) -> None:
     web.files[name] = b" " * (1 << 20)
     web.endless = {name}
-    with pytest.raises(SourceError, match=r"has more than \d+ bytes, which is too much for it"):
+    with pytest.raises(SourceError, match=r"has more than \d+ bytes, the limit for it"):
         obtain(quick_tier(folder), http(web))
 
 
@@ -111,7 +111,7 @@ def test_the_tiers_metadata_files_are_not_files_of_a_model(web: Server, folder: 
 def test_slow_weights_end_with_a_sentence(web: Server, folder: Path) -> None:
     web.dripping = "tiny"
     web.files = FILES | {"config.json": b"{}" + b" " * 1000}
-    with pytest.raises(SourceError, match=r"bytes per second over .* s; 1000000 are the least"):
+    with pytest.raises(SourceError, match=r"bytes per second over .* s; the minimum is 1000000"):
         obtain(quick_tier(folder), remote(web.address, min_bytes_per_s=1e6, window_s=0.5))
 
 

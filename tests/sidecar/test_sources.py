@@ -105,7 +105,7 @@ def test_a_download_interrupted_at_any_byte_resumes_there(
 
 def test_an_unreachable_server_fails_the_fetch_and_the_next_attempt_resumes(web: Server, folder: Path) -> None:
     web.cuts = [1_500_000, *[0] * 5]
-    with pytest.raises(SourceError, match=r"model.safetensors: 0 of 1572000 bytes came; check the network"):
+    with pytest.raises(SourceError, match=r"model.safetensors: 0 of 1572000 bytes arrived; check the network"):
         obtain(quick_tier(folder), http(web))
     web.asked.clear()
     obtain(quick_tier(folder), http(web)).close()
@@ -157,7 +157,7 @@ def test_refusals_of_a_web_server_are_reported(web: Server, folder: Path, fault:
 
 
 def test_invalid_addresses_and_unreachable_servers_are_reported(folder: Path) -> None:
-    with pytest.raises(SourceError, match="is no http"):
+    with pytest.raises(SourceError, match="is not an http"):
         remote("file:///etc/passwd")
     with pytest.raises(SourceError, match=r"cannot be reached: .*refused.*check the network"):
         obtain(quick_tier(folder), remote("http://127.0.0.1:9/m"))

@@ -1,4 +1,4 @@
-"""Threads for fetches: one each, a few of the same source at a time, and sources that do not wait for each other."""
+"""Threads for fetches: one each, a few of the same source at a time; sources do not wait for each other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-_AT_A_TIME = 4  # of one source; together they rarely get more out of it than one
+_AT_A_TIME = 4  # of one source; more rarely increase its rate
 
 
 class Slots:

@@ -241,7 +241,7 @@ async def test_an_engine_outlives_every_exception_of_sources_and_serves_the_othe
         (S3Source(bucket="b", endpoint="http://[bad"), "is not an http:// or https:// address"),
         (S3Source(bucket="b/../ü", endpoint="http://127.0.0.1:9"), "bucket"),
         (S3Source(bucket="b", endpoint="http://127.0.0.1:9", credentials_file="TOKEN"), "AWS credentials file"),
-        (HubSource(repository="a/b\r\n", revision="\ud7ff/.."), "is no hub id"),
+        (HubSource(repository="a/b\r\n", revision="\ud7ff/.."), "not a hub id"),
         (HubSource(repository="a/b", credentials_file="TOKEN"), "must hold one token"),
     ],
 )

@@ -25,7 +25,7 @@ COLUMNS = 5  # temperature (0: greedy), top_k, top_p, min_p, draw
 
 
 def on_device(sampler: SamplerState) -> bool:
-    """Whether the next token, and the one after it, can be chosen by `pick`."""
+    """True when `pick` can choose the next token and the one after it."""
     return sampler.params.logprobs is None and not sampler.reshaped
 
 

@@ -172,8 +172,8 @@ class Engine:
             self._outbox.post(reports.Heartbeat(self.state.memory()))
 
     def host_cache(self) -> reports.HostCache | None:
-        """What the host cache holds when that has changed. It waits while another sidecar has the cache's folder
-        locked: for seconds, where that evicts a large image."""
+        """The content of the host cache, if it changed. Waits while another sidecar holds the cache folder's lock: for
+        seconds when that sidecar evicts a large image."""
         self._evictions.look()
         held = self._held.news()
         return None if held is None else reports.HostCache(tuple(held))
@@ -260,7 +260,7 @@ class Engine:
 
 
 def _captured(config: SidecarConfig, backend: Backend) -> tuple[int, ...]:
-    """Of the decodes that are captured each on its own, those that are computed here."""
+    """The separately captured decodes that this engine computes."""
     if config.role == "prefill":
         return ()
     return tuple(least for least in backend.captured if least <= config.max_batch)

@@ -32,7 +32,7 @@ class TurnProgress:
     _noted: dict[SeqKey, SeqProgress] = field(default_factory=dict)
 
     def advanced(self, sequence: Sequence) -> None:
-        """It stands elsewhere: the report will say where."""
+        """Note a sequence whose position changed, for the next report."""
         self._advanced.append(sequence)
         if self._noted:
             self._noted.pop(sequence.key, None)

@@ -53,7 +53,7 @@ class RunningTurn:
         return any(self._is_coming(key) for key in self.turn.waiting())
 
     def _is_coming(self, key: SeqKey) -> bool:
-        """What this sequence lacks for a step is on its way: KV, or its compiled grammar."""
+        """True when the data that this sequence lacks for a step will arrive: its KV, or its compiled grammar."""
         sequence = self.state.kv.sequences.get(key)
         return self._kv_is_coming(key) or (sequence is not None and not sequence.ready)
 
@@ -89,7 +89,7 @@ class RunningTurn:
         return None
 
     def _begun(self, sequence: Sequence) -> bool:
-        """Whether it can be computed from where it stands; at first, with what is cached of its prompt."""
+        """True when it can be computed from its position; at first, after the cached part of its prompt."""
         if sequence.place is Place.NONE and not self._kv_is_coming(sequence.key):
             sequence.token_s = self.model.token_s
             self.reuse.begin(sequence, self.turn)
@@ -100,7 +100,7 @@ class RunningTurn:
         """Tokens of its next step; 0 where what was cached of the prompt made this part needless."""
         if sequence.sampled_here:
             return 0
-        most = self.chunk_tokens if sequence.said is None else min(self.chunk_tokens, _SCORED_TOKENS)
+        most = self.chunk_tokens if sequence.scored is None else min(self.chunk_tokens, _SCORED_TOKENS)
         return min(part.left, most, sequence.length - sequence.kv_tokens)
 
     def _decode(self) -> Step | None:
@@ -118,7 +118,7 @@ class RunningTurn:
         return Step(turn, self.model, batch, 1, again=together is not None)
 
     def _batch(self) -> list[Sequence]:
-        """Those of the turn's sequences that can decode a token, with blocks for it."""
+        """The turn's sequences that can decode a token, with blocks for it."""
         batch = []
         for key in list(self.turn.decode):
             sequence = self._here(key)
@@ -131,7 +131,7 @@ class RunningTurn:
     def _here(self, key: SeqKey) -> Sequence | None:
         """The sequence if it is this model's, its grammar is compiled, and no copy touches or wants it."""
         sequence = self.state.kv.sequences.get(key)
-        if sequence is None or sequence.model != self.model.name or sequence.moving or sequence.wanted:
+        if sequence is None or sequence.model != self.model.name or sequence.moving or sequence.queued_moves:
             return None
         return sequence if sequence.ready else None
 

@@ -1,4 +1,4 @@
-"""What an engine takes beside its slabs: activations, workspaces, graphs, adapters, compiled kernels, the interpreter.
+"""Memory of an engine outside its slabs: activations, workspaces, graphs, adapters, compiled kernels, the interpreter.
 
 It is reserved before the slabs are cut, measured with every heartbeat, and reported beside the reservation.
 """
@@ -54,4 +54,4 @@ class Outside:
     def _used_bytes(self) -> int:
         if not self._gpus:
             return outside_bytes()
-        return max(whole - free - self._slab_bytes for free, whole in (info() for info in self._gpus))
+        return max(total - free - self._slab_bytes for free, total in (info() for info in self._gpus))

@@ -41,8 +41,8 @@ class TensorPlace:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What has to hold before a model is served, and is found by trying. `run` raises ModelError where it does not;
-    `key`: names all that the outcome depends on, so that it need not run where it has held before."""
+    """A property that must hold before a model is served, and is tested. `run` raises ModelError when it does not hold;
+    `key`: names everything the outcome depends on, so that it is not tested again where it has held."""
 
     key: str
     run: Callable[[], None]
@@ -89,10 +89,10 @@ class Layout:
 
     @property
     def pools(self) -> bool:
-        """It generates nothing."""
+        """True for a pooling model, which generates nothing."""
         return self.task is not Task.GENERATE
 
     @property
     def streams(self) -> bool:
-        """Whether a load can read the files straight into slabs; else it goes through an image in the host cache."""
+        """True when a load can read the files straight into slabs; else it goes through an image in the host cache."""
         return self.ranks == 1 and self.bake is None

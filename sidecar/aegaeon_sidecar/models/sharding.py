@@ -20,7 +20,7 @@ from aegaeon_sidecar.models.tensors import EMBEDDING, HEAD, Shape
 
 
 class Split(Enum):
-    """What of a tensor a rank has."""
+    """The part of a tensor that a rank has."""
 
     WHOLE = "whole"
     ROWS = "rows"  # neighbouring rows; the last rank's end in zeros where the rows do not divide (vocabulary alone)
@@ -33,7 +33,7 @@ _BY_COLUMNS = {"o_proj", "down_proj"}
 
 
 def split_of(name: str) -> Split:
-    """By the tensor's name in the files."""
+    """The split of a tensor, by its name in the files."""
     if name in (EMBEDDING, HEAD):
         return Split.ROWS
     *_, module, kind = name.split(".")

@@ -154,7 +154,7 @@ class HostCache:
             self._folder.remember(identity, content)
 
     def is_proved(self, key: str) -> bool:
-        """Whether some sidecar of this node has made the proof of this key, and it held."""
+        """True when a sidecar of this node has made the proof of this key successfully."""
         with self._folder.locked():
             return self._folder.is_proved(key)
 
@@ -169,7 +169,7 @@ class HostCache:
             _drop(draft)
 
     def used_bytes(self) -> int:
-        """What images and drafts of living sidecars take."""
+        """Bytes of images and of drafts of living sidecars."""
         with self._folder.locked():
             return self._folder.used_bytes()
 

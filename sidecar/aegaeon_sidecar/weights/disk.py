@@ -35,25 +35,25 @@ class Stored:
 
     @property
     def is_there(self) -> bool:
-        """Whether it was not evicted since."""
+        """True while it is not evicted."""
         return ModelFolder(self.directory).is_complete()
 
     def touch(self) -> None:
-        """It is in use, here or in another sidecar."""
+        """Mark it as in use, by this or another sidecar."""
         ModelFolder(self.directory).touch()
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """While it is read, by one thread at a time. Raises AbsentError when it was evicted."""
-        mine = self._lock is None
-        if mine:
+        """Keep it while one thread at a time reads it. Raises AbsentError when it was evicted."""
+        taken = self._lock is None
+        if taken:
             self._lock = _pin(ModelFolder(self.directory))
         if self._lock is None:
-            raise AbsentError("its files have made room for others on this node's disk; they are fetched again")
+            raise AbsentError("its files were evicted from this node's disk; they are fetched again")
         try:
             yield
         finally:
-            if mine:
+            if taken:
                 self.close()
 
     def doubt(self, *, damaged: bool) -> None:
@@ -105,17 +105,17 @@ class DiskTier:
         self._folder.mkdir(parents=True, exist_ok=True)
         model = ModelFolder(self._folder / folder_name(remote.key))
         while (lock := _pin(model)) is None:
-            with try_locked(model.lock) as mine:
-                if mine and not model.is_complete():
+            with try_locked(model.lock) as locked:
+                if locked and not model.is_complete():
                     self._fetch(model, remote, claim, progress, cancelled)
             if cancelled():
                 raise FillCancelledError(f"{model.directory}: gave up waiting for another sidecar to fetch it")
-            if not mine:
+            if not locked:
                 self._sleep(_POLL_S)
         return Stored(model.directory, lock)
 
     def used_bytes(self) -> int:
-        """What is stored, complete or not."""
+        """Bytes stored, complete or not."""
         return sum(model.claimed_bytes() for model in model_folders(self._folder))
 
     def _fetch(

@@ -107,20 +107,20 @@ class Fetcher:
 
         With `retry` a model that failed, or found no room, is tried at once and as its files are now, on request.
         """
-        wanted = {spec.name: spec for spec in catalog}
-        self._ahead = fetched_ahead(folder_names(spec.source for spec in wanted.values()))
+        listed = {spec.name: spec for spec in catalog}
+        self._ahead = fetched_ahead(folder_names(spec.source for spec in listed.values()))
         self._sources.reconsider()
         for name, model in list(self._table.models.items()):
-            spec, again = wanted.get(name), retry and (model.absent or model.phase is ModelPhase.FAILED)
+            spec, again = listed.get(name), retry and (model.absent or model.phase is ModelPhase.FAILED)
             if spec is None or again or not _same(spec, model.spec):
                 self._forgive(model)
                 self._withdraw(model)
                 continue
             model.spec = spec
             self.adapters.follow(model, retry)
-            if retry:  # what the scheduler thinks of it may have to be put right
+            if retry:  # the scheduler's state of it may be wrong
                 self._phases.tell(model)
-        begun = [Model(spec) for name, spec in wanted.items() if name not in self._table.models]
+        begun = [Model(spec) for name, spec in listed.items() if name not in self._table.models]
         for model in begun:
             model.together = len(begun)
             self._begin(model)
@@ -252,7 +252,7 @@ class Fetcher:
 
     @contextmanager
     def _reporting(self, model: Model) -> Iterator[None]:
-        """What goes wrong with a model is its reason and no one else's trouble. Raises DeviceLostError."""
+        """Turn an error of a model into its reason; it affects nothing else. Raises DeviceLostError."""
         try:
             yield
         except FillCancelledError:
@@ -315,8 +315,8 @@ class Fetcher:
         """
         if not layout.streams and layout.image_bytes > self._cache.budget_bytes:
             raise ModelError(
-                f"the weights for {layout.ranks} accelerators have {layout.image_bytes} bytes, and the host cache, by "
-                f"way of which they come, {self._cache.budget_bytes}; raise host_cache_bytes"
+                f"the weights for {layout.ranks} accelerators have {layout.image_bytes} bytes, but the host cache, "
+                f"which they pass through, has {self._cache.budget_bytes}; raise host_cache_bytes"
             )
         pool = self._kv.device.pool
         slabs = -(-layout.weight_bytes // pool.slab_bytes)
@@ -372,8 +372,8 @@ class Fetcher:
         model.let_go()
 
 
-def _same(one: ModelSpec, other: ModelSpec) -> bool:
-    """Whether both specs fetch and serve the same model; objectives and fetch credentials may differ."""
-    if one.identity and other.identity:
-        return one.identity == other.identity
-    return (one.source, one.max_model_len, one.task) == (other.source, other.max_model_len, other.task)
+def _same(spec: ModelSpec, other: ModelSpec) -> bool:
+    """True when both specs fetch and serve the same model; objectives and fetch credentials may differ."""
+    if spec.identity and other.identity:
+        return spec.identity == other.identity
+    return (spec.source, spec.max_model_len, spec.task) == (other.source, other.max_model_len, other.task)

@@ -72,7 +72,7 @@ class Image:
         return True
 
     def unpin(self) -> None:
-        """It may be evicted. The map stays, so that the next `pin` costs nothing."""
+        """Allow eviction. The map stays, so that the next `pin` costs nothing."""
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def lock_soon(self) -> None:

@@ -1,4 +1,4 @@
-"""What a fetcher's thread does next: many models that come at once delay no others."""
+"""The queue of a fetcher's thread: many models that come at once delay no others."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class ModelFolder:
         return max(reserved, self.stored_bytes())
 
     def stored_bytes(self) -> int:
-        """What its files have on disk; 0 when it is gone."""
+        """Bytes of its files on disk; 0 when it does not exist."""
         total = 0
         with suppress(FileNotFoundError):  # it is evicted just then
             for path in self.directory.iterdir():
@@ -71,16 +71,16 @@ class ModelFolder:
         (self.directory / _COMPLETE).unlink(missing_ok=True)
 
     def is_complete(self) -> bool:
-        """Whether it may be loaded from."""
+        """True when it may be loaded from."""
         return (self.directory / _COMPLETE).exists()
 
     def touch(self) -> None:
-        """It is used."""
+        """Mark it as used."""
         with suppress(FileNotFoundError):  # it is evicted just then
             os.utime(self.directory)
 
     def is_idle(self, for_s: float) -> bool:
-        """Whether it was not used for so long."""
+        """True when it was not used for `for_s` seconds."""
         return not 0 <= time.time() - self.directory.stat().st_mtime < for_s
 
     @property
@@ -100,6 +100,6 @@ class ModelFolder:
 
 
 def model_folders(folder: Path) -> list[ModelFolder]:
-    """Those of a disk tier."""
-    found = folder.iterdir() if folder.is_dir() else ()
-    return [ModelFolder(path) for path in found if _NAME.fullmatch(path.name) and path.is_dir()]
+    """The model folders of a disk tier."""
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return [ModelFolder(path) for path in paths if _NAME.fullmatch(path.name) and path.is_dir()]

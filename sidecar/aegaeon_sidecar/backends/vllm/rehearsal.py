@@ -170,7 +170,7 @@ def _check_whole(plan: Mapping[str, Runs]) -> None:
 
 
 def mean_piece_bytes(plan: Mapping[str, Runs]) -> float:
-    """What the stage ring would copy at a time, on average."""
+    """The mean size of the stage ring's copies."""
     pieces = sum(len(runs.at) for runs in plan.values())
     return sum(int(runs.count.sum()) * runs.item for runs in plan.values()) / max(pieces, 1)
 

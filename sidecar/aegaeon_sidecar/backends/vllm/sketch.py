@@ -60,7 +60,7 @@ def _replaced(shell: Shell, product: Product, generator: torch.Generator) -> Ite
 
 
 def zeros(nbytes: int) -> Tensor:
-    """Of uint8; pages that are not written take no memory and no time."""
+    """A tensor of uint8; pages that are not written take no memory and no time."""
     return torch.frombuffer(mmap(-1, nbytes), dtype=torch.uint8)
 
 

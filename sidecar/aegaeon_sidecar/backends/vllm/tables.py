@@ -15,5 +15,5 @@ class Tables(WeakValueDictionary[Any, Any]):
         return self._found is not None
 
     def __getitem__(self, key: Any) -> Any:
-        found, self._found = super().__getitem__(key), None
-        return found
+        table, self._found = super().__getitem__(key), None
+        return table

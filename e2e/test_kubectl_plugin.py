@@ -37,7 +37,7 @@ def said_at(second: int, text: str) -> str:
 
 
 GATEWAY = (said_at(1, "llama has a tokenizer"), said_at(2, "mistral has none"))
-SCHEDULER = (said_at(3, "serving 2 models"), said_at(4, "model llama changes: what it is to be is prepared"))
+SCHEDULER = (said_at(3, "serving 2 models"), said_at(4, "model llama changes: preparing the new version"))
 ENGINE = (
     said_at(0, "attached"),
     said_at(5, "llama failed"),

@@ -28,11 +28,11 @@ _INTERPRETED = {f"{name}.py" for name in ("commands", "config", "domain", "event
 
 def digest() -> str:
     """Hexadecimal SHA-256 of the sources of the core, names included."""
-    found = sha256()
+    hashed = sha256()
     for file in _files():
         content = file.read_bytes()
-        found.update(f"{file.relative_to(_ROOT).as_posix()} {len(content)}\n".encode() + content)
-    return found.hexdigest()
+        hashed.update(f"{file.relative_to(_ROOT).as_posix()} {len(content)}\n".encode() + content)
+    return hashed.hexdigest()
 
 
 def modules() -> list[str]:
@@ -58,13 +58,13 @@ class _Finder(MetaPathFinder):
 
 
 def use() -> bool:
-    """Whether modules of the core are imported compiled from here on.
+    """True when modules of the core are imported compiled from now on.
 
     Raises ImportError where AEGAEON_CORE demands that and there is no build of these sources for this Python.
     """
     choice = os.environ.get(CHOICE, "")
     if choice not in {"", "compiled", "interpreted"}:
-        raise ImportError(f"{CHOICE} is {choice!r}: say compiled or interpreted, or leave it out")
+        raise ImportError(f"{CHOICE} is {choice!r}: set it to compiled or interpreted, or unset it")
     if choice == "interpreted":
         return False
     if _fresh():

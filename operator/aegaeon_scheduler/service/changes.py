@@ -42,7 +42,7 @@ class CatalogChanges:
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, request: admin_pb2.SetCatalogRequest) -> admin_pb2.SetCatalogReply:
-        """The whole list. What is refused of it leaves its name as it is."""
+        """Apply the complete list. A refused entry leaves its name unchanged."""
         if request.HasField("start_s") and request.start_s != self.start_s:
             self.start_s = max(request.start_s, 0.0)
             self._driver.handle(StartHoldChanged(self.start_s))
@@ -50,13 +50,13 @@ class CatalogChanges:
         if engines != self._engines:
             self._engines = engines
             self._driver.handle(EnginesExpected(engines))
-        wanted, self._refused = _checked(request.models)
+        accepted, self._refused = _checked(request.models)
         drain_s = max(request.drain_s, 0.0)
         reply = admin_pb2.SetCatalogReply(refused=_notes(self._refused))
-        for spec in wanted.values():
+        for spec in accepted.values():
             self._take(spec, drain_s, reply)
-        asked, leaving = wanted.keys() | self._refused.keys(), self._catalog.withdrawing
-        reply.removed.extend(name for name in self._catalog.specs if name not in asked and name not in leaving)
+        listed, leaving = accepted.keys() | self._refused.keys(), self._catalog.withdrawing
+        reply.removed.extend(name for name in self._catalog.specs if name not in listed and name not in leaving)
         for name in reply.removed:
             self._withdraw(name, drain_s)
         switched = self.rolls.step()
@@ -72,7 +72,7 @@ class CatalogChanges:
             self._arm()  # what it says of its models comes first
 
     def refused(self) -> list[admin_pb2.ModelNote]:
-        """What was asked for and cannot be served, for the operator of the pool."""
+        """Requested models that cannot be served, for the operator of the pool."""
         return _notes({**self._refused, **dict(self.rolls.refused())})
 
     def changing(self) -> list[admin_pb2.ModelNote]:
@@ -136,7 +136,7 @@ def _notes(reasons: dict[str, str]) -> list[admin_pb2.ModelNote]:
 
 
 def _checked(models: Iterable[model_pb2.ModelSpec]) -> tuple[dict[str, model_pb2.ModelSpec], dict[str, str]]:
-    """By name: those that make sense, and why the others do not."""
+    """Valid specs by name, and the reasons why the others are invalid."""
     specs: dict[str, model_pb2.ModelSpec] = {}
     refused: dict[str, str] = {}
     for spec in models:

@@ -34,7 +34,7 @@ _BATCH = 64  # commands of one message
 
 
 class _Ending(NamedTuple):
-    """Of a pod that is deleted: until when that counts, the process that was attached if one was, unix time."""
+    """The end of a deleted pod: until when it is valid, and the attached process, if any; unix time."""
 
     until: float
     incarnation: str
@@ -174,8 +174,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         beside = self._beside(hello)
         self._changes.attached(hello)
         known = [spec for spec in hello.catalog if self._catalog.serves(spec.name)]
-        others = {spec.name for spec in known if not self._catalog.means(spec.name, spec.identity)}
-        up = replace(instance_up(hello, others), beside=beside)
+        changed = {spec.name for spec in known if not self._catalog.means(spec.name, spec.identity)}
+        up = replace(instance_up(hello, changed), beside=beside)
         for state in hello.models:
             model_reported(up.instance, state)  # refused before the instance is known anywhere
         attachment = Attachment(up, self._bases(), hello.started)
@@ -187,7 +187,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         self._watch(attachment)
         self._driver.instance_up(up)
         for state in hello.models:
-            if state.model not in others:  # what it has of those it is about to forget
+            if state.model not in changed:  # it is about to forget its state of those
                 self._report(attachment, engine_pb2.Report(model=state))
         self._reports(attachment, more)
         self._drain_if_ending(attachment)
@@ -207,19 +207,19 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         self._catalog.engines_changed()
 
     def _beside(self, hello: engine_pb2.Hello) -> bool:
-        """Does another process of that name live, in whose place this one comes?
+        """True when another process of that name lives, which this one replaces.
 
         A pod of a StatefulSet that was deleted by force may go on for a while beside its successor. Raises
         ReplacedError when this is the one that started first: in turns they would take all work from each other.
         """
-        there = self._attached.get(InstanceId(hello.instance))
-        if there is None or there.incarnation == hello.incarnation:
+        attached = self._attached.get(InstanceId(hello.instance))
+        if attached is None or attached.incarnation == hello.incarnation:
             return False
-        if 0 < hello.started < there.started and not there.draining:
+        if 0 < hello.started < attached.started and not attached.draining:
             raise ReplacedError(
                 f"another process named {hello.instance} started after this one; end one of them, or rename it"
             )
-        return there.stands
+        return attached.stands
 
     async def _in_turn(
         self, attachment: Attachment, messages: AsyncIterator[engine_pb2.Reports]
@@ -256,7 +256,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             self._driver.handle(event)
         elif state.absent and self._catalog.prepares(state.model):
             fetch = engine_pb2.Fetch(model=state.model, identity=state.identity)
-            attachment.send(engine_pb2.Command(reason="what a name is to stand for is prepared", fetch=fetch))
+            attachment.send(engine_pb2.Command(reason="the new model of a name is prepared", fetch=fetch))
 
     # ---- alive or not -----------------------------------------------------------------------------------------------
 

@@ -122,7 +122,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         return True
 
     def gateways(self) -> list[admin_pb2.GatewayStatus]:
-        """Those that are attached, and those that may still come back."""
+        """The attached gateways, and those that may still reconnect."""
         return [
             admin_pb2.GatewayStatus(
                 gateway=name, sink=line.origin.sink, attached=not line.outbox.closed, redis_away=line.redis_away

@@ -1,4 +1,4 @@
-"""How late the event loop is: what a report that arrives now waits until it is handled."""
+"""The lag of the event loop: how long a report that arrives now waits until it is handled."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Lag:
 
     @property
     def exceeded(self) -> bool:
-        """Whether it is more than the loop may be late."""
+        """True when the loop is later than the limit."""
         return self.seconds > LIMIT_S
 
     @property

@@ -1,4 +1,4 @@
-"""What Prometheus reads: events and decisions as they happen, the state of the pool at the moment of the scrape."""
+"""Metrics for Prometheus: events and decisions as they happen, the state of the pool at the moment of the scrape."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class PoolMetrics(Collector):
         self._leads = leads
 
     def collect(self) -> Iterator[Metric]:
-        """Whether this process leads; if so, one family for each figure in the tables above."""
+        """A family that says whether this process leads; if so, one family for each figure in the tables above."""
         leads = self._leads()
         yield GaugeMetricFamily(f"{_PREFIX}_leads", "1 while this process leads, 0 while it stands by.", leads)
         if not leads:

@@ -31,7 +31,7 @@ class Mismatched:
         self._timer: asyncio.TimerHandle | None = None
 
     def is_one(self, submit: gateway_pb2.Submit) -> bool:
-        """Whether the name is served and stands for another model than the prompt is of."""
+        """True when the name is served but stands for another model than that of the prompt."""
         return self._catalog.knows(submit.model) and not self._catalog.means(submit.model, submit.identity)
 
     def take(self, origin: Origin, submit: gateway_pb2.Submit) -> None:

@@ -45,15 +45,15 @@ class Rolls:
 
     @property
     def reattach_grace_over(self) -> bool:
-        """Whether engines that outlived an earlier scheduler have had time to say what they have, and gateways what is
-        open: before, a model without requests may be one whose requests are yet to come."""
+        """True when engines that outlived an earlier scheduler have had time to report their models, and gateways their
+        open requests: before, requests of an idle model may still come."""
         now = self._driver.clock()
         if self._reattach_deadline is None:
             self._reattach_deadline = now + REATTACH_GRACE_S
         return now >= self._reattach_deadline
 
     def target(self, name: str) -> model_pb2.ModelSpec | None:
-        """What the name is to stand for, if that is another model."""
+        """The model that the name will stand for, if that is another one."""
         roll = self._rolls.get(name)
         return roll.spec if roll else None
 
@@ -61,7 +61,7 @@ class Rolls:
         """Prepare what a name is to stand for; `at_once`: the one that is served is to take nothing new from now on."""
         roll = self._rolls.get(spec.name)
         if roll is None or roll.spec.identity != spec.identity:
-            _log.info("model %s changes: what it is to be is prepared", spec.name)
+            _log.info("model %s changes: preparing the new version", spec.name)
             self._catalog.stage(spec)
             roll = None
         self._rolls[spec.name] = Roll(spec, drain_s, roll.ends if roll else None)
@@ -94,9 +94,9 @@ class Rolls:
         """Names of which no engine can prepare what they are to stand for, and why."""
         for name, roll in self._rolls.items():
             states = self._catalog.staged(name)
-            if roll.ends is None and self._said(name) and all(s.phase == _FAILED for s in states.values()):
+            if roll.ends is None and self._all_reported(name) and all(s.phase == _FAILED for s in states.values()):
                 reason = next(iter(states.values())).reason
-                yield name, f"the change cannot be served, the former one goes on: {reason}"
+                yield name, f"the new version cannot be served, the old one stays in use: {reason}"
 
     def changing(self) -> Iterator[tuple[str, str]]:
         """The other names, and how far they are."""
@@ -110,7 +110,7 @@ class Rolls:
                 yield name, f"the change is being prepared, {of} have it; the former one is served"
 
     def _is_due(self, name: str, roll: Roll) -> bool:
-        """Whether the new one is to take the name."""
+        """True when the new model can take the name."""
         if roll.ends is None:
             if not self._serves(name):
                 return True
@@ -121,19 +121,19 @@ class Rolls:
         return self._driver.clock() >= roll.ends or not self._driver.sequences.any_of_model(name)
 
     def _serves(self, name: str) -> bool:
-        """Whether the former one is in use: on an engine, or by a request."""
+        """True when the old model is in use: on an engine, or by a request."""
         return self._is_cached(name) or self._driver.sequences.any_of_model(name)
 
     def _has_answered(self, name: str) -> bool:
-        """Whether what the catalog means is, or was, on an engine. Requests do not show it: gateways ask for what a
-        new scheduler says, before its engines are there, and ask anew when that was too early."""
+        """True when the catalog's model is, or was, on an engine. Requests do not show it: gateways ask for what a new
+        scheduler says, before its engines are there, and ask anew when that was too early."""
         return self._is_cached(name) or self._driver.sequences.any_begun(name)
 
     def _is_cached(self, name: str) -> bool:
         return self._catalog.model(name).phase == _CACHED
 
-    def _said(self, name: str) -> bool:
-        """Whether every engine has said how it went."""
+    def _all_reported(self, name: str) -> bool:
+        """True when every engine has reported success or failure."""
         states = self._catalog.staged(name)
         return bool(states) and all(
             instance in states and states[instance].phase in (_CACHED, _FAILED) for instance in self._driver.instances
@@ -141,10 +141,10 @@ class Rolls:
 
     def _prepared(self, name: str) -> bool:
         cached = any(state.phase == _CACHED for state in self._catalog.staged(name).values())
-        return cached and self._said(name)
+        return cached and self._all_reported(name)
 
     def _drain(self, name: str, roll: Roll) -> None:
-        _log.info("model %s changes: new requests wait until those of before are answered", name)
+        _log.info("model %s changes: new requests wait until earlier ones are answered", name)
         roll.ends = self._driver.clock() + roll.drain_s
         self._catalog.hold(name)
 

@@ -158,19 +158,19 @@ class Service:
     async def start(self) -> None:
         """Tell the core of the models, then serve. Raises ListenError when an address cannot be bound."""
         self.driver.handle(self.catalog.event())
-        for one in self._servers:
+        for listener in self._servers:
             try:
-                add_port(one.server, one.address, one.tls)
+                add_port(listener.server, listener.address, listener.tls)
             except (RuntimeError, TlsError) as error:
-                raise ListenError(f"{one.key}: cannot serve on {one.address}: {error}") from error
+                raise ListenError(f"{listener.key}: cannot serve on {listener.address}: {error}") from error
         if self._pages:
             try:
                 await self._pages.start()
             except OSError as error:
                 raise ListenError(str(error)) from error
         self._lag.start()
-        for one in self._servers:
-            await one.server.start()
+        for listener in self._servers:
+            await listener.server.start()
         self._serving = True
 
     async def stop(self) -> None:
@@ -181,7 +181,7 @@ class Service:
         self.frontend.stop()
         self.driver.stop()
         await self._lag.stop()
-        await asyncio.gather(*(one.server.stop(_DRAIN_S) for one in self._servers))
+        await asyncio.gather(*(listener.server.stop(_DRAIN_S) for listener in self._servers))
         if self._pages:
             await self._pages.stop()
         await self._tracing.close()

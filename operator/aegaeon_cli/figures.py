@@ -84,19 +84,19 @@ def _run(data: Path, cache: Path, seeds: int, duration: float, workers: int | No
 
 
 def _publish(book: Book, out: Path, page: Path) -> None:
-    from aegaeon_simulator.figures import standing
+    from aegaeon_simulator.figures import comparison
     from aegaeon_simulator.figures.book import write_json
     from aegaeon_simulator.figures.draw import draw
     from aegaeon_simulator.figures.page import page as written
 
     names = draw(book, out)
-    write_json(out / "standing.json", standing.report(book))
+    write_json(out / "standing.json", comparison.report(book))
     try:
         page.write_text(written(book, out.name), "utf-8")
     except OSError as error:
         raise BadFileError(f"--page {page}: cannot be written ({error})") from error
     click.echo(f"{len(names)} plots in {out}, the page is {page}")
-    click.echo(standing.sentence(book))
+    click.echo(comparison.sentence(book))
 
 
 @contextmanager

@@ -20,8 +20,8 @@ from small_world import small_world
 from aegaeon_cli.bench.batch import Switched
 from aegaeon_cli.bench.command import said
 from aegaeon_cli.bench.lanes import Lanes, lanes_of, shares
-from aegaeon_cli.bench.minute import busiest
-from aegaeon_cli.bench.picture import draw_switch
+from aegaeon_cli.bench.plots import draw_switch
+from aegaeon_cli.bench.recording import busiest
 from aegaeon_cli.bench.spans import Span, merged
 from aegaeon_cli.bench.text import bar_of, timeline
 from aegaeon_cli.main import main

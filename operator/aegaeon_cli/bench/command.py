@@ -125,7 +125,7 @@ async def _one_switch(options: Options, work: Path, console: Console) -> None:
         f"between the steps of a batch of {options.sequences}: {measured.overhead_s * 1e3:.2f} ms"
     )
     if options.out is not None:
-        from aegaeon_cli.bench.picture import draw_switch
+        from aegaeon_cli.bench.plots import draw_switch
 
         title = f"One switch: {options.sequences} sequences of {options.tokens} tokens out and in, weights in"
         draw_switch(run, title, options.out / "switch.svg")
@@ -151,7 +151,7 @@ def summary(runs: Sequence[Switched]) -> str:
 
 
 def _minute(options: Options, work: Path, console: Console) -> None:
-    from aegaeon_cli.bench.minute import busiest, record
+    from aegaeon_cli.bench.recording import busiest, record
     from aegaeon_cli.bench.text import minute
 
     log = options.log or work / "events.log"
@@ -165,7 +165,7 @@ def _minute(options: Options, work: Path, console: Console) -> None:
 
 
 def _draw_minute(engine: str, spans: Sequence[Span], seconds: float, out: Path) -> None:
-    from aegaeon_cli.bench.picture import draw_minute
+    from aegaeon_cli.bench.plots import draw_minute
 
     title = f"{seconds:.0f} s of engine {engine}: its compute lane by model, its copies below"
     draw_minute(spans, seconds, title, out / "minute.svg")

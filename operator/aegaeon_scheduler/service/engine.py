@@ -27,7 +27,7 @@ from aegaeon_scheduler.service.leadership import refuse_streams
 from aegaeon_scheduler.service.outbox import Outbox
 from aegaeon_scheduler.service.starting import Starting
 from aegaeon_scheduler.service.stream import converse
-from aegaeon_scheduler.service.turnstile import Turnstile
+from aegaeon_scheduler.service.throttle import Throttle
 
 _OUTBOX_LIMIT = 16384  # commands that may wait for one sidecar; far more than a program ever holds
 _BATCH = 64  # commands of one message
@@ -91,10 +91,10 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         silence_s: float,
         reattach_s: float,
         bases: Callable[[], int],
-        turnstile: Turnstile,
+        throttle: Throttle,
     ) -> None:
         self._driver = driver
-        self._turnstile = turnstile
+        self._throttle = throttle
         self._catalog = catalog
         self._changes = changes
         self._silence_s = silence_s
@@ -226,7 +226,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
     ) -> AsyncIterator[engine_pb2.Reports]:
         async for message in messages:
             attachment.unread = True
-            await self._turnstile.enter()
+            await self._throttle.enter()
             attachment.unread = False
             yield message
 

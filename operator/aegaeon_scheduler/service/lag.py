@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from aegaeon_scheduler.service.turnstile import Turnstile
+from aegaeon_scheduler.service.throttle import Throttle
 
 LIMIT_S = 0.05
 """with more, decisions come late, and new requests would make them later"""
@@ -25,9 +25,9 @@ class SchedulerLoad(NamedTuple):
 class Lag:
     """Measured fifty times a second, by what waits as a report does. `clock`: monotonic seconds."""
 
-    def __init__(self, clock: Callable[[], float], turnstile: Turnstile) -> None:
+    def __init__(self, clock: Callable[[], float], throttle: Throttle) -> None:
         self._clock = clock
-        self._turnstile = turnstile
+        self._throttle = throttle
         self._last_s = 0.0
         self._due = clock()
         self._measuring: asyncio.Task[None] | None = None
@@ -62,6 +62,6 @@ class Lag:
     async def _measure(self) -> None:
         while True:
             await asyncio.sleep(self._due - self._clock())
-            await self._turnstile.enter()
+            await self._throttle.enter()
             now = self._clock()
             self._last_s, self._due = now - self._due, now + _EVERY_S

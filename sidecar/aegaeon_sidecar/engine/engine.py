@@ -50,7 +50,7 @@ from aegaeon_sidecar.weights.deaths import Deaths
 from aegaeon_sidecar.weights.disk import DiskTier
 from aegaeon_sidecar.weights.evictions import Evictions
 from aegaeon_sidecar.weights.fetcher import Fetcher
-from aegaeon_sidecar.weights.held import Held
+from aegaeon_sidecar.weights.host_cache_report import HostCacheReport
 from aegaeon_sidecar.weights.images import Images
 from aegaeon_sidecar.weights.phases import Phases
 from aegaeon_sidecar.weights.retries import Retries
@@ -96,7 +96,7 @@ class Engine:
         self._events = EventTable.private(_EVENTS * config.ranks)
         self._copiers = {lane: Copier(lane.value, self._events, gpus) for lane in _COPYING}
         self._cache = HostCache(config.segments, config.memory.host_cache_bytes, gpus[0])  # locked for all of them
-        self._held = Held(self.state.table, self._cache)
+        self._held = HostCacheReport(self.state.table, self._cache)
         self._ring = _ring(config, gpus[0] if config.ranks == 1 else None)
         self._phases = Phases(self.state.table, outbox.post, _hidden(config))
         sources = Sources(config.hub_cache, _disk(config), config.sources.outbound)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aegaeon_sidecar.domain.errors import CommandError, InvalidError
-from aegaeon_sidecar.sampling.chosen import Refused
+from aegaeon_sidecar.sampling.choices import Refused
 from aegaeon_sidecar.sampling.grammar_client import GrammarClient
 from aegaeon_sidecar.sampling.guide import Guide
 from aegaeon_sidecar.sampling.state import SamplerState

@@ -24,8 +24,8 @@ from aegaeon_sidecar.weights.image import Image
 from aegaeon_sidecar.weights.models import Adapter, Model, Served
 from aegaeon_sidecar.weights.phases import Phases
 from aegaeon_sidecar.weights.remote import ADAPTER_FILES
+from aegaeon_sidecar.weights.reservation import ON_DEMAND
 from aegaeon_sidecar.weights.ring import StageRing
-from aegaeon_sidecar.weights.room import ON_DEMAND
 from aegaeon_sidecar.weights.sources import Located, Sources, slot_of
 from aegaeon_sidecar.weights.table import ModelTable
 

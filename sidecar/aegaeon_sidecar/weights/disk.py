@@ -19,7 +19,7 @@ from aegaeon_sidecar.weights.addresses import folder_name
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.download import Download, Progress, doubt
 from aegaeon_sidecar.weights.model_folder import ModelFolder, model_folders
-from aegaeon_sidecar.weights.room import Claim, Room
+from aegaeon_sidecar.weights.reservation import Claim, Reservation
 
 ANY_ROOM = Claim()
 _POLL_S = 0.1
@@ -122,7 +122,7 @@ class DiskTier:
         self, model: ModelFolder, remote: Guarded, claim: Claim, progress: Progress, cancelled: Callable[[], bool]
     ) -> None:
         """Its lock is held alone."""
-        room = Room(self._folder, model, self._budget_bytes, claim, self._sleep, cancelled)
+        room = Reservation(self._folder, model, self._budget_bytes, claim, self._sleep, cancelled)
         try:
             if claim.ahead and self._full:
                 raise DiskFullError(_NOT_AHEAD)

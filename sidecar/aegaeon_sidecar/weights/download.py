@@ -16,7 +16,7 @@ from aegaeon_proto.outbound.client import CHUNK_BYTES
 from aegaeon_sidecar.domain.errors import DiskFullError, FillCancelledError, SourceError
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.remote import BrokenOffError, PastEndError, RemoteFile
-from aegaeon_sidecar.weights.room import Room
+from aegaeon_sidecar.weights.reservation import Reservation
 
 _PART = ".part"
 _MANIFEST = ".manifest.json"
@@ -33,7 +33,7 @@ class Download:
     """Fetches the missing files of a model into the caller's folder. The list of files is requested when it is made."""
 
     def __init__(
-        self, remote: Guarded, directory: Path, room: Room, progress: Progress, cancelled: Callable[[], bool]
+        self, remote: Guarded, directory: Path, room: Reservation, progress: Progress, cancelled: Callable[[], bool]
     ) -> None:
         """Asks the server what there is. Raises SourceError."""
         self._remote = remote

@@ -31,14 +31,14 @@ from aegaeon_sidecar.weights.addresses import folder_names
 from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.deaths import Deaths
 from aegaeon_sidecar.weights.faults import MODEL_ERRORS, understood
+from aegaeon_sidecar.weights.fetch_queue import FetchQueue
 from aegaeon_sidecar.weights.fill import fill
 from aegaeon_sidecar.weights.jobs import Job, Jobs
-from aegaeon_sidecar.weights.line import Line
 from aegaeon_sidecar.weights.models import Adapter, Model, Served
 from aegaeon_sidecar.weights.pace import Pace
 from aegaeon_sidecar.weights.phases import Phases
+from aegaeon_sidecar.weights.reservation import ON_DEMAND, fetched_ahead
 from aegaeon_sidecar.weights.ring import NO_FILE, StageRing
-from aegaeon_sidecar.weights.room import ON_DEMAND, fetched_ahead
 from aegaeon_sidecar.weights.shared_weights import drop
 from aegaeon_sidecar.weights.sources import Located, Sources, slot_of
 from aegaeon_sidecar.weights.table import ModelTable
@@ -84,7 +84,7 @@ class Fetcher:
         self._ring = ring
         self._jobs = Jobs()
         self._far = Slots("fetcher")
-        self._line = Line(table, phases.tell)
+        self._fetch_queue = FetchQueue(table, phases.tell)
         self._ahead = fetched_ahead(frozenset())
         self._thread = threading.Thread(target=self._run, name="fetcher", daemon=True)
         places = table, backend, cache, ring, sources, phases
@@ -133,7 +133,7 @@ class Fetcher:
             return  # the catalog has changed
         if model.absent:
             model.absent, model.reason, model.on_demand, model.pace = False, "", True, Pace()
-            self._line.join(model)
+            self._fetch_queue.join(model)
             self._begin(model)
         else:
             self._phases.tell(model)
@@ -175,7 +175,7 @@ class Fetcher:
 
     def _withdraw(self, model: Model) -> None:
         model.forgotten = True
-        self._line.leave(model)
+        self._fetch_queue.leave(model)
         self.adapters.leave(model)
         del self._table.models[model.name]
         for sequence in [s for s in self._kv.sequences if s.model == model.name]:
@@ -246,7 +246,7 @@ class Fetcher:
             located.stored.close()  # from here on it is kept from eviction while it is read, and by being used
         with self._table.monitor.changed:
             self.adapters.follow(model)  # before it may be asked for: sequences wait for adapters that are known
-            self._line.leave(model, fetched=True)
+            self._fetch_queue.leave(model, fetched=True)
             model.on_demand = False
         self._phases.cached(model, note)
 
@@ -261,7 +261,7 @@ class Fetcher:
             end_if_sticky(error)
             if model.on_demand and isinstance(error, DiskFullError):
                 self._stop.wait(_NO_ROOM_S)  # it may be asked for again at once
-            self._line.leave(model)
+            self._fetch_queue.leave(model)
             if isinstance(error, DiskFullError) and not isinstance(error, TooLargeError):
                 self._phases.absent(model, str(error))
             else:
@@ -306,7 +306,7 @@ class Fetcher:
         if now >= model.next_log_s:
             model.next_log_s = now + _LOG_EVERY_S
             log.info("model %s: %s", model.name, model.pace)
-            self._line.advance(model)
+            self._fetch_queue.advance(model)
 
     def _check_fits(self, layout: Layout) -> None:
         """Beside the weights a slab for KV blocks must be left, or no step could ever run. Raises ModelError.

@@ -18,7 +18,7 @@ from aegaeon_sidecar.weights.boundary import Guarded, boundary
 from aegaeon_sidecar.weights.disk import ANY_ROOM, DiskTier, Stored
 from aegaeon_sidecar.weights.download import Progress
 from aegaeon_sidecar.weights.remote import HttpRemote
-from aegaeon_sidecar.weights.room import Claim
+from aegaeon_sidecar.weights.reservation import Claim
 from aegaeon_sidecar.weights.s3 import S3Remote
 
 _KINDS = {HubSource: "hub", S3Source: "s3", HttpSource: "http"}

@@ -44,7 +44,7 @@ def fetched_ahead(spare: frozenset[str]) -> Claim:
     return Claim(spare, _IDLE_S, ahead=True)
 
 
-class Room:
+class Reservation:
     """The space reserved for `model`. `need` grows with it; nothing beyond is written. See store.Limits."""
 
     def __init__(

@@ -14,7 +14,7 @@ from aegaeon_sidecar.weights.table import ModelTable
 _WEIGHT = 0.3  # of the newest fetch in the mean
 
 
-class Line:
+class FetchQueue:
     """Models in the order of their requests. Thread-safe."""
 
     def __init__(self, table: ModelTable, tell: Callable[[Model], None]) -> None:

@@ -14,7 +14,7 @@ EVERY_S = 1.0
 Send = Callable[[GatewayId, gateway_pb2.GatewayReply], None]
 
 
-class Places:
+class QueuePositions:
     """Once a second, what changed. `places` gives the place of each request that has waited for longer than that."""
 
     def __init__(self, places: Callable[[float], Mapping[GatewayId, Mapping[str, int]]], send: Send) -> None:

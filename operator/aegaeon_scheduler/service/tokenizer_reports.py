@@ -8,7 +8,7 @@ from aegaeon_proto.v1 import gateway_pb2, model_pb2
 from aegaeon_scheduler.core.domain import GatewayId
 
 
-class TextStates:
+class TokenizerReports:
     """Owner of the reasons why a gateway cannot use a model's text, by gateway and model."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 EVERY_S = 600.0
 
 
-class OnceInAWhile(logging.Filter):
+class RepeatFilter(logging.Filter):
     """Passes one in EVERY_S of the messages of `logger`, and those below it, that differ only in their arguments."""
 
     def __init__(self, logger: str, clock: Callable[[], float]) -> None:

@@ -14,7 +14,7 @@ PER_PASS = 16
 """some 5 ms of work on a slow core"""
 
 
-class Turnstile:
+class Throttle:
     """A queue for messages that take up the event loop."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ class _Seen:
     files: dict[str, str]
 
 
-class Held:
+class HostCacheReport:
     """Names of models in host memory, whichever engine brought them there. Thread-safe."""
 
     def __init__(self, table: ModelTable, cache: HostCache) -> None:

@@ -65,7 +65,7 @@ class HttpEntry(_Frozen):
 
 
 class SourceEntry(_Frozen):
-    """Where a model's files are: exactly one of them."""
+    """The source of a model's files: exactly one field is set."""
 
     directory: str | None = None
     root: str = ""  # of `directory`: symbolic links may not lead out of this folder; empty: anywhere
@@ -200,7 +200,7 @@ _POLICIES = ("paper", "slack", "prism")
 
 
 def _policy_name(policy: Any) -> str:
-    """Which of them a policy of the file is; slack where it does not say."""
+    """The name of the file's policy; slack by default."""
     name = policy.get("name", "slack") if isinstance(policy, dict) else getattr(policy, "name", "slack")
     return name if name in _POLICIES else ""
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ConstraintKind(Enum):
-    """How a constraint's text is to be read."""
+    """The language of a constraint's text."""
 
     JSON_SCHEMA = "json_schema"
     REGEX = "regex"

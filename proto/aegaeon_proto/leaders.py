@@ -27,7 +27,7 @@ ASK_EVERY_S, ANSWER_S = 2.0, 4.0
 
 
 class NoLeaderError(Exception):
-    """No scheduler leads, or the one that did is silent or was replaced; the message says which."""
+    """Raised when no scheduler leads, or the leader is silent or was replaced; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)

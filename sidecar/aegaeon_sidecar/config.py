@@ -25,7 +25,7 @@ class _Settings(BaseModel):
 
 
 class MemorySettings(_Settings):
-    """How much memory the sidecar may take. Fixed at the start: slabs are cut once."""
+    """Memory limits of the sidecar. Fixed at the start: slabs are cut once."""
 
     device_bytes: int | None = Field(
         default=None,
@@ -54,7 +54,7 @@ class DiskSettings(_Settings):
 
 
 class SourceSettings(_Settings):
-    """Whom models may be fetched from, and how slow that may be."""
+    """Servers that models may be fetched from, and the minimum rate."""
 
     allowed: tuple[str, ...] = Field(
         default=(), description="hosts and networks, as a GpuPool's allowedSources; none: any public address"
@@ -94,7 +94,7 @@ class AdapterSettings(_Settings):
 
 
 class SidecarConfig(_Settings):
-    """Everything a sidecar is configured with. Seconds, bytes and tokens as the names say."""
+    """The complete configuration of a sidecar. Seconds, bytes and tokens as the names say."""
 
     instance: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$", description="unique in the pool; names files")
     node: str = Field(min_length=1, description="sidecars of one node share the segments folder")

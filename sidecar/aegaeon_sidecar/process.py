@@ -162,7 +162,7 @@ def _pages(listen: str | None, engine: Engine, attachment: Attachment) -> Pages 
 
 
 async def _first(attached: asyncio.Task[None], stop: asyncio.Event) -> None:
-    """Until a signal; what breaks the attachment for good is raised."""
+    """Wait for a signal; raises the error that breaks the attachment for good."""
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait((attached, stopped), return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()

@@ -39,7 +39,7 @@ class Switched:
         return [span for span in self.spans if span.what in whats]
 
     def seconds(self, *whats: str) -> float:
-        """From the first begin to the last end of these kinds."""
+        """Seconds from the first begin to the last end of these kinds."""
         begin, end = extent(self.of(*whats))
         return end - begin
 

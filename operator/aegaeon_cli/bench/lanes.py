@@ -75,7 +75,7 @@ class Lanes:
 
 
 def lanes_of(log: Path) -> Lanes:
-    """Everything in a log that `aegaeon up --record` wrote. Raises LogError."""
+    """Read a log that `aegaeon up --record` wrote. Raises LogError."""
     lanes = Lanes()
     for now, event, commands in read(log):
         lanes.see(now, event, commands)

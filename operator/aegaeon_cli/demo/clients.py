@@ -10,7 +10,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, Ope
 
 
 def async_client(url: str, key: str = "none", **options: Any) -> AsyncOpenAI:
-    """For the gateway at `url`, without retries; `options` are AsyncOpenAI's."""
+    """A client for the gateway at `url`, without retries; `options` are AsyncOpenAI's."""
     http = DefaultAsyncHttpxClient(trust_env=False)
     return AsyncOpenAI(base_url=f"{url}/v1", api_key=key, http_client=http, **{"max_retries": 0, **options})
 

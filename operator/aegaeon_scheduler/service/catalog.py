@@ -160,7 +160,7 @@ class Catalog:
         self._changed()
 
     def staged(self, name: str) -> dict[InstanceId, model_pb2.ModelState]:
-        """How far each sidecar is with what is staged for a name; reasons are of that name."""
+        """The state of each sidecar for the model staged under a name; reasons use that name."""
         states = {}
         for instance, state in self._states[self._staged[name].name].items():
             states[instance] = model_pb2.ModelState()
@@ -169,7 +169,7 @@ class Catalog:
         return states
 
     def withdraw(self, name: str) -> None:
-        """No new requests from here on."""
+        """Accept no new requests for the model from now on."""
         self._withdrawing.add(name)
         self._changed()
 

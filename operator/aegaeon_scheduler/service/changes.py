@@ -172,7 +172,7 @@ def _without_wrong_adapters(specs: dict[str, model_pb2.ModelSpec]) -> dict[str, 
 
 
 def _problem(spec: model_pb2.ModelSpec) -> str:
-    """Why an entry cannot be served, or nothing."""
+    """The reason why an entry cannot be served; empty without one."""
     if not spec.name:
         return "a model without a name"
     if spec.source.WhichOneof("kind") is None:

@@ -42,7 +42,7 @@ class Brain(Protocol):
         """Places in their queues of the sequences that arrived before (seconds of the clock)."""
 
     def apart(self, name: str) -> Apart | None:
-        """Why a model that some engine has is served by no pair of engines; None: it is, or none has it."""
+        """The reason why a model that some engine has is served by no pair of engines; None: it is, or none has it."""
 
     def roles(self, name: str) -> frozenset[Role]:
         """Roles of the engines that requests for a model may go to."""
@@ -123,7 +123,7 @@ class Driver:
         self._busy = False
 
     def wait(self) -> None:
-        """This process does not lead yet."""
+        """Queue events until `begin`, as this process does not lead yet."""
         self._busy = self.waits = True
 
     def begin(self) -> None:
@@ -196,7 +196,7 @@ class Driver:
         self.handle(event)
 
     def stop(self) -> None:
-        """No more ticks."""
+        """Cancel further ticks."""
         self._alarm.stop()
 
     def _of(self, request: str) -> Iterable[OpenSequence]:

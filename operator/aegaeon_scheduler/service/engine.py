@@ -149,8 +149,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             attachment.send(self._catalog.command(retry))
 
     def set_ending(self, instances: Iterable[str], for_s: float) -> None:
-        """These pods are about to end: nothing new goes there, now or when they attach within that time. What comes in
-        place of a StatefulSet's has their names."""
+        """Mark pods that are about to end: nothing new is sent there, now or when they attach within that time.
+        Replacement pods of a StatefulSet have the same names."""
         until, since = self._driver.clock() + for_s, time.time()
         self._ending = {}
         for name in map(InstanceId, instances):

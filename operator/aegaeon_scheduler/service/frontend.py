@@ -138,7 +138,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         return status
 
     async def demand(self) -> None:
-        """Until a request is open."""
+        """Wait until a request is open."""
         while not len(self._driver.sequences):
             self._driver.submitted.clear()
             await self._driver.submitted.wait()
@@ -157,7 +157,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             line.end()
 
     def _send_load(self) -> None:
-        """While there are gateways, again and again."""
+        """Send the load repeatedly while gateways are attached."""
         kv_used = self._kv_used()
         self._load_timer = self._later(_LOAD_EVERY_S, self._send_load) if self._lines else None
         gateways = self._attached()

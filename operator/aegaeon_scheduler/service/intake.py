@@ -77,7 +77,7 @@ class Intake:
         self._keep(lambda origin, _: origin.gateway != gateway)
 
     def stop(self) -> None:
-        """Nothing is admitted any more."""
+        """Admit no more requests."""
         if self._timer is not None:
             self._timer.cancel()
 

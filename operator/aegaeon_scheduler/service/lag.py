@@ -34,7 +34,7 @@ class Lag:
 
     @property
     def seconds(self) -> float:
-        """As last measured, or of the measurement under way, if that is longer already."""
+        """The last measurement, or the current one if that is longer already."""
         return max(self._last_s, self._clock() - self._due) if self._measuring is not None else 0.0
 
     @property
@@ -44,7 +44,7 @@ class Lag:
 
     @property
     def retry_after_s(self) -> float:
-        """When a request that is refused for it may come back."""
+        """Seconds after which a request that is refused for lag may come back."""
         return min(max(1.0, self.seconds / LIMIT_S), _LONGEST_RETRY_S)
 
     def start(self) -> None:

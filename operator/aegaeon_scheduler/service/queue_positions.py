@@ -15,7 +15,8 @@ Send = Callable[[GatewayId, gateway_pb2.GatewayReply], None]
 
 
 class QueuePositions:
-    """Once a second, what changed. `places` gives the place of each request that has waited for longer than that."""
+    """Sends changes of queue positions once a second. `places` gives the position of each request that has waited
+    longer than that."""
 
     def __init__(self, places: Callable[[float], Mapping[GatewayId, Mapping[str, int]]], send: Send) -> None:
         self._places = places

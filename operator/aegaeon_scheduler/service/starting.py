@@ -53,7 +53,7 @@ class Starting:
             timer.cancel()
 
     def _sentence(self) -> str:
-        """Without times, since a status that keeps it is written again at each change."""
+        """A sentence without times, since a status that contains it is rewritten at each change."""
         counts = sorted(Counter(self._doing.values()).items())
         return "; ".join(f"{_engines(count)} starting: {doing}" for doing, count in counts)
 

@@ -23,7 +23,7 @@ class Throttle:
         self._armed = False
 
     async def enter(self) -> None:
-        """At once while the pass has room, else in turn."""
+        """Return at once while the pass has room, else in turn."""
         if self._left:  # then none waits
             self._left -= 1
             self._arm()

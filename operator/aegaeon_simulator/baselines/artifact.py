@@ -167,7 +167,7 @@ def _load_s(kind: Kind) -> float:
 
 
 class ArtifactPool:
-    """Where prompts and prefilled requests go."""
+    """Assigns prompts and prefilled requests to workers."""
 
     def __init__(self, bench: Bench, prefill: int, decode: int) -> None:
         self._bench = bench
@@ -178,7 +178,7 @@ class ArtifactPool:
         self.decode = [DecodeWorker(bench) for _ in range(decode)]
 
     def arrive(self, job: Job) -> None:
-        """Into the first group of its model that has room, else a new one where there are fewest."""
+        """Add the job to the first group of its model with room, else to a new group of the worker with the fewest."""
         self._silent.append(job)
         self._give_up()
         self._place(job)
@@ -225,7 +225,7 @@ class ArtifactPool:
         self.decode[at].queue.append(job)
 
     def _give_up(self) -> None:
-        """Who has no token after so long is not decoded any more, though its prefill still runs."""
+        """Drop jobs without a token after the patience; their prefill still runs."""
         now = self._bench.clock.now
         while self._silent and now - self._silent[0].arrival_s > PATIENCE_S:
             job = self._silent.popleft()

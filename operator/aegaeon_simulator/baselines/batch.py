@@ -50,7 +50,7 @@ class Batch:
             self._ticks = []
 
     def write_outcomes(self) -> None:
-        """Nothing more comes: what became of all that are in it."""
+        """Write the outcomes of all jobs in it at the end of the run."""
         for job in list(self._since):
             self._write(job)
 

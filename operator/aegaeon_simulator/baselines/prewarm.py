@@ -28,7 +28,7 @@ class _Forecast:
         self._seen[model] = (self.expected(model) + 1.0, self._clock.now)
 
     def expected(self, model: int) -> float:
-        """How much it is asked for."""
+        """The expected demand for a model."""
         count, at = self._seen.get(model, (0.0, 0.0))
         return count * exp((at - self._clock.now) / FORGET_S)
 

@@ -34,7 +34,7 @@ class Station:
             batch.write_outcomes()
 
     def clear(self) -> None:
-        """No model is resident."""
+        """Unload all models."""
         self.models, self._room = {}, 0.0
 
     def drop_kv(self) -> list[Job]:
@@ -123,7 +123,7 @@ class StaticPool:
         return [self._run(station) for station in self._stations]
 
     def arrive(self, job: Job) -> None:
-        """To its model's device; without one it is never served."""
+        """Send the job to its model's device; without one it is never served."""
         station = self._home.get(job.model)
         if station is not None:
             station.prompts.append(job)

@@ -189,7 +189,8 @@ class ComputeLane:
         self._await_chunk(turn, turn.chunk)
 
     def _is_first(self, turn: Running) -> bool:
-        """Before a model's first step graphs are captured: as long as that takes, nothing runs."""
+        """Start the capture of a model's graphs before its first step; True when it did: nothing else runs
+        meanwhile."""
         first_s, model = self._state.spec.first_s, turn.body.model
         if not self.is_cold(model):
             return False
@@ -242,7 +243,7 @@ class ComputeLane:
                 self._produced(turn, q, times)
 
     def interrupt(self) -> None:
-        """Something concerns the running turn: it goes on, or looks around at its next token boundary."""
+        """Let the running turn check its state at its next token boundary."""
         turn = self.turn
         if turn is None:
             return

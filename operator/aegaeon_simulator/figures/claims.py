@@ -92,7 +92,7 @@ def _increasing(values: list[float | None]) -> float | None:
 
 
 def _overloaded_order(book: Book) -> float | None:
-    """At the highest load that both ran."""
+    """Compare at the highest load that both ran."""
     loads = sorted(set(book.loads("11b", SLLM)) & set(book.loads("11b", PLUS)))
     if not loads:
         return None

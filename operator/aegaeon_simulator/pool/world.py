@@ -39,7 +39,7 @@ GATEWAY = GatewayId("gateway")
 
 
 class World:
-    """Everything around the core. `delay_s` is the network's, one way."""
+    """The environment of the core. `delay_s` is the network's, one way."""
 
     def __init__(
         self,
@@ -228,7 +228,7 @@ class World:
             self.feed(ev.Submitted(*age, *size, c.defer_s, c.tenant, c.priority, c.adapter))
 
     def submit_again(self, client: Client) -> None:
-        """As after a broken stream between gateway and scheduler."""
+        """Submit again, as after a broken stream between gateway and scheduler."""
         client.epoch += 1
         self._submit(client)
 

@@ -28,7 +28,7 @@ class Lengths:
 
     @staticmethod
     def read(path: Path) -> Lengths:
-        """From a CSV file (also .gz) with the columns input_len and output_len. Raises TraceError."""
+        """Read a CSV file (also .gz) with the columns input_len and output_len. Raises TraceError."""
         try:
             with open_text(path) as file:
                 rows = [(int(row["input_len"]), int(row["output_len"])) for row in csv.DictReader(file)]

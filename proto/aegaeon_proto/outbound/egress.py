@@ -33,7 +33,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """With user and password, for clients that take no other form."""
+        """The URL with user and password, for clients that take no other form."""
         user = f"{quote(self.user, safe='')}:{quote(self.password, safe='')}@" if self.user else ""
         return f"http://{user}{self}"
 
@@ -69,7 +69,7 @@ class Egress:
         return Proxy(proxy.host, proxy.port, *proxy_user(self.credentials_file)) if self.credentials_file else proxy
 
     def proxy_of(self, url: str) -> Proxy | None:
-        """As `proxy`, for a URL that was checked."""
+        """The proxy for a URL that was checked; see `proxy`."""
         parts = urlsplit(url)
         return self.proxy(parts.scheme, parts.hostname or "", parts.port or PORTS[parts.scheme])
 
@@ -103,9 +103,8 @@ def as_usual(context: ssl.SSLContext) -> ssl.SSLContext:
 
 
 def from_environment(environment: Mapping[str, str]) -> Egress:
-    """As curl takes it: HTTPS_PROXY, HTTP_PROXY, ALL_PROXY for both, NO_PROXY, each in small letters first; and
-    SSL_CERT_FILE. Passwords that it holds are in no message from then on.
-    """
+    """Read the environment as curl does: HTTPS_PROXY, HTTP_PROXY, ALL_PROXY for both, NO_PROXY, each in small letters
+    first; and SSL_CERT_FILE. Registers its passwords for redaction."""
 
     def value(name: str) -> str:
         return environment.get(name.lower()) or environment.get(name) or ""

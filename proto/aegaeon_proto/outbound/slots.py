@@ -11,7 +11,7 @@ _AT_A_TIME = 4  # of one source; more rarely increase its rate
 
 
 class Slots:
-    """At most `at_a_time` jobs of a source run, in the order in which they came, urgent ones before others; other
+    """Runs up to `at_a_time` jobs of a source, in the order in which they came, urgent ones before others; other
     sources never wait for them.
 
     There is no bound over all sources: slow ones could use it up for every other. A waiting thread costs

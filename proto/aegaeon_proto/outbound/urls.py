@@ -44,7 +44,7 @@ class Url:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
-        """For people: without the query, which may be a signature, and without a port that goes without saying."""
+        """The URL for people: without the query, which may be a signature, and without a default port."""
         authority = self.authority.removesuffix(f":{PORTS[self.scheme]}")
         return f"{self.scheme}://{authority}{self.target.partition('?')[0]}"
 

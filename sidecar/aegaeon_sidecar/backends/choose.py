@@ -1,4 +1,5 @@
-"""From logits to tokens, for a whole batch: penalties, bias and masks before the draw of draws.py, logprobs after it.
+"""The choice of tokens from logits, for an entire batch: penalties, bias and masks before the draw of draws.py,
+logprobs after it.
 
 Order: repetition penalty, frequency and presence penalty, logit bias, masked tokens, constraint; argmax if greedy;
 else temperature, top-k, top-p, min-p, draw. Ties at a filter's edge are kept. Every row is computed as if alone.

@@ -115,7 +115,7 @@ class Decodes:
 
     @property
     def _buffers(self) -> Buffers:
-        """As they are now: a model that needs larger ones replaces them."""
+        """The current buffers: a model that needs larger ones replaces them."""
         return self._passes.buffers
 
     def _tiles(self, inputs: Seq[StepInput]) -> list[Seq[StepInput]]:

@@ -66,7 +66,7 @@ def recorded(device: torch.device) -> torch.cuda.Event | None:
 
 @contextmanager
 def drained_on_error(devices: tuple[torch.device, ...]) -> Iterator[None]:
-    """After a failure in here nothing is under way: memory that its kernels read may be given away.
+    """Drain the device after a failure inside: memory that its kernels read may then be reused.
 
     Raises DeviceLostError where the failure is sticky, or the device does not even say that it is done.
     """

@@ -34,12 +34,12 @@ class Cuda(Protocol):
 
     @property
     def device(self) -> Callable[[torch.device], AbstractContextManager[Any]]:
-        """While it is entered, this device is the thread's current one."""
+        """A context in which this device is the thread's current one."""
         ...
 
     @property
     def stream(self) -> Callable[[Any], AbstractContextManager[Any]]:
-        """While it is entered, this stream is its device's current one."""
+        """A context in which this stream is its device's current one."""
         ...
 
     @property

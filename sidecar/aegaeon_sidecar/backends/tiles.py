@@ -15,7 +15,7 @@ from aegaeon_sidecar.sampling import Chosen, Masker, Masks, Sampled, SamplerStat
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """At most ROWS sequences of a step under way. `chosen`: their tokens, on the device, NO_TOKEN where a row is not
+    """Up to ROWS sequences of a step in flight. `chosen`: their tokens, on the device, NO_TOKEN where a row is not
     finite; `tokens`: on their way to the host, there when `ready`; `samplers` by row, None where nothing is wanted;
     `on_host`: results that were computed on the host; None: they are in `tokens`."""
 

@@ -137,7 +137,7 @@ class Engine:
         self._cache.page_locks.start()
 
     def await_memory(self) -> None:
-        """Until there is memory behind all slabs: for measurements that come after."""
+        """Wait until all slabs have memory behind them: for measurements that follow."""
         self._prefaulter.join()
 
     def apply(self, command: commands.Command, attachment: int) -> None:

@@ -25,7 +25,7 @@ PushTokens = Callable[[str, list[Token]], None]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a sequence ends without its next token."""
+    """The reason why a sequence ends without its next token."""
 
     kind: FailureKind
     reason: str

@@ -38,7 +38,7 @@ class TurnProgress:
             self._noted.pop(sequence.key, None)
 
     def note(self, standing: SeqProgress) -> None:
-        """How a sequence has left the turn; an end or starvation is urgent."""
+        """Note how a sequence left the turn; an end or starvation is urgent."""
         self._noted[standing.seq] = standing
         self.urgent = self.urgent or standing.starved or standing.finish is not None
 
@@ -71,5 +71,5 @@ class TurnProgress:
 
 
 def standing(sequence: Sequence) -> SeqProgress:
-    """Where it is."""
+    """The position of a sequence, for a report."""
     return SeqProgress(sequence.key, sequence.epoch, len(sequence.output), sequence.kv_tokens)

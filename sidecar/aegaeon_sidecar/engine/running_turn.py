@@ -47,7 +47,7 @@ class RunningTurn:
         return step
 
     def waits(self) -> bool:
-        """Nothing is under way here, but KV or a grammar that another thread brings."""
+        """True when no step is in flight, but another thread will bring KV or a grammar."""
         if self._over or len(self.steps) or self.reuse.pending:
             return False
         return any(self._is_coming(key) for key in self.turn.waiting())
@@ -67,7 +67,8 @@ class RunningTurn:
         return self.turn.ended or self.command.cancelled or self.state.monitor.stopping or not self.model.usable
 
     def _choose(self) -> Step | None:
-        """While a step is under way, only the decode step after it, where that is known before its tokens are."""
+        """Choose the next step; while one is in flight, only the decode step after it, if it is known before the tokens
+        are."""
         if not len(self.steps):
             return self._prefill() or self._decode()
         if self.steps.full or self.turn.prefill or self.reuse.pending:
@@ -136,8 +137,8 @@ class RunningTurn:
         return sequence if sequence.ready else None
 
     def _admit(self, sequence: Sequence, tokens: int) -> bool:
-        """Into the next step, with blocks for `tokens` more. Where the grant is used up it leaves the turn, starved:
-        once no step of it is under way."""
+        """Admit a sequence to the next step, with blocks for `tokens` more. Where the grant is used up it leaves the
+        turn, starved: once no step of it is under way."""
         if not self._grow(sequence, tokens):
             if not sequence.busy:
                 self.turn.starve(sequence)

@@ -152,7 +152,7 @@ class Steps:
         return [inputs[first : first + self._max_batch] for first in range(0, len(inputs), self._max_batch)]
 
     def drain(self) -> None:
-        """At a turn's end: steps are still under way where it was cancelled. Raises DeviceLostError."""
+        """Complete the steps in flight at a turn's end, after it was cancelled. Raises DeviceLostError."""
         while self._under_way:
             self.complete()
         self._last = None

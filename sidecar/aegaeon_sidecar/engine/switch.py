@@ -233,7 +233,8 @@ class Switch:
             self._state.update_pins()
 
     def _swap_in(self, command: Queued, swap: SwapIn) -> Outcome:
-        """This sidecar's host to its device, mapping at most `swap.slabs` further slabs; the host blocks are freed."""
+        """Copy from this sidecar's host to its device, mapping at most `swap.slabs` further slabs; the host blocks are
+        freed."""
         with self._state.monitor.changed:
             sequence = self._kv.begin(command, swap.seq, swap.epoch)
             if sequence.place is Place.DEVICE:

@@ -92,7 +92,7 @@ class Turn:
         self.grant += change.slabs
 
     def drop(self, key: SeqKey) -> None:
-        """This sequence leaves the turn."""
+        """Remove this sequence from the turn."""
         self.decode.pop(key, None)
         self.together = None
         self.prefill = [part for part in self.prefill if part.key != key]

@@ -66,7 +66,7 @@ class KvMoves:
             raise CancelledError(f"the copy of {sequence.key.request}/{sequence.key.choice} was cancelled")
 
     def stays(self, sequence: Sequence, kept: Place) -> None:
-        """No copy of it is under way any more: what it has elsewhere is given back."""
+        """End the moves of a sequence, which stays in the tier `kept`; its blocks in the other tier are released."""
         sequence.moving = False
         if kept is not Place.DEVICE:
             self._kv.sequences.free_device(sequence)

@@ -127,11 +127,11 @@ class PrefixReuse:
             self._kv.monitor.notify()
 
     def wait(self) -> None:
-        """Until the oldest copy is over."""
+        """Wait for the oldest copy."""
         await_copy(self._recalls[0].event)
 
     def finish(self) -> None:
-        """Until no copy is under way: nothing else would collect them after the turn."""
+        """Wait for all copies: after the turn nothing else would collect them."""
         while self._recalls:
             self.wait()
             with self._kv.monitor.changed:

@@ -34,7 +34,7 @@ class UsedAdapter(Protocol):
         ...
 
     def weights(self) -> AdapterWeights:
-        """For a step. Raises BackendError."""
+        """The weights for a step. Raises BackendError."""
         ...
 
     def is_same(self, other: object) -> bool:
@@ -215,7 +215,7 @@ class SequenceTable:
             self.free_if_closed(sequence)
 
     def free_if_closed(self, sequence: Sequence) -> None:
-        """To be called when a step or copy is over: frees a closed sequence that nothing touches any more."""
+        """Free a closed sequence once no step or copy touches it; called when one of these ends."""
         if sequence.closed and not sequence.busy and not sequence.moving:
             self.free_device(sequence)
             self.free_host(sequence)
@@ -250,7 +250,7 @@ class SequenceTable:
         self._lending.reclaim()
 
     def publish(self, tier: Tier, sequence: Sequence, first: int = 0) -> None:
-        """From block `first` on, what is full may be found by others with the same tokens, now and afterwards."""
+        """Publish full blocks from `first` on, so that sequences with the same tokens can find them."""
         full = sequence.full_blocks
         if full > first:
             blocks = sequence.blocks if tier is self._device else sequence.host_blocks

@@ -38,7 +38,7 @@ class Outside:
         self.last = OutsideSlabs(reserved_bytes)
 
     def sample(self) -> OutsideSlabs:
-        """As it is now. The first time that more is taken than is reserved, the log says so."""
+        """Measure the memory outside the slabs. The first time that more is taken than is reserved, the log says so."""
         used = self._used_bytes()
         with self._guard:
             reserved, peak = self.last.reserved_bytes, self.last.peak_bytes

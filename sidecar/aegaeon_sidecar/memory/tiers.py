@@ -71,12 +71,13 @@ class Tier:
     # -- taking and giving back (engine's lock held) -----------------------------------------------------------------
 
     def take(self, count: int) -> list[int]:
-        """So many slabs of the pool. Raises OutOfSlabs."""
+        """Take `count` slabs of the pool. Raises OutOfSlabs."""
         self._evict_slabs(count)
         return self.pool.take(count)
 
     def allocate(self, kv_shape: str, count: int, grant: int) -> Blocks:
-        """So many free blocks, taking at most `grant` further slabs. Raises OutOfSlabs, and no block is held then."""
+        """Allocate `count` free blocks, taking at most `grant` further slabs. Raises OutOfSlabs, and no block is held
+        then."""
         pool = self._shapes[kv_shape].pool
         for make_room in (self._evict_some, self._evict_all):
             try:
@@ -133,7 +134,7 @@ class Tier:
             self._drop(kv_shape, least_blocks(shape, shape.pool.cached(ready=True), count, self._clock()))
 
     def _evict_all(self, kv_shape: str, count: int, grant: int) -> None:
-        """As if nothing were cached: what is granted can be had."""
+        """Evict all cached blocks that a grant needs."""
         pool = self._shapes[kv_shape].pool
         self._drop(kv_shape, pool.cached())
         self._evict_slabs(min(grant, self._slabs_of(pool, count)))
@@ -144,7 +145,7 @@ class Tier:
         return -(-count * pool.block_bytes // self.pool.slab_bytes) + border
 
     def _evict_slabs(self, count: int) -> None:
-        """Until so many slabs are free, or nothing is cached in a slab of its own."""
+        """Evict until `count` slabs are free, or no slab contains only cached blocks."""
         missing = count - self.pool.free
         if missing > 0:
             for kv_shape, blocks in least_slabs(self._shapes, self.pool.slab_bytes, missing, self._clock()).items():

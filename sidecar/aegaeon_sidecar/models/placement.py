@@ -16,7 +16,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 
 
 class Placement(Protocol):
-    """Where the items of one tensor of the files go in an image. `raw`: as they are, whatever the image's dtype."""
+    """The places of one tensor's items in an image. `raw`: as they are, whatever the image's dtype."""
 
     @property
     def raw(self) -> bool: ...
@@ -32,7 +32,7 @@ class Placement(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Where one tensor lies in its model's range: byte offset (256-aligned), bytes, and its name in the files."""
+    """The place of one tensor in its model's range: byte offset (256-aligned), bytes, and its name in the files."""
 
     name: str
     offset: int
@@ -84,7 +84,7 @@ class Layout:
 
     @property
     def image_bytes(self) -> int:
-        """In an image all ranks' parts follow each other."""
+        """Bytes of an image, in which all ranks' parts follow each other."""
         return self.ranks * self.weight_bytes
 
     @property

@@ -25,7 +25,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class NotFinite:
-    """No token can be chosen: the logits are NaN or infinite, as the model computed them or (`by_request`) through the
+    """Logits without a possible choice: NaN or infinite, as the model computed them or (`by_request`) through the
     request's own penalties and biases."""
 
     by_request: bool = False

@@ -192,7 +192,7 @@ class GrammarClient:
         raise InvalidError(f"the constraint takes more than {cost}; send a simpler one")
 
     def _await(self, unwanted: Callable[[], bool]) -> None:
-        """Until there is an answer, or the end of the stream. Raises TimeoutError."""
+        """Wait for an answer, or the end of the stream. Raises TimeoutError."""
         begun_s = busy_s = time.monotonic()
         while not _readable(self._socket, _POLL_MS):
             now = time.monotonic()

@@ -1,4 +1,4 @@
-"""How much of an output is reasoning, and which token ends it where a budget is used up.
+"""The length of an output's reasoning, and the token that ends it when a budget is used up.
 
 A function of the output alone: rebuilt elsewhere from the same tokens it forces the same ones.
 """

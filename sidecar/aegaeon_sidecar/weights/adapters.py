@@ -103,7 +103,7 @@ class Adapters:
                 adapter.let_go()
 
     def _pin(self, adapter: Adapter) -> None:
-        """Where its image was evicted, it is brought again: its sequences wait."""
+        """Pin its image; an evicted image is loaded again while its sequences wait."""
         if adapter.pinned or adapter.coming or adapter.phase is not ModelPhase.CACHED or adapter.located is None:
             return
         adapter.pinned = adapter.image is not None and adapter.image.pin()

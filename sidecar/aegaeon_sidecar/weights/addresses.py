@@ -17,7 +17,7 @@ def plainly(name: str) -> str:
 
 
 def address_of(source: HubSource | S3Source | HttpSource) -> str:
-    """For people."""
+    """The address of a source, for people."""
     match source:
         case HubSource(repository, revision):
             return plainly(f"hub:{repository} at {revision or 'its default branch'}")

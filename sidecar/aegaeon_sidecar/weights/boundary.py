@@ -41,7 +41,7 @@ def boundary(name: str) -> Iterator[None]:
 
 @contextmanager
 def _final() -> Iterator[None]:
-    """Where no retry is made."""
+    """Convert errors at a place that is not retried."""
     try:
         yield
     except BrokenOffError as error:

@@ -168,7 +168,8 @@ class Deaths:
         return _SIGNALS.get(words)
 
     def _suspects(self) -> list[str]:
-        """That of the turn, that which was described, and that of the turn before; each once. None at rest."""
+        """The suspects: the model of the turn, the described one, and that of the turn before; each once. None at
+        rest."""
         marks = self._running.read_bytes() if self._running.exists() else b""
         parts = (marks[at : at + _MARK_BYTES] for at in range(0, len(marks), _MARK_BYTES))
         names = [part.rstrip(b"\0").decode("utf-8", "replace") for part in parts]
@@ -179,7 +180,7 @@ class Deaths:
 
     @contextmanager
     def _books(self) -> Iterator[Books]:
-        """As they are on this node; written where they have changed."""
+        """The current books of this node; written if they change."""
         path = self._folder / DEATHS_NAME
         with locked(self._folder):
             before = path.read_text("utf-8") if path.exists() else "{}"

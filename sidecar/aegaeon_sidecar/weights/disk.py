@@ -57,8 +57,8 @@ class Stored:
                 self.close()
 
     def doubt(self, *, damaged: bool) -> None:
-        """They cannot be served: the next to ask looks for what has changed at the source since, unless another
-        sidecar has a use for them as they are. `damaged`: their bytes are wrong, here or there. To be closed next."""
+        """Mark its files as unservable: the next fetch compares them with the source, unless another sidecar uses them
+        as they are. `damaged`: their bytes are wrong. The caller closes it next."""
         if self._lock is None or not try_lock(self._lock, fcntl.LOCK_EX):
             return
         ModelFolder(self.directory).unpublish()
@@ -91,7 +91,8 @@ class DiskTier:
         self._full = False
 
     def changed_ns(self) -> int:
-        """When a model last came or went, nanoseconds of the file system's clock; 0: there is no folder yet."""
+        """The time at which a model was last added or removed, nanoseconds of the file system's clock; 0: there is no
+        folder yet."""
         return self._folder.stat().st_mtime_ns if self._folder.exists() else 0
 
     def obtain(

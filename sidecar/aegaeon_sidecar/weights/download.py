@@ -223,7 +223,7 @@ class _Check:
 
 
 def _hash_of(file: RemoteFile) -> hashlib._Hash:
-    """As `file.checksum` is made. Git's begins with the size."""
+    """A hash of the kind of `file.checksum`. Git's begins with the size."""
     if file.sha256 or not file.checksum:
         return hashlib.sha256()
     if file.md5:

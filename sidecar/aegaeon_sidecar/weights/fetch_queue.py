@@ -40,7 +40,7 @@ class FetchQueue:
             self._moved()
 
     def advance(self, model: Model) -> None:
-        """More of this one has come: what the first one brings, the others wait less."""
+        """Note progress of a model; progress of the first one shortens the wait of the others."""
         with self._table.monitor.changed:
             if next(iter(self._joined_s), None) is model:
                 self._moved()

@@ -208,7 +208,7 @@ class Fetcher:
             self._jobs.put(partial(self._prepare, model, located), model.together)
 
     def _prepare(self, model: Model, located: Located) -> None:
-        """Everything else, until it can be served."""
+        """Do everything after the fetch until it can be served."""
         model.located = located
         if self._gives_up(model)():
             model.let_go()
@@ -238,7 +238,7 @@ class Fetcher:
             self._complete(model, located, files)
 
     def _complete(self, model: Model, located: Located, files: WeightFiles) -> None:
-        """Into the host cache and the backend: it can be served."""
+        """Put it into the host cache and the backend: it can then be served."""
         with located.reading():
             note = self._cache_weights(model, files)
         self._register(model, files)
@@ -269,7 +269,8 @@ class Fetcher:
             model.let_go()
 
     def _cache_weights(self, model: Model, files: WeightFiles) -> str:
-        """Into the host cache where there is room; else a Load will read the files. Returns what people should know.
+        """Put the weights into the host cache if there is room; else a Load will read the files. Returns a note for
+        people. Raises OtherWeightsError when the model was served with others.
 
         Raises OtherWeightsError when the model was served with others.
         """
@@ -309,7 +310,7 @@ class Fetcher:
             self._fetch_queue.advance(model)
 
     def _check_fits(self, layout: Layout) -> None:
-        """Beside the weights a slab for KV blocks must be left, or no step could ever run. Raises ModelError.
+        """Check that the weights leave a slab for KV blocks, without which no step could run. Raises ModelError.
 
         The weights of several ranks, and those that are baked, come by way of the host cache.
         """

@@ -72,11 +72,11 @@ class ImageFolder:
         return locked(self.path / LOCK_NAME)
 
     def image(self, content: str) -> Path:
-        """Where the image of a content is to be, or is."""
+        """The file for the image of a content."""
         return self.path / f"{content}{IMAGE_SUFFIX}"
 
     def draft(self, identity: str) -> Path:
-        """Where files of an identity are brought to first."""
+        """The file that is filled first for an identity."""
         return self.path / f"{identity}{DRAFT_SUFFIX}"
 
     def images(self) -> list[ImageFile]:
@@ -129,7 +129,7 @@ class ImageFolder:
             return None
 
     def remember(self, identity: str, content: str) -> None:
-        """These files hold this content. Of those that were remembered longest ago too many are forgotten."""
+        """Record that these files hold this content. The oldest records are removed when there are too many."""
         self.forget(identity)
         self._link(identity).symlink_to(content)
         self._keep_newest(KNOWN_SUFFIX)

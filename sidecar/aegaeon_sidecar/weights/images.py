@@ -81,9 +81,9 @@ class Images:
         return self._adopt(model, image)
 
     def stream(self, command: AnyCommand, model: Model, past_host: bool) -> None:
-        """From the files into the slabs and, where others may be evicted for it, into the host cache on the way.
+        """Read the files into the slabs and, if other images may be evicted for it, into the host cache on the way.
 
-        With `past_host` nothing is evicted that the catalog names. Raises EngineError, CancelledError.
+        With `past_host` no model of the catalog is evicted. Raises EngineError, CancelledError.
         """
         files, read = _files(model), self._reader(command, model, to_slabs=True)
         with self._reading(model):

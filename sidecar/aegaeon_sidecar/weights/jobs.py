@@ -27,7 +27,7 @@ class Jobs:
         self._put(_PROVE, together, job)
 
     def end(self) -> None:
-        """Behind all that is there."""
+        """Add the end marker after all queued jobs."""
         self._put(_END, 0, None)
 
     def get(self) -> Job | None:

@@ -57,7 +57,7 @@ class ModelFolder:
         self.lock.unlink(missing_ok=True)
 
     def reserve(self, nbytes: int) -> None:
-        """So much of the budget is its own from here on; nothing is to be written beyond."""
+        """Reserve this part of the budget; nothing is written beyond it."""
         self.directory.mkdir(exist_ok=True)
         (self.directory / _RESERVED).write_text(str(nbytes))
 
@@ -85,12 +85,12 @@ class ModelFolder:
 
     @property
     def source(self) -> str:
-        """Where it is from, for people; "" while that is not known."""
+        """The source's address, for people; "" while it is not known."""
         path = self.directory / _SOURCE
         return path.read_text().strip() if path.exists() else ""
 
     def note_source(self, address: str) -> None:
-        """For `source`."""
+        """Record the address that `source` returns."""
         (self.directory / _SOURCE).write_text(address + "\n")
 
     def end_lock(self) -> None:

@@ -226,7 +226,7 @@ class Adapter(Claims):
         return isinstance(other, Adapter) and self.spec == other.spec
 
     def weights(self) -> AdapterWeights:
-        """For a step. Raises BackendError when it is not here."""
+        """The weights for a step. Raises BackendError when they are not available."""
         if not self.pinned or self.image is None or self.files is None:
             raise BackendError(f"adapter {self.name} is not available: {self.reason or 'its image was evicted'}")
         return AdapterWeights(self.seed.hex(), self.files.layout, self.settings, self.image.bytes)

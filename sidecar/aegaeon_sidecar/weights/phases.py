@@ -100,7 +100,7 @@ class Phases:
         return f"{model.name}: {before}{text}{_PUT_BACK if isinstance(error, OtherWeightsError) else _MEND}"
 
     def _public(self, model: Model | Adapter, text: str) -> str:
-        """With names of files, and the source as the catalog has it, in place of where they lie on this machine."""
+        """The message with names of files, and the source as in the catalog, instead of paths of this machine."""
         if model.located is not None:
             directory = str(model.located.directory)
             text = text.replace(f"{directory}/", "").replace(directory, source_name(model.spec.source))

@@ -197,7 +197,7 @@ def is_temporary(status: int) -> bool:
 
 
 def retry_after_s(header: str | None) -> float:
-    """When a server wants to be asked again (RFC 9110, 10.2.3: seconds or a date); 0: it does not say."""
+    """The pause that a server requests (RFC 9110, 10.2.3: seconds or a date); 0 without one."""
     text = (header or "").strip()
     if text.isdecimal():
         return min(float(text), _MOST_RETRY_AFTER_S)

@@ -40,7 +40,7 @@ ON_DEMAND = Claim(idle_s=_IDLE_S, patience_s=60.0)
 
 
 def fetched_ahead(spare: frozenset[str]) -> Claim:
-    """No request asks for it; models in folders of these names stay."""
+    """The claim of a fetch that no request waits for; models in folders of these names are kept."""
     return Claim(spare, _IDLE_S, ahead=True)
 
 

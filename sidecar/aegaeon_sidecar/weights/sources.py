@@ -94,7 +94,7 @@ class Sources:
 
 
 def slot_of(source: HubSource | S3Source | HttpSource) -> str:
-    """With whom a source from afar takes turns (aegaeon_proto/outbound/slots.py)."""
+    """The slot in which fetches of a remote source take turns (aegaeon_proto/outbound/slots.py)."""
     match source:
         case HubSource(repository):
             return hub_slot(repository)

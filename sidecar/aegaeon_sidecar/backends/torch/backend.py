@@ -50,7 +50,7 @@ class _Shell:
 
 
 def configure_threads(threads: int) -> None:
-    """How many threads torch computes with. A setting of the whole process: call it once, at its start."""
+    """Set the number of threads of torch. A setting of the whole process: call it once, at its start."""
     torch.set_num_threads(threads)
 
 
@@ -225,7 +225,7 @@ class TorchBackend:
         return shell.decodes
 
     def _shared(self) -> Passes:
-        """With room for all models that are registered: a larger one later costs every graph."""
+        """The shared passes, with room for all registered models: enlarging them later costs every graph."""
         if self._passes is None:
             capture = self._capture()
             graphs = None if capture is None else Graphs(capture, self._max_graphs, partial(drain, self._device))

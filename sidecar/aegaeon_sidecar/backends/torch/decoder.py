@@ -67,7 +67,7 @@ class Decoder:
 
 
 def _sum(parts: list[Tensor]) -> Tensor:
-    """On the first rank's device, added up in the order of ranks: the same bits in any batch."""
+    """The sum on the first rank's device, in the order of ranks: the same bits in any batch."""
     total = parts[0]
     for part in parts[1:]:
         total = total + part.to(total.device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""From the inputs of a step to the index tensors of its forward pass, in a few numpy calls.
+"""The index tensors of a forward pass, made from the inputs of a step in a few numpy calls.
 
 Decodes share attention calls (all of them, or, when rows may not depend on their company, those of one length); a
 chunk of a prompt has its own. Every slot that attention gathers is finite: a block is zeroed when its first token is
@@ -183,7 +183,7 @@ class LayoutBuilder:
         return tuple(groups)
 
     def _runs(self, starts: Ints) -> list[tuple[int, int]]:
-        """Which decodes (in order of position) share an attention call: [first, end)."""
+        """The decodes (in order of position) that share an attention call: [first, end)."""
         if not starts.size:
             return []
         if self._apart:

@@ -60,7 +60,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where an adapter changes a layer: inner and outer size."""
+    """The place where an adapter changes a layer: inner and outer size."""
 
     inner: int
     outer: int
@@ -199,7 +199,7 @@ def _indices(rows: list[int]) -> Tensor | slice:
 
 
 def adapter_linear(rank: int) -> Product:
-    """That of Rows for adapters of this rank. Its tile is probed, for up to seconds."""
+    """The product of Rows for adapters of this rank. Its tile is probed, for up to seconds."""
     return steady_linear(torch.float32, torch.get_num_threads(), low_rank_shapes(rank))
 
 

@@ -119,7 +119,7 @@ class Batch:
             self._ends -= steps
 
     def keep(self, context: Any, steps: int) -> None:
-        """For this step and so many that follow it."""
+        """Keep the metadata for this step and the next `steps`."""
         self.context, self.left = context, steps
 
     def last_rows(self, selected: Seq[int] | None) -> Tensor | None:
@@ -130,7 +130,7 @@ class Batch:
 
 
 def _metadata(batch: Batch, lengths: NDArray[np.int32], ends: NDArray[np.int32]) -> surface.CommonAttentionMetadata:
-    """As vLLM's builders take it."""
+    """The metadata in the form that vLLM's builders take."""
     return surface.CommonAttentionMetadata(
         query_start_loc=batch.starts,
         query_start_loc_cpu=batch.starts,

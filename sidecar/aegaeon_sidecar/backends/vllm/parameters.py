@@ -107,7 +107,7 @@ def show(model: Module, places: list[Place], memory: Tensor) -> Shown:
 
 
 def put_back(before: Shown) -> None:
-    """As it was before `show`."""
+    """Restore the state before `show`."""
     for owner, name, value in before:
         if isinstance(owner, dict):
             owner[name] = value

@@ -1,4 +1,4 @@
-"""Which of vLLM's models are refused, each with the reason: those whose state is more than paged KV blocks."""
+"""Refusals of vLLM's models, each with the reason: their state is more than paged KV blocks."""
 
 from __future__ import annotations
 

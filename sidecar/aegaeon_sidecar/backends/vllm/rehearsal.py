@@ -150,7 +150,7 @@ def _pieces(move: Move, offset: int, item: int) -> tuple[np.ndarray[Any, Any], .
 
 
 def _check_once(plan: Mapping[str, Runs]) -> None:
-    """No byte of the image is written twice: chunks of files arrive in any order."""
+    """Check that no byte of the image is written twice: chunks of files arrive in any order."""
     at = np.concatenate([runs.at for runs in plan.values()])
     nbytes = np.concatenate([runs.count * runs.item for runs in plan.values()])
     order = np.argsort(at)

@@ -162,7 +162,8 @@ def _is_made(name: str) -> bool:
 
 
 def _completed(config: Any, model: Any, places: list[Place], nbytes: int) -> Shell:
-    """With what a step needs beside the model. Raises ModelError when its KV cache is not blocks of equal layers."""
+    """The shell with everything that a step needs beside the model. Raises ModelError when its KV cache is not blocks
+    of equal layers."""
     shell = Shell(config, model.eval(), places, nbytes, surface.attention_layers(config))
     with Building(partial(surface.configured, config)):
         shell.specs = {name: layer.get_kv_cache_spec(config) for name, layer in shell.layers.items()}

@@ -66,7 +66,8 @@ def _context(shell: Shell, batch: Batch, ahead: int) -> Any:
 
 
 def next_batch(shell: Shell, blocks: Tensor, inputs: Seq[StepInput]) -> Batch:
-    """Where the sequences of the last step decode one token more, that step's, which has moved on.
+    """The batch of this step; when the sequences of the last step decode one token more, it is that step's batch,
+    advanced.
 
     Attention may read slots behind a sequence's end and weigh them with 0: blocks that begin are made finite.
     """

@@ -308,7 +308,7 @@ def wrapped(config: Any, model: Any, settings: Any) -> Any:
 
 
 def renames(model: Any) -> Any:
-    """How names of the files' tensors become names of the model's layers; None: they are the same."""
+    """The mapping from names of the files' tensors to names of the model's layers; None: they are the same."""
     mapper = getattr(model, "hf_to_vllm_mapper", None)
     return None if mapper is None else mapper.get_rename_mapper()
 
@@ -348,7 +348,7 @@ def fill_slot(manager: Any, number: int, tensors: Mapping[str, Tensor], helper: 
 
 
 def missing_kernels() -> str:
-    """Why vLLM's kernels are not loaded, which vLLM only logs; empty: they are."""
+    """The reason why vLLM's kernels are not loaded, which vLLM only logs; empty: they are."""
     if hasattr(torch.ops._C, KERNEL):
         return ""
     load = "import ctypes, sys, torch\ntry: ctypes.CDLL(sys.argv[1])\nexcept OSError as error: sys.exit(str(error))"

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 
 class Tables(WeakValueDictionary[Any, Any]):
-    """In place of vLLM's dictionary, of which it asks whether a table is there before it takes it. Not thread-safe."""
+    """A replacement for vLLM's dictionary, which vLLM asks for a table before it takes it. Not thread-safe."""
 
     def __contains__(self, key: object) -> bool:
         self._found = self.get(key)  # stays until it is taken

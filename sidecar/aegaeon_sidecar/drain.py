@@ -17,7 +17,7 @@ _FAREWELL_S = 0.5  # for the scheduler to read what is written and end the strea
 async def drain(engine: Engine, attachment: Attachment, drain_s: float, hurry: asyncio.Event) -> None:
     """Wait until no sequence is held any more, up to `drain_s`, or until `hurry`; then the stream ends.
 
-    Remaining sequences are lost with the process: their gateways submit them again, and they continue on another engine.
+    Remaining sequences are lost with the process: their gateways submit them again, and another engine continues them.
     """
     attachment.drain()
     try:

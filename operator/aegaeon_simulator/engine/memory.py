@@ -19,7 +19,7 @@ class Tier:
     mapped: dict[KvShape, int] = field(default_factory=dict)
     block_bytes: dict[KvShape, int] = field(default_factory=dict)
     free: int = field(init=False)  # slabs that nothing is mapped to
-    _said: dict[KvShape, ShapeMemory] | None = field(init=False, default=None)
+    _reported: dict[KvShape, ShapeMemory] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.free = self.slabs - self.weights

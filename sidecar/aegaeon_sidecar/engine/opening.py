@@ -44,7 +44,7 @@ def open_sequence(
         stop_ids=frozenset(command.sampling.stop_ids),
         max_output=min(limit, room),
         reply_to=command.reply_to,
-        said=None if command.sampling.prompt_logprobs is None or command.prefix else [],
+        scored=None if command.sampling.prompt_logprobs is None or command.prefix else [],
         seed=seed,
         salt=command.salt,
         public_blocks=command.public_tokens // layout.kv_block_tokens,

@@ -106,7 +106,7 @@ def test_contradicting_files_are_reported() -> None:
     [
         (("--also", "a10"), "not of the form N:NAME"),
         (("--also", "0:a10"), "not of the form N:NAME"),
-        (("--also", "2:none"), "neither a file"),
+        (("--also", "2:none"), "neither a readable file"),
         (("--also", "2:a10", "--policy", "serverlessllm"), "one make"),
         (("--also", "2:a10", "--prefill", "1", "--decode", "1"), "--unified"),
         (("--also", "2:a10", "--unified", "1", "--kind", BIG), "none of h800-policy, a10 has constants"),

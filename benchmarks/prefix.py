@@ -84,7 +84,7 @@ async def replay(
     kv.prefix_reuse, before = reuse, replace(kv.reuse)
     ttft = [[await turn(one, each, number, mark, salt) for each in chats] for number in range(TURNS)]
     cached = kv.reuse.on_device + kv.reuse.on_host - before.on_device - before.on_host
-    return ttft, [each.said for each in chats], cached / max(kv.reuse.asked - before.asked, 1)
+    return ttft, [each.said for each in chats], cached / max(kv.reuse.prompt_tokens - before.prompt_tokens, 1)
 
 
 async def run(folder: Path) -> bool:
@@ -113,8 +113,8 @@ async def run(folder: Path) -> bool:
             Row("TTFT of later turns, with reuse / without (paired)", statistics.median(ratios), "ratio", 1.0, "<="),
             Row("TTFT of later turns with reuse", statistics.median(a for a, _ in later) * 1e3, "ms"),
             Row("TTFT of later turns without", statistics.median(b for _, b in later) * 1e3, "ms"),
-            Row("tokens of prompts found on the device", found.on_device / found.asked, "of all"),
-            Row("tokens of prompts found on the host", found.on_host / found.asked, "of all"),
+            Row("tokens of prompts found on the device", found.on_device / found.prompt_tokens, "of all"),
+            Row("tokens of prompts found on the host", found.on_host / found.prompt_tokens, "of all"),
             Row("cached blocks evicted on the device", float(evicted), "blocks"),
             Row(
                 "share of prompts cached: within a tenant, to within the pool",

@@ -95,7 +95,7 @@ def test_a_change_that_cannot_be_served_is_reported_on_its_own_model_pool_and_bl
     assert load.failures == newcomer.failures == []
     assert load.verdict().differences == newcomer.verdict().differences == ()
     assert refused["reason"] == "ModelRefused"
-    assert "mistral: the change cannot be served, the former one goes on: " in refused["message"]
+    assert "mistral: the new version cannot be served, the old one stays in use: " in refused["message"]
     assert (whole["status"], whole["message"][-1]) == ("True", "1")
 
 

@@ -37,7 +37,7 @@ def said_at(second: int, text: str) -> str:
 
 
 GATEWAY = (said_at(1, "llama has a tokenizer"), said_at(2, "mistral has none"))
-SCHEDULER = (said_at(3, "serving 2 models"), said_at(4, "model llama changes: what it is to be is prepared"))
+SCHEDULER = (said_at(3, "serving 2 models"), said_at(4, "model llama changes: preparing the new version"))
 ENGINE = (
     said_at(0, "attached"),
     said_at(5, "llama failed"),
@@ -189,10 +189,10 @@ def test_a_context_of_a_kubeconfig_is_chosen_by_its_name(plugin: Plugin, tmp_pat
     kubectl(other, "config", "use-context", "elsewhere")
 
     status, said, complaint = plugin.run("ps", "--kubeconfig", str(other))
-    assert (status, said, complaint) == (0, "", "there is no GpuPool in namespace kube-public\n")
+    assert (status, said, complaint) == (0, "", "no GpuPool in namespace kube-public\n")
     assert "llama" in plugin.said("ps", "--kubeconfig", str(other), "--context", "mine")
     status, _, complaint = plugin.run("ps", "--kubeconfig", str(other), "--context", "yours")
-    assert (status, "no such context; it has" in complaint) == (2, True)
+    assert (status, "not in the kubeconfig, which defines" in complaint) == (2, True)
 
 
 def test_logs_of_a_model_are_those_of_all_pods_that_name_it_by_time(plugin: Plugin) -> None:

@@ -1,6 +1,6 @@
 """Compile the scheduler's core by mypyc: `python native/compile_core.py [--out FOLDER] [--cache FOLDER]`.
 
-`aegaeon_scheduler.compiled` imports the build while the sources are those that it is of. Needs mypy, setuptools and a C
+`aegaeon_scheduler.compiled` imports the build while it matches the sources. Needs mypy, setuptools and a C
 compiler, and takes a minute and a half of a processor; with a cache, once for the same sources.
 """
 
@@ -26,17 +26,17 @@ import compiled  # noqa: E402  # found by the line above
 
 
 def main() -> None:
-    """Build or take from the cache, and put it in its place."""
+    """Build the core or take it from the cache, and install it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=compiled.FOLDER, help="default: beside the core", metavar="FOLDER")
     parser.add_argument("--cache", type=Path, help="builds are kept here, by content", metavar="FOLDER")
-    given = parser.parse_args()
-    cache = given.cache and given.cache.absolute()  # mypyc runs in another folder
+    options = parser.parse_args()
+    cache = options.cache and options.cache.absolute()  # mypyc runs in another folder
     if cache is not None:
         cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as scratch:
         build = _build(Path(scratch)) if cache is None else _kept(cache, Path(scratch))
-        _install(build, given.out)
+        _install(build, options.out)
 
 
 def _kept(cache: Path, scratch: Path) -> Path:
@@ -53,14 +53,14 @@ def _kept(cache: Path, scratch: Path) -> Path:
 
 
 def _key() -> str:
-    """Of all that a build depends on."""
+    """A digest of all inputs of a build."""
     parts = [compiled.digest(), *compiled.modules(), Path(__file__).read_text("utf-8"), version("mypy")]
     parts += [str(sys.implementation.cache_tag), platform.machine()]
     return sha256("\n".join(parts).encode()).hexdigest()[:24]
 
 
 def _install(build: Path, out: Path) -> None:
-    """In the place of an earlier one; processes that run keep theirs."""
+    """Replace an earlier build; running processes keep theirs."""
     with tempfile.TemporaryDirectory(prefix=f"{out.name}.", dir=out.parent) as beside:
         new = Path(shutil.copytree(build, Path(beside) / "new"))
         shutil.rmtree(out, ignore_errors=True)
@@ -85,7 +85,7 @@ def _build(scratch: Path) -> Path:
 
 
 def _compile(scratch: Path) -> None:
-    """Into `lib`, from a copy: beside it mypy would read the settings of the whole project."""
+    """Compile into `lib`, from a copy: next to the project, mypy would read its settings."""
     from mypyc.build import mypycify
     from setuptools import Distribution
     from setuptools.command.build_ext import build_ext

@@ -1,6 +1,6 @@
-"""What set-up needs of the machine beside Python, said in one sentence before anything is installed.
+"""Check the machine's prerequisites beside Python, reported in one sentence before anything is installed.
 
-Its argument is what this Python is called: Debian names its packages after it.
+The argument is the name of this Python: Debian names its packages after it.
 """
 
 import importlib.util
@@ -11,13 +11,13 @@ from pathlib import Path
 
 
 def missing(python: str) -> dict[str, str]:
-    """Debian's package of each thing that is not there."""
-    there = {
+    """Debian's package of each missing prerequisite."""
+    required = {
         "a C++ compiler": ("g++", shutil.which("c++")),
         "Python's headers": (f"{python}-dev", (Path(sysconfig.get_path("include")) / "Python.h").exists()),
         "Python's venv": (f"{python}-venv", importlib.util.find_spec("ensurepip")),
     }
-    return {thing: package for thing, (package, found) in there.items() if not found}
+    return {thing: package for thing, (package, present) in required.items() if not present}
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Typed bindings of the native core: what docs/engine-memory.md calls slabs, ranges, blocks, lanes, events, ring; and
-what a decode step does to its tokens."""
+"""Typed bindings of the native core: the slabs, ranges, blocks, lanes, events and ring of docs/engine-memory.md, and
+the token update of a decode step."""
 
 from aegaeon_native._core import (
     NO_TOKEN,

@@ -1,4 +1,4 @@
-"""Leases on what the processes of a node share: file locks of the kernel, which end with their process.
+"""Leases on the shared files of a node: file locks of the kernel, which end with their process.
 
 A process that creates, tests or removes leased files in a folder holds the folder's own lock meanwhile, so that no
 process sees a file before it is locked. A whole file is held by its owner; single bytes of a table are held by readers.
@@ -84,7 +84,7 @@ def _is_lock_file(path: Path) -> bool:
 
 
 def try_lock(handle: int, kind: int) -> bool:
-    """Lock what is open, or change how it is locked; False when others hold it in a way that forbids it."""
+    """Lock an open file, or change its lock; False when other processes hold a conflicting lock."""
     try:
         fcntl.flock(handle, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -100,7 +100,8 @@ def hold(path: Path) -> int:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a living process holds the file alone. The test does not disturb the shared locks of readers and pins."""
+    """True when a living process holds the file exclusively. The test does not disturb shared locks of readers and
+    pins."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -113,14 +114,14 @@ def is_held(path: Path) -> bool:
 
 def holders(path: Path) -> list[int]:
     """Process ids that hold locks on the file, for people: processes of other containers are not among them."""
-    found: set[int] = set()
+    pids: set[int] = set()
     with suppress(OSError):  # no /proc, or the file is gone
         inode = path.stat().st_ino
         for line in Path("/proc/locks").read_text("ascii").splitlines():
             _, kind, _, _, pid, where, *_ = line.replace("->", "").split()
             if kind == "FLOCK" and where.rpartition(":")[2] == str(inode):
-                found.add(int(pid))
-    return sorted(found)
+                pids.add(int(pid))
+    return sorted(pids)
 
 
 class ByteLocks:
@@ -138,28 +139,28 @@ class ByteLocks:
         self._set(fcntl.F_UNLCK, at, fcntl.F_OFD_SETLK)
 
     def is_shared(self, at: int) -> bool:
-        """Whether another process holds the byte."""
-        return self._others(at, 1) is not None
+        """True when another process holds the byte."""
+        return self._conflict(at, 1) is not None
 
     def shared(self, size: int) -> list[int]:
         """The bytes below `size` that other processes hold."""
-        found: list[int] = []
+        taken: list[int] = []
         at = 0
-        while at < size and (lock := self._others(at, size - at)) is not None:
+        while at < size and (lock := self._conflict(at, size - at)) is not None:
             start, length = max(lock[0], at), lock[1]
             end = size if length == 0 else min(lock[0] + length, size)
-            found += range(start, end)
+            taken += range(start, end)
             at = end
-        return found
+        return taken
 
     def close(self) -> None:
         """Unlock every byte. Idempotent."""
         self._file.close()
 
-    def _others(self, at: int, count: int) -> tuple[int, int] | None:
+    def _conflict(self, at: int, count: int) -> tuple[int, int] | None:
         """(start, length) of the first lock that conflicts with an exclusive lock on these bytes."""
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, count, 0)
-        kind, _, start, length, _ = _FLOCK.unpack(fcntl.fcntl(self._file, fcntl.F_OFD_GETLK, asked))
+        request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, count, 0)
+        kind, _, start, length, _ = _FLOCK.unpack(fcntl.fcntl(self._file, fcntl.F_OFD_GETLK, request))
         return None if kind == fcntl.F_UNLCK else (start, length)
 
     def _set(self, kind: int, at: int, command: int) -> None:

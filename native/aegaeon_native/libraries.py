@@ -1,5 +1,5 @@
-"""A processor's level for the libraries that an engine computes with: what AEGAEON_CPU_LEVEL lowers in the native core
-is lowered in them as well, so that a machine behaves as one of that level does."""
+"""The processor level of the libraries that an engine computes with: AEGAEON_CPU_LEVEL lowers it together with that of
+the native core, so that a machine behaves as one of that level."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ _LIBRARIES = {  # torch and oneDNN read them at their first use
 
 
 def lower_libraries(environment: MutableMapping[str, str]) -> None:
-    """Torch and oneDNN in this process, before it imports torch, and in those that it starts."""
+    """Lower the level of torch and oneDNN in this process, before it imports torch, and in its children."""
     environment.update(_LIBRARIES.get(environment.get(LEVEL, ""), {}))

@@ -26,27 +26,34 @@ from aegaeon_scheduler.service.catalog import spec_of
 
 @click.command()
 @manifests_option
-@click.option("--run", "run", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the run, if several run.")
+@click.option(
+    "--run",
+    "run",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder of the run; needed when several pools run.",
+)
 @click.option(
     "--drain",
     "drain_s",
     type=click.FloatRange(0),
     default=30.0,
     show_default=True,
-    help="Seconds that requests of a removed model have to end.",
+    help="Seconds that requests of a removed model have to finish.",
 )
 def apply(*, manifests: Path, run: Path | None, drain_s: float) -> None:
-    """Give the pool that runs on this machine other models and tenants, without a restart.
+    """Change the models and tenants of the pool that runs on this machine, without a restart.
 
-    Models come and go, objectives, quotas, keys and grants change. A model with another source is prepared beside the
-    one that is served, which ends what it was asked. What needs a restart is named, and nothing is changed then.
+    Models are added and removed; objectives, quotas, keys and grants change. A model whose source changes is loaded
+    beside the old version, which finishes its requests. When a change needs a restart, the command names it and
+    changes nothing.
 
     \b
     Example:
       aegaeon apply -f examples/quickstart/
     """
     state = find_run(default_base(), run)
-    with locked(state.folder):  # of two at once the scheduler would have one's models, and its file the other's
+    with locked(state.folder):  # two at once could leave the scheduler with one's models and its file with the other's
         _apply(manifests, state, drain_s)
 
 
@@ -56,10 +63,12 @@ def _apply(manifests: Path, state: RunState, drain_s: float) -> None:
     problems = needs_restart(_running(pods, state.folder), pods)
     if state.scaling != (scaling := pool.gpu_pool.spec.scaling):
         problems.append(
-            f"engines are added and taken away by {state.scaling or 'no rule'} and would be by {scaling or 'no rule'}"
+            f"spec.autoscaling: the pool runs with {state.scaling or 'none'}, the manifests have {scaling or 'none'}"
         )
     if problems:
-        raise RefusedError("\n".join([*problems, "end `aegaeon up` and start it again for that; nothing was changed"]))
+        raise RefusedError(
+            "\n".join([*problems, "nothing was changed; to apply this, stop `aegaeon up` and start it again"])
+        )
     scheduler = next(pod for pod in pods if pod.role is PodRole.SCHEDULER)
     reply = asyncio.run(_set_catalog(state.admin, scheduler.config, drain_s))
     for pod in pods:
@@ -69,18 +78,18 @@ def _apply(manifests: Path, state: RunState, drain_s: float) -> None:
         for name in names:
             click.echo(f"model {name} {what}")
     if reply.refused:
-        raise RefusedError("\n".join([*(note.reason for note in reply.refused), "everything else was changed"]))
-    click.echo(f"pool {state.pool} is as {manifests} says")
+        raise RefusedError("\n".join([*(note.reason for note in reply.refused), "all other changes were applied"]))
+    click.echo(f"pool {state.pool} now matches {manifests}")
 
 
 def _pool(manifests: Path, state: RunState) -> Pool:
     pools = load_manifests(manifests, Path(state.models)).pools
-    found = next((pool for pool in pools if pool.gpu_pool.metadata.name == state.pool), None)
-    if found is None:
-        raise RefusedError(f"{manifests}: has no GpuPool {state.pool}, which is the one that runs")
-    if problems := [*missing_models(found), *unusable_keys(found)]:
+    running = next((pool for pool in pools if pool.gpu_pool.metadata.name == state.pool), None)
+    if running is None:
+        raise RefusedError(f"{manifests}: contains no GpuPool {state.pool}, which is the pool that runs")
+    if problems := [*missing_models(running), *unusable_keys(running)]:
         raise RefusedError("\n".join(problems))
-    return found
+    return running
 
 
 def _settings(state: RunState) -> LocalSettings:
@@ -96,10 +105,12 @@ def _settings(state: RunState) -> LocalSettings:
     )
 
 
-def _running(wanted: tuple[DesiredPod, ...], folder: Path) -> dict[str, Json]:
+def _running(pods: tuple[DesiredPod, ...], folder: Path) -> dict[str, Json]:
     """Configuration files of the run by pod; other files of pods are not configuration."""
-    others = {file.name for pod in wanted for file in pod.files} | {"run.json"}
-    return {file.stem: json.loads(file.read_text("utf-8")) for file in folder.glob("*.json") if file.name not in others}
+    ignored = {file.name for pod in pods for file in pod.files} | {"run.json"}
+    return {
+        file.stem: json.loads(file.read_text("utf-8")) for file in folder.glob("*.json") if file.name not in ignored
+    }
 
 
 async def _set_catalog(target: str, config: Json, drain_s: float) -> admin_pb2.SetCatalogReply:
@@ -117,7 +128,7 @@ async def _set_catalog(target: str, config: Json, drain_s: float) -> admin_pb2.S
 
 
 def _replace(file: Path, content: Json) -> None:
-    """Atomically: a reader sees the old one or the new one."""
+    """Write the file atomically: a reader sees the old content or the new content."""
     draft = file.with_suffix(".new")
     draft.write_text(json.dumps(content, indent=2), "utf-8")
     draft.replace(file)

@@ -1,4 +1,4 @@
-"""`aegaeon calibrate`: how long this machine takes for prefills, decode steps and copies of a pool's models."""
+"""`aegaeon calibrate`: the durations of prefills, decode steps and copies of a pool's models on this machine."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ if TYPE_CHECKING:
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Where to write the constants.  [default: ~/.cache/aegaeon/constants.json]",
+    help="File to write the constants to.  [default: ~/.cache/aegaeon/constants.json]",
 )
-@click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Medians of so many.")
+@click.option(
+    "--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Measurements of each median."
+)
 def calibrate(*, manifests: Path, models: Path | None, output: Path | None, rounds: int) -> None:
     """Measure the models of DIR on this machine: prefills, decode steps, copies of weights and KV, reading from disk.
 
-    The constants go to a file that `aegaeon up` hands to the scheduler, and that is a device for `aegaeon simulate`.
+    Writes the constants to a file: `aegaeon up` passes it to the scheduler, `aegaeon simulate --device` reads it.
 
     \b
     Example:
@@ -45,15 +47,17 @@ def calibrate(*, manifests: Path, models: Path | None, output: Path | None, roun
     pools = [(pool, _open(pool)) for pool in load_manifests(manifests, models or models_folder()).pools]
     memcpy = memcpy_bytes_per_s(rounds)
     beside = side_by_side(rounds, pools[0][1])
-    click.echo(f"memcpy: {_rate(memcpy)}; a copy beside one the other way takes {beside:.2f} x as long")
-    found = [_calibrate(pool, gpu, model, rounds) for pool, gpu in pools for model in pool.models if _measurable(model)]
-    if not found:
-        raise BadFileError(f"{manifests}: no model can be measured; give one with source.hostPath")
-    _write(output or constants_file(), found, memcpy, beside)
+    click.echo(f"memcpy: {_rate(memcpy)}; a copy beside another in the opposite direction takes {beside:.2f} x as long")
+    calibrated = [
+        _calibrate(pool, gpu, model, rounds) for pool, gpu in pools for model in pool.models if _measurable(model)
+    ]
+    if not calibrated:
+        raise BadFileError(f"{manifests}: no model can be measured; add one with source.hostPath")
+    _write(output or constants_file(), calibrated, memcpy, beside)
 
 
 def _open(pool: Pool) -> CudaDevice | None:
-    """The GPU that its first engine takes; None: it runs on CPUs. Raises BadFileError for what cannot be measured."""
+    """The GPU of the pool's first engine; None: engines run on CPUs. Raises BadFileError when it cannot be measured."""
     from aegaeon_native import NativeError
     from aegaeon_sidecar.backends.torch import configure_threads
     from aegaeon_sidecar.memory.gpu import open_gpu
@@ -64,7 +68,7 @@ def _open(pool: Pool) -> CudaDevice | None:
             f"GpuPool {name}: spec.accelerator.count {spec.accelerator.count} cannot be measured; allowed: 1"
         )
     if spec.memory.device_bytes is None:
-        raise BadFileError(f"GpuPool {name}: spec.memory.deviceBytes is left out; give it, as the simulator needs it")
+        raise BadFileError(f"GpuPool {name}: spec.memory.deviceBytes is missing; set it, as the simulator needs it")
     configure_threads(spec.threads)
     try:
         return open_gpu(spec.accelerator.device)
@@ -76,13 +80,13 @@ def _open(pool: Pool) -> CudaDevice | None:
 
 def _measurable(model: ServedModel) -> bool:
     if model.source.host_path is None:
-        click.echo(f"{model.name}: skipped, as it is on the hub; give a folder in source.hostPath to measure it")
+        click.echo(f"{model.name}: skipped, as its source is not a folder; set source.hostPath to measure it")
     return model.source.host_path is not None
 
 
 @dataclass(frozen=True, slots=True)
 class _Calibrated:
-    """A model's constants, and what the simulator needs of its pool."""
+    """A model's constants, and the facts of its pool that the simulator needs."""
 
     pool: Pool
     constants: ModelConstants
@@ -98,7 +102,7 @@ def _calibrate(pool: Pool, gpu: CudaDevice | None, model: ServedModel, rounds: i
     from aegaeon_sidecar.memory.gpu import make_of
 
     spec = pool.gpu_pool.spec
-    assert model.source.host_path is not None  # `_measurable` has seen to it
+    assert model.source.host_path is not None  # `_measurable` checked it
     directory, slab_bytes, length = Path(model.source.host_path), spec.memory.slab_size, model.max_model_len or 0
     try:
         grid = grid_of(gpu, rounds)
@@ -109,9 +113,7 @@ def _calibrate(pool: Pool, gpu: CudaDevice | None, model: ServedModel, rounds: i
     constants = _constants(model.name, make_of((gpu,)), measured, copies)
     _tell(constants, measured.disk_bytes_per_s)
     if grid.loads:
-        click.echo(
-            f"  steps beside a load are held up by {1e3 * measured.stall_s_per_byte * 1e9:.2g} ms for each of its GB"
-        )
+        click.echo(f"  a load delays the steps beside it by {1e3 * measured.stall_s_per_byte * 1e9:.2g} ms per GB")
     block_tokens = measured.layout.kv_block_tokens
     return _Calibrated(pool, constants, block_tokens, measured.disk_bytes_per_s, measured.stall_s_per_byte)
 
@@ -145,24 +147,24 @@ def _rate(bytes_per_s: float) -> str:
     return f"{bytes_per_s / 1e9:.2f} GB/s"
 
 
-def _write(target: Path, found: list[_Calibrated], memcpy: float, beside: float) -> None:
-    """The first pool's engine is the simulator's device."""
+def _write(target: Path, calibrated: list[_Calibrated], memcpy: float, beside: float) -> None:
+    """Write the constants. The first pool's engine is the simulator's device."""
     from aegaeon_cli.calibration import DERIVED, Machine, write_constants
 
-    spec, block_tokens = found[0].pool.gpu_pool.spec, found[0].block_tokens
-    assert spec.memory.device_bytes is not None  # `_open` has seen to it
+    spec, block_tokens = calibrated[0].pool.gpu_pool.spec, calibrated[0].block_tokens
+    assert spec.memory.device_bytes is not None  # `_open` checked it
     machine = Machine(
         memcpy,
         beside,
-        median(c.stall_s_per_byte for c in found),
-        median(c.disk_bytes_per_s for c in found),
+        median(c.stall_s_per_byte for c in calibrated),
+        median(c.disk_bytes_per_s for c in calibrated),
         spec.memory.device_bytes,
         spec.memory.slab_size,
         block_tokens,
         spec.max_batch,
         spec.memory.host_kv,
     )
-    write_constants(target, [c.constants for c in found], machine)
+    write_constants(target, [c.constants for c in calibrated], machine)
     for line in DERIVED:
         click.echo(f"not measured: {line}")
     click.echo(f"wrote {target}, for aegaeon up and aegaeon simulate --device {target}")

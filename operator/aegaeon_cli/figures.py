@@ -1,4 +1,4 @@
-"""`aegaeon figures`: run the paper's figures again, draw them, write the page that tells what came out."""
+"""`aegaeon figures`: reproduces the paper's figures, draws them, and writes the page of results."""
 
 from __future__ import annotations
 
@@ -20,15 +20,21 @@ _PAGE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.option("--data", type=_FOLDER, default="benchmarks/data", show_default=True, help="Where the traces are.")
-@click.option("--out", type=_FOLDER, default="docs/figures", show_default=True, help="Where plots and JSON go.")
-@click.option("--page", type=_PAGE, default="docs/evaluation.md", show_default=True, help="The page.")
-@click.option("--cache", type=_FOLDER, default="build/figures", show_default=True, help="Results, to go on from.")
+@click.option("--data", type=_FOLDER, default="benchmarks/data", show_default=True, help="Folder of the traces.")
+@click.option("--out", type=_FOLDER, default="docs/figures", show_default=True, help="Folder for plots and JSON.")
+@click.option("--page", type=_PAGE, default="docs/evaluation.md", show_default=True, help="The page to write.")
+@click.option(
+    "--cache",
+    type=_FOLDER,
+    default="build/figures",
+    show_default=True,
+    help="Folder of finished results, to resume from.",
+)
 @click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, metavar="K", help="Means over K seeds.")
 @click.option("--duration", type=click.FloatRange(1.0), default=300.0, show_default=True, help="Seconds of arrivals.")
-@click.option("--workers", type=click.IntRange(1), metavar="N", help="Processes; one for each core without it.")
-@click.option("--only", multiple=True, metavar="PANEL", help="These panels alone; may be repeated. Adds to --out.")
-@click.option("--draw", "only_draw", is_flag=True, help="Run nothing: plots and page from the JSON that is there.")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Processes.  [default: one per core]")
+@click.option("--only", multiple=True, metavar="PANEL", help="Run only this panel; repeatable. Adds to --out.")
+@click.option("--draw", "only_draw", is_flag=True, help="Run nothing: make plots and page from the existing JSON.")
 def figures(
     data: Path,
     out: Path,
@@ -40,7 +46,7 @@ def figures(
     only: tuple[str, ...],
     only_draw: bool,
 ) -> None:
-    """Figures 4, 11 to 15 and 17 of the paper, and traces with real shapes, with every policy.
+    """Reproduce figures 4, 11 to 15 and 17 of the paper and traces with real shapes, with every policy.
 
     \b
     Example:
@@ -65,12 +71,12 @@ def _run(data: Path, cache: Path, seeds: int, duration: float, workers: int | No
     from aegaeon_simulator.figures.catalog import panels
     from aegaeon_simulator.figures.runner import Runner
 
-    wanted = panels(duration)
-    names = [panel.name for panel in wanted]
+    available = panels(duration)
+    names = [panel.name for panel in available]
     unknown = [name for name in only if name not in names]
     if unknown:
-        raise CliError(f"--only {unknown[0]}: no such panel; there are {', '.join(names)}")
-    chosen = [panel for panel in wanted if not only or panel.name in only]
+        raise CliError(f"--only {unknown[0]}: no such panel; choose one of {', '.join(names)}")
+    chosen = [panel for panel in available if not only or panel.name in only]
     runner = Runner(Cache(cache, data), data, workers)
     with _progress() as progress:
         curves = runner.run(chosen, seeds, progress)
@@ -78,24 +84,24 @@ def _run(data: Path, cache: Path, seeds: int, duration: float, workers: int | No
 
 
 def _publish(book: Book, out: Path, page: Path) -> None:
-    from aegaeon_simulator.figures import standing
+    from aegaeon_simulator.figures import comparison
     from aegaeon_simulator.figures.book import write_json
     from aegaeon_simulator.figures.draw import draw
     from aegaeon_simulator.figures.page import page as written
 
     names = draw(book, out)
-    write_json(out / "standing.json", standing.report(book))
+    write_json(out / "standing.json", comparison.report(book))
     try:
         page.write_text(written(book, out.name), "utf-8")
     except OSError as error:
         raise BadFileError(f"--page {page}: cannot be written ({error})") from error
     click.echo(f"{len(names)} plots in {out}, the page is {page}")
-    click.echo(standing.sentence(book))
+    click.echo(comparison.sentence(book))
 
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """A bar over curves; nothing where standard error is no terminal."""
+    """A progress bar over curves; hidden when standard error is not a terminal."""
     from rich.console import Console
     from rich.progress import Progress as Bar
 

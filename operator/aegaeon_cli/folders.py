@@ -1,4 +1,4 @@
-"""Where things are when nothing else is said: models and latency constants below the cache folder, the quickstart."""
+"""Default locations: models and latency constants below the cache folder, the quickstart's manifests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ QUICKSTART = Path("examples/quickstart")
 
 
 def quickstart() -> Path:
-    """The quickstart's manifests: of the checkout that this is, else the copy that a wheel brings."""
+    """The quickstart's manifests: those of this checkout, else the copy in the wheel."""
     return QUICKSTART if QUICKSTART.is_dir() else Path(str(importlib.resources.files("aegaeon_cli") / "quickstart"))
 
 
@@ -20,10 +20,10 @@ def cache_folder() -> Path:
 
 
 def models_folder() -> Path:
-    """Where `aegaeon models make` puts models and where a plain hostPath is looked up."""
+    """The folder that `aegaeon models make` writes, and in which a plain hostPath is looked up."""
     return cache_folder() / "models"
 
 
 def constants_file() -> Path:
-    """What `aegaeon calibrate` writes and `aegaeon up` hands to the scheduler."""
+    """The file that `aegaeon calibrate` writes and `aegaeon up` passes to the scheduler."""
     return cache_folder() / "constants.json"

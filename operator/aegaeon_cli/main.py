@@ -1,4 +1,4 @@
-"""The `aegaeon` command. Subcommands are imported when they are used, so `aegaeon --help` answers at once."""
+"""The `aegaeon` command. Imports subcommands on use, so that `aegaeon --help` answers at once."""
 
 from __future__ import annotations
 
@@ -15,31 +15,39 @@ from aegaeon_operator.errors import OperatorError
 _COMMANDS = {
     "demo": ("aegaeon_cli.demo.command", "demo", "Four tiny models share two engines; every token is checked."),
     "up": ("aegaeon_cli.up", "up", "Run the pools of a folder of manifests on this machine."),
-    "apply": ("aegaeon_cli.apply", "apply", "Give the pool that runs other models and tenants, without a restart."),
+    "apply": ("aegaeon_cli.apply", "apply", "Change models and tenants of a running pool, without a restart."),
     "top": ("aegaeon_cli.top", "top", "Watch a running stack: engines, models, tokens, decisions."),
     "models": ("aegaeon_cli.models_group", "models", "Make the tiny models of the quickstart."),
-    "doctor": ("aegaeon_cli.doctor", "doctor", "Say what this machine can do and what is missing."),
-    "calibrate": ("aegaeon_cli.calibrate", "calibrate", "Measure models on this machine, fit the latency constants."),
+    "doctor": ("aegaeon_cli.doctor", "doctor", "Check this machine for requirements of Aegaeon."),
+    "calibrate": (
+        "aegaeon_cli.calibrate",
+        "calibrate",
+        "Measure models on this machine and fit the latency constants.",
+    ),
     "bench": (
         "aegaeon_cli.bench.command",
         "bench",
         "Measure and draw a switch of a real engine, a minute of a stack.",
     ),
-    "simulate": ("aegaeon_cli.simulate", "simulate", "A trace through a policy on modelled GPUs: what is on time?"),
-    "plan": ("aegaeon_cli.plan", "plan", "How many GPUs do these models need, and what does that save?"),
-    "figures": ("aegaeon_cli.figures", "figures", "The paper's figures, run again with every policy."),
-    "replay": ("aegaeon_cli.replay", "replay", "Replay a recorded event log; say whether decisions are the same."),
+    "simulate": (
+        "aegaeon_cli.simulate",
+        "simulate",
+        "Run a trace through a policy on modelled GPUs: which tokens are on time?",
+    ),
+    "plan": ("aegaeon_cli.plan", "plan", "Find how many GPUs models need, and what that saves."),
+    "figures": ("aegaeon_cli.figures", "figures", "Reproduce the paper's figures with every policy."),
+    "replay": ("aegaeon_cli.replay", "replay", "Replay a recorded event log and compare the decisions."),
 }
 
 
 class UserError(click.ClickException):
-    """Printed as `Error: ...`, without a traceback."""
+    """An error printed as `Error: ...`, without a traceback."""
 
     exit_code = 2
 
 
 class LazyGroup(click.Group):
-    """Lists commands without importing them; turns errors that a person can put right into sentences."""
+    """Lists commands without importing them; prints errors that a person can correct as sentences."""
 
     known: ClassVar[Mapping[str, tuple[str, str, str]]] = _COMMANDS
     """by name: module, attribute, one line for --help"""

@@ -1,4 +1,4 @@
-"""Options that several commands take, said once."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ models_option = click.option(
 )
 
 
-kind_option = click.option("--kind", metavar="KIND", help="Kind of models whose kind is given nowhere.")
+kind_option = click.option("--kind", metavar="KIND", help="Kind of models that have no kind of their own.")
 device_option = click.option(
-    "--device", default="h800-policy", show_default=True, metavar="NAME|FILE", help="Its constants."
+    "--device", default="h800-policy", show_default=True, metavar="NAME|FILE", help="Device whose constants are used."
 )
 trace_option = click.option(
     "--trace",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="CSV (also .gz): t_s, model, input_len, output_len.",
+    help="CSV (or .csv.gz) with t_s, model, input_len, output_len.",
 )
 
 
@@ -70,7 +70,7 @@ def slo_options(command: Command) -> Command:
 def _positive(what: str) -> Callable[[click.Context, click.Parameter, float | None], float | None]:
     def check(_ctx: click.Context, option: click.Parameter, value: float | None) -> float | None:
         if value is not None and not 0 < value < inf:
-            raise CliError(f"{option.opts[0]} {value:g}: give {what}, greater than 0 and finite")
+            raise CliError(f"{option.opts[0]} {value:g}: must be {what}, greater than 0 and finite")
         return value
 
     return check

@@ -1,4 +1,4 @@
-"""`aegaeon plan`: these models, these rates, this objective, this GPU: how many GPUs, which split, what it saves."""
+"""`aegaeon plan`: the GPUs and the split that models at given rates need for an objective, and the saving."""
 
 from __future__ import annotations
 
@@ -25,26 +25,32 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--file", "file", type=_FILE, metavar="FILE", help="YAML or CSV: kind, rate; model, tenant, count, ...")
 @trace_option
 @click.option("--models-file", type=_FILE, metavar="FILE", help="CSV of model and kind, for traces without kinds.")
-@click.option("--models", type=int, metavar="M", help="So many models of the paper's mix, or of --kind.")
+@click.option("--models", type=int, metavar="M", help="Number of models, of the paper's mix or of --kind.")
 @number_option("--rate", "requests per second of each model", "Requests per second of each of --models.", metavar="R")
 @kind_option
-@click.option("--gpus", type=int, metavar="N", help="Look at a pool of N GPUs instead of searching.")
-@click.option("--admit", metavar="KIND:RATE", help="With --gpus: can that pool take this model too?")
+@click.option("--gpus", type=int, metavar="N", help="Evaluate a pool of N GPUs instead of searching.")
+@click.option("--admit", metavar="KIND:RATE", help="With --gpus: check whether that pool can admit this model.")
 @click.option("--policy", default="slack", show_default=True, metavar="NAME", help="Policy of the pool.")
 @device_option
-@click.option("--gpus-per-device", type=int, default=1, show_default=True, help="GPUs that make up one device (TP).")
+@click.option(
+    "--gpus-per-device", type=int, default=1, show_default=True, help="GPUs of one device (tensor parallelism)."
+)
 @slo_options
 @click.option("--attainment", type=float, default=0.9, show_default=True, help="Share that must be on time.")
 @click.option(
-    "--form", type=click.Choice(["token", "request", "time"]), default="token", show_default=True, help="Of what."
+    "--form",
+    type=click.Choice(["token", "request", "time"]),
+    default="token",
+    show_default=True,
+    help="Unit of that share.",
 )
-@click.option("--confidence", type=float, default=0.95, show_default=True, help="How sure the answer must be.")
-@click.option("--seeds", type=int, default=2, show_default=True, metavar="K", help="Windows of arrivals to try.")
-@number_option("--window", "seconds", "Seconds of each.  [default: as rates ask for]", metavar="S")
-@click.option("--price", type=float, default=2.0, show_default=True, help="Of a GPU for an hour.")
-@click.option("--json", "output", metavar="OUT", help="Write the answer there; - is standard output.")
-def plan(**given: Any) -> None:
-    """Say how many GPUs models at given rates need, by simulating the production scheduler.
+@click.option("--confidence", type=float, default=0.95, show_default=True, help="Confidence of the answer.")
+@click.option("--seeds", type=int, default=2, show_default=True, metavar="K", help="Windows of arrivals to simulate.")
+@number_option("--window", "seconds", "Seconds of each window.  [default: chosen from the rates]", metavar="S")
+@click.option("--price", type=float, default=2.0, show_default=True, help="Price of a GPU per hour.")
+@click.option("--json", "output", metavar="OUT", help="Write the answer as JSON; - is standard output.")
+def plan(**options: Any) -> None:
+    """Find how many GPUs models at given rates need, by simulating the production scheduler.
 
     \b
     Examples:
@@ -56,84 +62,84 @@ def plan(**given: Any) -> None:
     from aegaeon_simulator.workload import WorkloadError
 
     try:
-        _answer(given)
+        _answer(options)
     except (SimulatorError, WorkloadError) as error:
         raise CliError(str(error)) from error
 
 
-def _answer(given: dict[str, Any]) -> None:
+def _answer(options: dict[str, Any]) -> None:
     from aegaeon_cli.plan_view import show_answer, show_plan
     from aegaeon_simulator.devices import read_device
     from aegaeon_simulator.plan import PoolEvaluator, answer_json, plan_json
     from aegaeon_simulator.plan import plan as find
 
-    _check(given)
-    device, objective = read_device(given["device"]), _objective(given)
-    traffic = _traffic(given, device)
-    with _workers(given["seeds"] if traffic.random else 1) as trials, _progress() as progress:
-        if given["admit"] is not None:
-            answer = _admission(given, traffic, device, objective, trials)
+    _check(options)
+    device, objective = read_device(options["device"]), _objective(options)
+    traffic = _traffic(options, device)
+    with _workers(options["seeds"] if traffic.random else 1) as trials, _progress() as progress:
+        if options["admit"] is not None:
+            answer = _admission(options, traffic, device, objective, trials)
             written = answer_json(answer)
         else:
-            evaluator = PoolEvaluator(traffic, device, objective, given["seeds"], trials, progress)
-            found = find(evaluator, given["policy"], given["gpus"])
-            written = plan_json(found, evaluator, given["price"], given["gpus_per_device"])
-    _write(given["output"], written)
-    if given["output"] != "-":
-        if given["admit"] is not None:
+            evaluator = PoolEvaluator(traffic, device, objective, options["seeds"], trials, progress)
+            chosen = find(evaluator, options["policy"], options["gpus"])
+            written = plan_json(chosen, evaluator, options["price"], options["gpus_per_device"])
+    _write(options["output"], written)
+    if options["output"] != "-":
+        if options["admit"] is not None:
             show_answer(written)
         else:
             show_plan(written)
 
 
-def _check(given: dict[str, Any]) -> None:
-    sources = [name for name in ("file", "trace", "models") if given[name] is not None]
+def _check(options: dict[str, Any]) -> None:
+    sources = [name for name in ("file", "trace", "models") if options[name] is not None]
     if len(sources) != 1:
-        raise CliError("give the models once: --file FILE, --trace FILE, or --models M with --rate R")
-    if (given["models"] is None) != (given["rate"] is None):
-        raise CliError("--models and --rate go together: so many models, each with this rate")
-    if given["models"] is not None and given["models"] < 1:
-        raise CliError(f"--models {given['models']}: at least one model is needed")
-    if given["gpus"] is not None and given["gpus"] < 1:
-        raise CliError(f"--gpus {given['gpus']}: a pool needs at least one GPU; leave it out to have the number found")
-    if given["gpus_per_device"] < 1:
-        raise CliError(f"--gpus-per-device {given['gpus_per_device']}: a device is at least one GPU")
-    if not 0 <= given["price"] < float("inf"):
-        raise CliError(f"--price {given['price']:g}: give what a GPU costs for an hour, 0 or more")
-    if given["admit"] is not None and given["gpus"] is None:
-        raise CliError("--admit asks about a pool; give its size with --gpus N")
+        raise CliError("name the models in exactly one way: --file FILE, --trace FILE, or --models M with --rate R")
+    if (options["models"] is None) != (options["rate"] is None):
+        raise CliError("--models and --rate are needed together: the number of models, and the rate of each")
+    if options["models"] is not None and options["models"] < 1:
+        raise CliError(f"--models {options['models']}: at least one model is needed")
+    if options["gpus"] is not None and options["gpus"] < 1:
+        raise CliError(f"--gpus {options['gpus']}: a pool needs at least one GPU; omit --gpus to search for the number")
+    if options["gpus_per_device"] < 1:
+        raise CliError(f"--gpus-per-device {options['gpus_per_device']}: a device is at least one GPU")
+    if not 0 <= options["price"] < float("inf"):
+        raise CliError(f"--price {options['price']:g}: must be the price of a GPU per hour, 0 or more")
+    if options["admit"] is not None and options["gpus"] is None:
+        raise CliError("--admit needs the size of the pool: --gpus N")
 
 
-def _objective(given: dict[str, Any]) -> Objective:
+def _objective(options: dict[str, Any]) -> Objective:
     from aegaeon_scheduler.core.domain import Slo
     from aegaeon_simulator.plan import Objective
 
-    slo = Slo(given["slo_ttft"], given["slo_tbt"])
-    objective = Objective(slo, given["attainment"], given["form"], given["confidence"])
+    slo = Slo(options["slo_ttft"], options["slo_tbt"])
+    objective = Objective(slo, options["attainment"], options["form"], options["confidence"])
     objective.check()
     return objective
 
 
-# -- what is asked for -----------------------------------------------------------------------------------------------
+# -- input -----------------------------------------------------------------------------------------------------------
 
 
-def _traffic(given: dict[str, Any], device: Device) -> Traffic:
+def _traffic(options: dict[str, Any], device: Device) -> Traffic:
     from aegaeon_simulator.plan import ModelDemand, poisson_traffic, read_models, trace_traffic
     from aegaeon_simulator.workload import Lengths, read_trace
     from aegaeon_simulator.workload.kinds import paper_kind
 
-    if given["trace"] is not None:
+    if options["trace"] is not None:
         trace = read_trace(
-            given["trace"], models_file=given["models_file"], kind=given["kind"], known=device.kinds.keys()
+            options["trace"], models_file=options["models_file"], kind=options["kind"], known=device.kinds.keys()
         )
-        return trace_traffic(trace, given["window"])
-    if given["file"] is not None:
-        models = read_models(given["file"], device.kinds.keys())
+        return trace_traffic(trace, options["window"])
+    if options["file"] is not None:
+        models = read_models(options["file"], device.kinds.keys())
     else:
-        own = None if given["kind"] is None else _kind(given["kind"], device)
-        count, rate = given["models"], given["rate"]
+        own = None if options["kind"] is None else _kind(options["kind"], device)
+        count, rate = options["models"], options["rate"]
         models = [ModelDemand(f"model-{m:03}", own or paper_kind(m), rate) for m in range(count)]
-    return poisson_traffic(models, Lengths.packaged(), given["window"])
+    return poisson_traffic(models, Lengths.packaged(), options["window"])
 
 
 def _kind(name: str, device: Device) -> str:
@@ -155,24 +161,26 @@ def _candidate(text: str, device: Device) -> ModelDemand:
         raise CliError(f"--admit {text}: write KIND:RATE, for example 13b:0.2") from None
 
 
-def _admission(given: dict[str, Any], traffic: Traffic, device: Device, objective: Objective, trials: Trials) -> Answer:
+def _admission(
+    options: dict[str, Any], traffic: Traffic, device: Device, objective: Objective, trials: Trials
+) -> Answer:
     from aegaeon_simulator.plan import Pool, can_admit
     from aegaeon_simulator.settings import Split
     from aegaeon_simulator.workload import Lengths
 
-    pool = Pool(Split(unified=given["gpus"]), device, given["policy"])
-    candidate = _candidate(given["admit"], device)
-    asked = [model for model in traffic.models if model.rate > 0]
-    lengths, seeds, window_s = Lengths.packaged(), given["seeds"], given["window"]
-    return can_admit(pool, asked, candidate, objective, lengths, seeds=seeds, window_s=window_s, trials=trials)
+    pool = Pool(Split(unified=options["gpus"]), device, options["policy"])
+    candidate = _candidate(options["admit"], device)
+    active = [model for model in traffic.models if model.rate > 0]
+    lengths, seeds, window_s = Lengths.packaged(), options["seeds"], options["window"]
+    return can_admit(pool, active, candidate, objective, lengths, seeds=seeds, window_s=window_s, trials=trials)
 
 
-# -- running and telling ---------------------------------------------------------------------------------------------
+# -- output ---------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _workers(seeds: int) -> Iterator[Trials]:
-    """Seeds in processes of their own, as many as there are cores."""
+    """Run the seeds in separate processes, one per core at most."""
     from aegaeon_simulator.parallel import cores, processes
     from aegaeon_simulator.plan.evaluate import one_by_one
     from aegaeon_simulator.plan.measure import sample
@@ -187,7 +195,7 @@ def _workers(seeds: int) -> Iterator[Trials]:
 
 @contextmanager
 def _progress() -> Iterator[Any]:
-    """Which pool is being tried, on the terminal; nothing where standard error is no terminal."""
+    """Show the pool being simulated on the terminal; nothing when standard error is not a terminal."""
     from rich.console import Console
 
     console = Console(stderr=True)

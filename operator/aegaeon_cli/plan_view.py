@@ -1,4 +1,4 @@
-"""A plan on the terminal: the answer in a sentence, tables of what it costs, attainment against GPUs as bars."""
+"""A plan on the terminal: the answer in a sentence, tables of costs, attainment by GPUs as bars."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_TENANTS = 20
 
 
 def show_plan(plan: Figures) -> None:
-    """Print it, 100 columns wide at most."""
+    """Print the plan, at most 100 columns wide."""
     console = Console(highlight=False)
     console.print(_sentence(plan))
     console.print(_serving(plan))
@@ -32,17 +32,17 @@ def show_answer(answer: Figures) -> None:
     console = Console(highlight=False)
     console.print(f"{'yes' if answer['admit'] else 'no'}: {answer['reason']}")
     own = answer["candidate"]
-    outcome = "was not asked in the window" if own is None else f"has {_percent(own)} on time"
+    outcome = "received no request in the window" if own is None else f"has {_percent(own)} on time"
     console.print(f"the model itself {outcome}; the GPUs are busy {_percent(answer['busy_share'])} of the time")
 
 
 def _sentence(plan: Figures) -> str:
     goal, best = plan["objective"], plan["best"]
-    asked = f"{_percent(goal['share'])} ({goal['form']}) within TTFT {goal['ttft_s']:g} s, TBT {goal['tbt_s']:g} s"
-    one = plan["gpus"] == 1
-    verb = ("meets" if one else "meet") if plan["meets"] else ("does not meet" if one else "do not meet")
+    target = f"{_percent(goal['share'])} ({goal['form']}) within TTFT {goal['ttft_s']:g} s, TBT {goal['tbt_s']:g} s"
+    single = plan["gpus"] == 1
+    verb = ("meets" if single else "meet") if plan["meets"] else ("does not meet" if single else "do not meet")
     return (
-        f"{_counted(plan['gpus'], 'GPU')} ({_split(best)}) {verb} {asked} for "
+        f"{_counted(plan['gpus'], 'GPU')} ({_split(best)}) {verb} {target} for "
         f"{_counted(len(plan['models']), 'model')} at "
         f"{plan['tokens_per_s']:.0f} output tokens/s: {_share(best['attainment'], goal)}"
     )
@@ -59,7 +59,7 @@ def _split(point: Figures) -> str:
 
 def _serving(plan: Figures) -> Table:
     names = {"pool": "this pool", "muxserve": "two models a GPU (muxserve)", "dedicated": "dedicated GPUs"}
-    table = _table("what it saves", "serving", "GPUs", "price of 1M\noutput tokens", "the pool\nsaves")
+    table = _table("savings", "serving", "GPUs", "price of 1M\noutput tokens", "the pool\nsaves")
     for key, name in names.items():
         row = plan["serving"][key]
         if row is None:
@@ -70,7 +70,7 @@ def _serving(plan: Figures) -> Table:
 
 
 def _pools(plan: Figures) -> Table:
-    table = _table("which split", "GPUs by role", "on time", "at least", "busy")
+    table = _table("splits", "GPUs by role", "on time", "at least", "busy")
     shown = [p for p in plan["curve"] if p["gpus"] == plan["gpus"]] + plan["splits"]
     if plan["best"] not in shown:
         shown.insert(0, plan["best"])
@@ -81,7 +81,7 @@ def _pools(plan: Figures) -> Table:
 
 
 def _kinds(plan: Figures) -> Table:
-    """Models of one kind together; each by itself is in the JSON."""
+    """Models grouped by kind; the JSON lists each model."""
     kinds: defaultdict[str, list[Figures]] = defaultdict(list)
     for model in plan["models"]:
         kinds[model["kind"]].append(model)
@@ -106,7 +106,7 @@ def _tenants(plan: Figures) -> Table:
 
 def _curve(plan: Figures) -> str:
     goal = plan["objective"]["share"]
-    lines = [f"\n[bold]on time against GPUs[/bold] (| is what was asked for: {_percent(goal)})"]
+    lines = [f"\n[bold]on time against GPUs[/bold] (| marks the target: {_percent(goal)})"]
     mark = round(goal * _BAR)
     for point in plan["curve"]:
         share = point["attainment"]["mean"]

@@ -1,6 +1,6 @@
-"""The live picture of a pool: which model holds which engine, what waits, what was decided and why.
+"""The live view of a pool: the models on each engine, queues, and the newest decisions with their reasons.
 
-Pure: statuses of the scheduler in, rich renderables out. Rates and decisions come from a comparison with the last.
+Pure: statuses of the scheduler in, rich renderables out. Rates and decisions are differences from the last status.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _ROLES = {Role.ROLE_PREFILL: "prefill", Role.ROLE_DECODE: "decode", Role.ROLE_UN
 
 
 class PoolView:
-    """Keeps what is needed from one status to the next: counters for rates, and the newest decisions."""
+    """Keeps state between statuses: counters for rates, and the newest decisions."""
 
     def __init__(self) -> None:
         self._before: PoolStatus | None = None
         self._decisions: deque[tuple[float, str, str]] = deque(maxlen=_DECISIONS)
 
     def show(self, status: PoolStatus) -> RenderableType:
-        """The picture of this status; call it with each status in turn."""
+        """Render this status; call it with each status in turn."""
         self._remember(status)
         colours = {model.model: _COLOURS[i % len(_COLOURS)] for i, model in enumerate(status.models)}
         title = f"pool {status.pool} · policy {status.policy} · up {_age(status.uptime_s)}"
@@ -73,7 +73,7 @@ class PoolView:
                 self._decisions.appendleft((status.uptime_s, instance.instance, instance.reason))
 
     def _elapsed(self, status: PoolStatus) -> float:
-        """Seconds since the status before, or since the start."""
+        """Seconds since the previous status, or since the start."""
         before = self._before.uptime_s if self._before else 0.0
         return max(status.uptime_s - before, 1e-3)
 
@@ -97,8 +97,8 @@ class PoolView:
         for model in status.models:
             rate = max(0, model.output_tokens - tokens_before.get(model.model, 0)) / elapsed
             table.add_row(*_model(model, colours, rate))
-        wrong = [(name, one) for name, one in by_name(status) if _wrong(one)]
-        return Group(table, *(Text(f"{name}: {phase_text(one)}", "red") for name, one in wrong))
+        wrong = [(name, state) for name, state in by_name(status) if _wrong(state)]
+        return Group(table, *(Text(f"{name}: {phase_text(state)}", "red") for name, state in wrong))
 
     def _reasons(self) -> RenderableType:
         lines = [
@@ -109,28 +109,28 @@ class PoolView:
 
 
 def bar(used: int, total: int, cells: int, kept: int = 0) -> str:
-    """`█████▒▒░░░` with `used` of `total` filled, then `kept`; something used is never drawn as nothing."""
+    """`█████▒▒░░░` with `used` of `total` filled, then `kept`; a used amount fills at least one cell."""
     filled = min(cells, -(-used * cells // total)) if total else 0
     half = min(cells, -(-(used + kept) * cells // total)) - filled if total else 0
     return "█" * filled + "▒" * half + "░" * (cells - filled - half)
 
 
 def _suspects(status: PoolStatus) -> Iterable[Text]:
-    """Engines that do not attach, since their GPU was lost again and again."""
+    """Engines that do not attach, as their GPU was lost repeatedly."""
     for device in status.suspects:
         yield Text(
-            f"{device.instance}: leaves GPU {device.uuid} alone, lost {device.losses} times: {device.error}", "red"
+            f"{device.instance}: does not use GPU {device.uuid}, lost {device.losses} times: {device.error}", "red"
         )
 
 
 def _outside(instances: Iterable[InstanceStatus]) -> list[Text]:
-    """What engines took beside their slabs at most: a line for each that took more than is reserved, else one."""
-    said = [one for one in instances if one.alive and one.memory.outside.peak_bytes]
-    over = [one for one in said if one.memory.outside.peak_bytes > one.memory.outside.reserved_bytes]
+    """Peak memory of engines outside their slabs: a line for each engine above its reservation, else one line."""
+    reporting = [engine for engine in instances if engine.alive and engine.memory.outside.peak_bytes]
+    over = [engine for engine in reporting if engine.memory.outside.peak_bytes > engine.memory.outside.reserved_bytes]
     if over:
-        lines = (f"{one.instance}: {_beside(one)} reserved; raise spec.memory.outsideSlabs" for one in over)
+        lines = (f"{engine.instance}: {_beside(engine)} reserved; raise spec.memory.outsideSlabs" for engine in over)
         return [Text(line, "red") for line in lines]
-    most = max(said, key=lambda one: one.memory.outside.peak_bytes, default=None)
+    most = max(reporting, key=lambda engine: engine.memory.outside.peak_bytes, default=None)
     return [] if most is None else [Text(f"{_beside(most)} reserved ({most.instance})", "dim")]
 
 
@@ -141,13 +141,13 @@ def _beside(instance: InstanceStatus) -> str:
 
 def _engine(instance: InstanceStatus, colours: dict[str, str], busy: float) -> Iterable[RenderableType]:
     used = instance.slabs - instance.memory.slabs_free
-    others = [name for name in instance.resident if name != instance.running]
+    idle = [name for name in instance.resident if name != instance.running]
     return (
         Text(instance.instance, "bold" if instance.alive else "bold red"),
         _ROLES.get(instance.role, "?") if instance.alive else Text("gone", "red"),
         _badge(instance.running, colours),
         _name(instance.loading, colours),
-        Text(" ").join(Text(name, colours.get(name, "")) for name in others),
+        Text(" ").join(Text(name, colours.get(name, "")) for name in idle),
         f"{bar(used, instance.slabs, _BAR_CELLS, instance.memory.slabs_kept)} {used}/{instance.slabs}",
         str(instance.sequences),
         str(instance.switches),
@@ -157,14 +157,14 @@ def _engine(instance: InstanceStatus, colours: dict[str, str], busy: float) -> I
 
 
 def _reused(instance: InstanceStatus) -> str:
-    """The share of the prompts' tokens that the engine had not to compute."""
+    """The share of prompt tokens that the engine reused instead of computing."""
     reuse = instance.memory.reuse
-    found = reuse.device_tokens + reuse.host_tokens
-    return f"{found / reuse.prompt_tokens:.0%}" if reuse.prompt_tokens else "-"
+    reused = reuse.device_tokens + reuse.host_tokens
+    return f"{reused / reuse.prompt_tokens:.0%}" if reuse.prompt_tokens else "-"
 
 
 def _wrong(model: ModelTraffic | ModelStatus) -> bool:
-    """It failed, or the engines that have it cannot serve it: a line of its own says why."""
+    """True when the model failed, or the engines that have it cannot serve it; an extra line shows the reason."""
     unserved = model.phase == ModelPhase.MODEL_PHASE_UNSPECIFIED and bool(model.reason)
     return unserved or model.phase == ModelPhase.MODEL_PHASE_FAILED
 
@@ -185,7 +185,7 @@ def _model(model: ModelTraffic, colours: dict[str, str], rate: float) -> Iterabl
 
 
 def _sequences(sequences: Iterable[SequenceStatus], colours: dict[str, str]) -> RenderableType:
-    """The youngest ones."""
+    """The youngest sequences."""
     table = _table("request", "model", "engine", "state", "prompt", "tokens", "age")
     for sequence in sorted(sequences, key=lambda s: s.age_s)[:_SEQUENCES]:
         table.add_row(
@@ -205,7 +205,7 @@ def _name(name: str, colours: dict[str, str]) -> Text:
 
 
 def _badge(name: str, colours: dict[str, str]) -> Text:
-    """The model whose turn it is, easy to see."""
+    """The model whose turn it is, highlighted."""
     return Text(f" {name} ", f"bold reverse {colours.get(name, '')}") if name else Text("-", "dim")
 
 

@@ -1,4 +1,4 @@
-"""`aegaeon replay`: the same events through the same brain; are its commands the same?"""
+"""`aegaeon replay`: feeds recorded events to the scheduler's core and compares its commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aegaeon_cli.errors import BadFileError
 @click.command()
 @click.argument("log", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def replay(log: Path) -> None:
-    """Replay LOG, which `aegaeon up --record LOG` wrote; exit status 1 when the commands are not the same.
+    """Replay LOG, written by `aegaeon up --record LOG`; the exit status is 1 when the commands differ.
 
     \b
     Example:
@@ -30,7 +30,7 @@ def replay(log: Path) -> None:
         raise BadFileError(f"{log}: is not an event log; `aegaeon up --record FILE` writes one ({error})") from error
     counts = f"{result.events} events, {result.commands} commands, recorded by version {result.version}"
     if result.same:
-        click.echo(f"the same commands: {counts}")
+        click.echo(f"identical commands: {counts}")
         return
-    click.echo(f"not the same commands: {counts}; the first difference: {result.difference}")
+    click.echo(f"different commands: {counts}; the first difference: {result.difference}")
     sys.exit(1)

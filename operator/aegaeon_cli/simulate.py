@@ -1,4 +1,4 @@
-"""`aegaeon simulate`: a trace through a policy in virtual time; what of its objective was met, and where time went."""
+"""`aegaeon simulate`: runs a trace through a policy in virtual time; reports attainment and use of time."""
 
 from __future__ import annotations
 
@@ -22,49 +22,57 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.command()
 @trace_option
-@click.option("--models-file", type=_FILE, metavar="FILE", help="CSV: model, kind; also tier and weight, if given.")
+@click.option("--models-file", type=_FILE, metavar="FILE", help="CSV: model, kind; optionally tier and weight.")
 @kind_option
-@click.option("--mix", is_flag=True, help="The paper's mix of kinds, whatever the trace says.")
+@click.option("--mix", is_flag=True, help="Use the paper's mix of kinds instead of the trace's.")
 @number_option(
     "--rate",
     "requests per second of each model",
-    "Without --trace: Poisson arrivals, R a second for each model.",
+    "Without --trace: Poisson arrivals, R per second for each model.",
     metavar="R",
 )
 @number_option("--duration", "seconds", f"Seconds of Poisson arrivals.  [default: {POISSON_S:g}]", metavar="S")
-@click.option("--models", type=int, metavar="M", help="The first M models.")
-@click.option("--policy", default="slack", show_default=True, metavar="NAME", help="Which policy; a wrong name lists.")
+@click.option("--models", type=int, metavar="M", help="Use only the first M models.")
+@click.option(
+    "--policy", default="slack", show_default=True, metavar="NAME", help="Policy; an unknown name lists them."
+)
 @click.option("--prefill", type=int, metavar="N", help="GPUs that prefill.")
 @click.option("--decode", type=int, metavar="N", help="GPUs that decode.")
 @click.option("--unified", type=int, metavar="N", help="GPUs that do both.")
 @device_option
-@click.option("--also", multiple=True, metavar="N:NAME|FILE", help="N more devices of another make; repeatable.")
-@click.option("--host-cache", type=float, metavar="GB", help="Host memory of a node for weights.  [default: enough]")
+@click.option("--also", multiple=True, metavar="N:NAME|FILE", help="Add N devices of another make; repeatable.")
+@click.option("--host-cache", type=float, metavar="GB", help="Host memory of a node for weights.  [default: unlimited]")
 @click.option("--disk", type=float, default=7.0, show_default=True, metavar="GB/S", help="Rate of a node's disk.")
 @slo_options
 @number_option("--slo-scale", "a factor", "Multiplies both objectives.", default=1.0)
 @number_option("--input-scale", "a factor", "Multiplies input lengths.", default=1.0)
 @number_option("--output-scale", "a factor", "Multiplies output lengths.", default=1.0)
 @click.option(
-    "--cap-input", type=click.IntRange(min=1), metavar="N", help="Longest input, tokens; what is more is cut."
+    "--cap-input", type=click.IntRange(min=1), metavar="N", help="Longest input in tokens; longer ones are cut."
 )
-@click.option("--cap-output", type=click.IntRange(min=1), metavar="N", help="Longest output, tokens.")
+@click.option(
+    "--cap-output", type=click.IntRange(min=1), metavar="N", help="Longest output in tokens; longer ones are cut."
+)
 @number_option("--speedup", "a factor", "Divides the times of the trace.", default=1.0)
-@number_option("--window", "seconds", "Only what arrives in the first S seconds (after --speedup).", metavar="S")
+@number_option("--window", "seconds", "Use only arrivals of the first S seconds (after --speedup).", metavar="S")
 @click.option(
     "--admission",
     type=click.Choice(["none", "feasible"]),
     default="none",
     show_default=True,
-    help="Refuse what would be served too late (feasible); refusals count as misses.",
+    help="Refuse requests that would be served too late (feasible); refusals count as misses.",
 )
-@click.option("--drain", type=float, default=600.0, show_default=True, help="Seconds to go on after the last arrival.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Same seed, same bytes.")
 @click.option(
-    "--seeds", type=int, default=1, show_default=True, metavar="K", help="K seeds from --seed on, in parallel."
+    "--drain", type=float, default=600.0, show_default=True, help="Seconds to simulate after the last arrival."
 )
-@click.option("--json", "output", metavar="OUT", help="Write the figures there; - is standard output.")
-def simulate(**given: Any) -> None:
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed; equal seeds give identical output."
+)
+@click.option(
+    "--seeds", type=int, default=1, show_default=True, metavar="K", help="Run K seeds, starting at --seed, in parallel."
+)
+@click.option("--json", "output", metavar="OUT", help="Write the figures as JSON; - is standard output.")
+def simulate(**options: Any) -> None:
     """Run a trace (or Poisson arrivals) through a policy, on modelled GPUs in virtual time.
 
     \b
@@ -75,10 +83,10 @@ def simulate(**given: Any) -> None:
     from aegaeon_simulator.workload import WorkloadError
 
     try:
-        results = _results(runs_of(given))
+        results = _results(runs_of(options))
     except (SimulatorError, WorkloadError) as error:
         raise CliError(str(error)) from error
-    write(given["output"], results)
+    write(options["output"], results)
 
 
 def _results(runs: list[Run]) -> list[dict[str, Any]]:
@@ -107,7 +115,7 @@ def _end(run: Run) -> float:
 
 @contextmanager
 def _progress(total: float) -> Iterator[Callable[[float], None]]:
-    """A bar on the terminal, over virtual seconds or runs; nothing where standard error is no terminal."""
+    """A progress bar over virtual seconds or runs; hidden when standard error is not a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -1,4 +1,4 @@
-"""The figures of `aegaeon simulate` on the terminal and as JSON; of several seeds, their means too."""
+"""The figures of `aegaeon simulate` on the terminal and as JSON; with several seeds also their means."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GROUPS = ("attainment", "requests", "ttft_s", "tbt_s", "gpu_seconds")
 
 
 def write(output: str | None, results: list[dict[str, Any]]) -> None:
-    """To the file, where one is asked for, and as a summary."""
+    """Write the figures to the file, if any, and print a summary."""
     figures: dict[str, Any] = results[0] if len(results) == 1 else {"runs": results, "mean": _mean(results)}
     text = json.dumps(figures, indent=2, sort_keys=True) + "\n"
     if output == "-":
@@ -40,7 +40,7 @@ def _summary(figures: dict[str, Any]) -> None:
 
 
 def _mean(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Means over the runs that have the figure; of quantiles, the means of each run's own."""
+    """Means over the runs that have the figure; for quantiles, the mean of the runs' quantiles."""
     means: dict[str, Any] = {key: _mean_of(results, key) for key in _GROUPS}
     for key in ("switches", "prefetch_hits", "disk_loads", "stall_s", "span_s"):
         means[key] = sum(r[key] for r in results) / len(results)
@@ -53,6 +53,6 @@ def _mean_model(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _mean_of(results: list[dict[str, Any]], key: str) -> dict[str, float] | None:
-    """None where no run has it."""
+    """The mean of a figure; None when no run has it."""
     parts = [r[key] for r in results if r[key] is not None]
     return {name: sum(p[name] for p in parts) / len(parts) for name in parts[0]} if parts else None

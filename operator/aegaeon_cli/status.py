@@ -13,14 +13,15 @@ from aegaeon_proto.v1.gateway_pb2 import PoolStatus
 
 
 async def read_status(target: str) -> PoolStatus:
-    """One status of the scheduler at this gRPC target. Raises NoAnswerError when it is not there."""
+    """Read one status of the scheduler at this gRPC target. Raises NoAnswerError when it does not answer."""
     async for status in watch_status(target, 0.0):
         return status
     raise NoAnswerError(f"the scheduler at {target} closed the stream without an answer; is it the right address?")
 
 
 async def watch_status(target: str, interval_s: float) -> AsyncIterator[PoolStatus]:
-    """A status every `interval_s` seconds (0: one). Raises NoAnswerError when it is not there or breaks off."""
+    """Yield a status every `interval_s` seconds (0: only one). Raises NoAnswerError when the scheduler does not answer
+    or disconnects."""
     async with plain_channel(target) as channel:
         call = gateway_pb2_grpc.FrontendStub(channel).Status(gateway_pb2.StatusRequest(interval_s=interval_s))
         try:

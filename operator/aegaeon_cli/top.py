@@ -17,12 +17,12 @@ from aegaeon_cli.status import read_status, watch_status
 from aegaeon_operator.podrunner import default_base, find_run
 from aegaeon_proto.v1.gateway_pb2 import PoolStatus
 
-PATIENCE_S = 10.0  # a scheduler that is started again is back within
+PATIENCE_S = 10.0  # a scheduler restarts within this time
 
 
 @click.command()
 @click.option("--run", "run", metavar="DIR|ADDRESS", help="Folder of a run, or a scheduler's gRPC address (host:port).")
-@click.option("--once", is_flag=True, help="Print one picture and end.")
+@click.option("--once", is_flag=True, help="Print the status once and exit.")
 @click.option("--interval", type=click.FloatRange(0.05, 60), default=0.5, show_default=True, help="Seconds.")
 def top(*, run: str | None, once: bool, interval: float) -> None:
     """Watch the pool that runs on this machine: engines, models, sequences, decisions.
@@ -50,7 +50,7 @@ def scheduler_of(run: str | None) -> str:
 
 
 async def live(statuses: AsyncIterator[PoolStatus]) -> None:
-    """Draw each status over the one before, until there are no more."""
+    """Draw each status over the previous one until they end."""
     view = PoolView()
     with Live(screen=True, auto_refresh=False) as screen:
         async for status in statuses:
@@ -58,14 +58,14 @@ async def live(statuses: AsyncIterator[PoolStatus]) -> None:
 
 
 async def _watch(target: str, interval_s: float) -> AsyncIterator[PoolStatus]:
-    """Statuses without an end, over streams that break. Raises NoAnswerError when none came for some seconds."""
-    heard = -PATIENCE_S
+    """Yield statuses endlessly, reconnecting broken streams. Raises NoAnswerError when none arrives for PATIENCE_S."""
+    last_answer = -PATIENCE_S
     while True:
         try:
             async for status in watch_status(target, interval_s):
-                heard = time.monotonic()
+                last_answer = time.monotonic()
                 yield status
         except NoAnswerError:
-            if time.monotonic() - heard > PATIENCE_S:
+            if time.monotonic() - last_answer > PATIENCE_S:
                 raise
         await asyncio.sleep(interval_s)

@@ -1,4 +1,4 @@
-"""`aegaeon up`: the same manifests and the same reconcile as on a cluster, with child processes for pods."""
+"""`aegaeon up`: the same manifests and the same reconcile as on a cluster, with child processes as pods."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MODELS_WAIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was said on the command line."""
+    """Options of the command line."""
 
     manifests: Path
     models: Path
@@ -50,7 +50,7 @@ class Options:
 
 
 class Console:
-    """Pods on standard error: what happens to them always, what they write with -v."""
+    """Prints the pods on standard error: events always, their output with -v."""
 
     def __init__(self, verbose: bool) -> None:
         self._verbose = verbose
@@ -71,24 +71,26 @@ class Console:
     "--record",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the scheduler's event log there, for `aegaeon replay`.",
+    help="Write the scheduler's event log to FILE, for `aegaeon replay`.",
 )
 @click.option(
     "--constants",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Latency constants.  [default: what `aegaeon calibrate` wrote, if anything]",
+    help="Latency constants.  [default: those of `aegaeon calibrate`, if it was run]",
 )
-@click.option("--share-gpu", is_flag=True, help="Every engine takes the GPU of the first, whose memory must hold all.")
+@click.option(
+    "--share-gpu", is_flag=True, help="All engines share the first engine's GPU, whose memory must suffice for all."
+)
 @click.option(
     "--start-timeout",
     type=click.FloatRange(min=1),
     default=RestartPolicy().start_timeout_s,
     show_default=True,
     metavar="SECONDS",
-    help="Give up on a process that is not ready and has computed nothing for so long.",
+    help="Fail when a process is not ready and used no CPU time for this long.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Print what the pods write.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the output of the pods.")
 def up(
     *,
     manifests: Path,
@@ -108,7 +110,7 @@ def up(
     """
     known = constants or (constants_file() if constants_file().is_file() else None)
     if record is not None and not record.absolute().parent.is_dir():
-        raise BadFileError(f"--record {record}: there is no folder {record.absolute().parent}; make it first")
+        raise BadFileError(f"--record {record}: folder {record.absolute().parent} does not exist; create it first")
     record = record.absolute() if record else None
     places = manifests, models or models_folder(), port, record, known
     asyncio.run(_serve(Options(*places, share_gpu, start_timeout, verbose)))
@@ -130,8 +132,8 @@ def _only_pool(options: Options) -> Pool:
         names = ", ".join(pool.gpu_pool.metadata.name for pool in pools)
         raise ManifestError(
             [
-                f"{options.manifests}: has {len(pools)} GpuPools ({names}); `aegaeon up` runs one, so give "
-                f"each a folder of its own"
+                f"{options.manifests}: has {len(pools)} GpuPools ({names}); `aegaeon up` runs one; put each "
+                f"into a folder of its own"
             ]
         )
     return pools[0]
@@ -172,8 +174,8 @@ async def _run(pool: Pool, options: Options, folder: RunFolder) -> None:
                 tasks.add(asyncio.create_task(scaling.run()))
             ended, _ = await asyncio.wait(tasks - {work}, return_when=asyncio.FIRST_COMPLETED)
             for task in ended:
-                task.result()  # what the autoscaler fails of ends the run
-            click.echo("draining; press Ctrl-C again to end at once", err=True)
+                task.result()  # a failure of the autoscaler ends the run
+            click.echo("draining; press Ctrl-C again to stop at once", err=True)
     finally:
         for task in tasks:
             task.cancel()
@@ -182,7 +184,7 @@ async def _run(pool: Pool, options: Options, folder: RunFolder) -> None:
 
 
 def _on_signals(runner: PodRunner) -> asyncio.Event:
-    """The first signal sets the event; any further one kills."""
+    """An event that the first signal sets; any later signal kills the pods."""
     stop = asyncio.Event()
 
     def signalled() -> None:

@@ -1,4 +1,4 @@
-"""What `aegaeon up` says once everything is ready: the URL, the models, and a curl to paste."""
+"""The message of `aegaeon up` once everything is ready: the URL, the models, and a curl command to paste."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from aegaeon_proto.v1.model_pb2 import ModelPhase
 
 _POLL_S = 0.2
 _LOADED_OR_FAILED = (ModelPhase.MODEL_PHASE_CACHED, ModelPhase.MODEL_PHASE_FAILED)
-_ON_DEMAND = "on no node; the first request fetches it"
+_ON_DEMAND = "on no node; fetched at the first request"
 
 
 async def wait_for_models(scheduler: str, patience_s: float) -> PoolStatus:
-    """The status once every model and adapter is cached or failed, or is fetched on demand alone; as it is after
-    `patience_s` or without engines.
+    """Wait until every model and adapter is cached, failed, or fetched on demand only; returns the last status, after
+    `patience_s` or without engines as it is then.
 
-    A scheduler that is being started again is waited for. Raises NoAnswerError when it does not answer until then.
+    Waits for a scheduler that restarts. Raises NoAnswerError when it does not answer in time.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s
@@ -27,7 +27,7 @@ async def wait_for_models(scheduler: str, patience_s: float) -> PoolStatus:
         try:
             async for status in watch_status(scheduler, _POLL_S):
                 over = loop.time() > deadline or not status.instances
-                if over or all(one.absent or one.phase in _LOADED_OR_FAILED for _, one in by_name(status)):
+                if over or all(model.absent or model.phase in _LOADED_OR_FAILED for _, model in by_name(status)):
                     return status
         except NoAnswerError:
             if loop.time() > deadline:
@@ -39,8 +39,8 @@ def welcome(status: PoolStatus, url: str, seconds: float) -> str:
     """The text to print; models in the order of the manifests, then adapters."""
     named = by_name(status)
     width = max((len(name) for name, _ in named), default=0)
-    none = "" if status.instances else "on no engine yet; the first request starts one"
-    models = "\n".join(f"  {name:<{width}}  {none or phase_text(one)}" for name, one in named)
+    none = "" if status.instances else "on no engine yet; the first request starts an engine"
+    models = "\n".join(f"  {name:<{width}}  {none or phase_text(model)}" for name, model in named)
     return (
         f"\nready in {seconds:.1f} s: {url}/v1\n\n{models}\n\n"
         f"try it:\n{curl(url, _example(status))}\n\nwatch it:\n  aegaeon top\n\nCtrl-C ends it."
@@ -48,10 +48,10 @@ def welcome(status: PoolStatus, url: str, seconds: float) -> str:
 
 
 def by_name(status: PoolStatus) -> list[tuple[str, ModelTraffic | ModelStatus]]:
-    """Its models, then its adapters."""
-    found: list[tuple[str, ModelTraffic | ModelStatus]] = [(model.model, model) for model in status.models]
-    found += [(adapter.spec.name, adapter) for adapter in status.adapters]
-    return found
+    """The models, then the adapters."""
+    named: list[tuple[str, ModelTraffic | ModelStatus]] = [(model.model, model) for model in status.models]
+    named += [(adapter.spec.name, adapter) for adapter in status.adapters]
+    return named
 
 
 def phase_text(model: ModelTraffic | ModelStatus) -> str:

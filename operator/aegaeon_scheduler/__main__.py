@@ -29,14 +29,16 @@ def main() -> int:
     """The exit status: 0 after a signal, 1 when the core failed or another process leads, 2 when the start failed."""
     parser = argparse.ArgumentParser(prog="python -m aegaeon_scheduler", description="Aegaeon's scheduler.")
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration, JSON")
-    parser.add_argument("--holder", metavar="NAME", help="in the Lease, instead of the file's: differs from pod to pod")
+    parser.add_argument(
+        "--holder", metavar="NAME", help="name in the Lease; overrides the file's, as it differs from pod to pod"
+    )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    given = parser.parse_args()
+    options = parser.parse_args()
     relax()
     prefer_the_loop()
     _log.info("the core is %s", "compiled" if COMPILED else "interpreted, which takes three times the processor time")
     try:
-        return asyncio.run(_serve(load_config(given.config, given.holder)))
+        return asyncio.run(_serve(load_config(options.config, options.holder)))
     except (SchedulerError, CoreError, KubeError) as error:
         sys.stderr.write(f"aegaeon_scheduler: {error}\n")
         return 2
@@ -88,7 +90,7 @@ async def _lead(config: SchedulerConfig, service: Service, silent: asyncio.Event
 
 
 async def _before(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
-    """Whether `work` ended before `stop`, which ends it."""
+    """True when `work` ended before `stop`, which cancels it."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
     for task in (working, stopping):

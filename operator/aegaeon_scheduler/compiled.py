@@ -73,13 +73,13 @@ class _Finder(MetaPathFinder):
 
 
 def use() -> bool:
-    """Whether modules of the core are imported compiled from here on.
+    """True when modules of the core are imported compiled from now on.
 
     Raises ImportError where AEGAEON_CORE demands that and there is no build of these sources for this Python.
     """
     choice = os.environ.get(CHOICE, "")
     if choice not in {"", "compiled", "interpreted"}:
-        raise ImportError(f"{CHOICE} is {choice!r}: say compiled or interpreted, or leave it out")
+        raise ImportError(f"{CHOICE} is {choice!r}: set it to compiled or interpreted, or unset it")
     if choice == "interpreted":
         return False
     if _fresh():

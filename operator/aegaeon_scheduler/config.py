@@ -65,7 +65,7 @@ class HttpEntry(_Frozen):
 
 
 class SourceEntry(_Frozen):
-    """Where a model's files are: exactly one of them."""
+    """The source of a model's files: exactly one field is set."""
 
     directory: str | None = None
     root: str = ""  # of `directory`: symbolic links may not lead out of this folder; empty: anywhere
@@ -199,9 +199,9 @@ class PrismEntry(_Frozen):
 _POLICIES = ("paper", "slack", "prism")
 
 
-def _policy_name(given: Any) -> str:
-    """Which of them a policy of the file is; slack where it does not say."""
-    name = given.get("name", "slack") if isinstance(given, dict) else getattr(given, "name", "slack")
+def _policy_name(policy: Any) -> str:
+    """The name of the file's policy; slack by default."""
+    name = policy.get("name", "slack") if isinstance(policy, dict) else getattr(policy, "name", "slack")
     return name if name in _POLICIES else ""
 
 
@@ -295,7 +295,7 @@ class SchedulerConfig(_Frozen):
 
     @model_validator(mode="after")
     def _names_once(self) -> SchedulerConfig:
-        names = [name for model in self.models for name in (model.name, *(one.name for one in model.adapters))]
+        names = [name for model in self.models for name in (model.name, *(adapter.name for adapter in model.adapters))]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"models: {', '.join(twice)} listed more than once; served names must be unique")
@@ -315,7 +315,8 @@ def load_config(path: Path, holder: str | None = None) -> SchedulerConfig:
 
 
 def core_config(config: SchedulerConfig) -> CoreConfig:
-    """What of it the core needs, with the measured constants. Raises ConfigError when their file cannot be used."""
+    """The core's part of the configuration, with the measured constants. Raises ConfigError when their file cannot be
+    used."""
     return CoreConfig(
         policy=_policy(config.policy),
         hold_s=config.hold_s,

@@ -1,4 +1,4 @@
-"""What can go wrong around the core.
+"""Errors around the core.
 
 SchedulerError
 ├── ConfigError     the configuration file cannot be used

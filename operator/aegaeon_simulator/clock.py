@@ -30,5 +30,5 @@ class Clock:
         return True
 
     def next_at(self) -> float | None:
-        """When the next action is due."""
+        """The time of the next action."""
         return self._heap[0][0] if self._heap else None

@@ -1,4 +1,4 @@
-"""What the simulator raises.
+"""Errors of the simulator.
 
 SimulatorError
 ├── WireViolationError   the scheduler's core broke a rule of the wire: a bug
@@ -18,8 +18,8 @@ class WireViolationError(SimulatorError):
 
 
 class DeviceError(SimulatorError):
-    """Constants of a device are missing or make no sense; says where and what to do."""
+    """Constants of a device are missing or invalid; the message gives the place and the remedy."""
 
 
 class SettingsError(SimulatorError):
-    """What was asked for cannot be simulated; says why and what to do."""
+    """Settings that cannot be simulated; the message gives the problem and the remedy."""

@@ -10,7 +10,7 @@ from threading import Thread
 
 
 def cores() -> int:
-    """That we may use."""
+    """The number of usable cores."""
     return len(os.sched_getaffinity(0))
 
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 _log = logging.getLogger(__name__)
 _FILES = ("ca.crt", "tls.crt", "tls.key")
-OTHER_ROLE = "its certificate is of this pool, but not of the role dialled; does the address lead to another process?"
-NOT_TAKEN = "it closed the connection: it may not take the certificate shown to it; its log says why"
-NO_TLS = "it does not speak TLS; give it the pool's certificates (`tls`) too"
+OTHER_ROLE = "its certificate belongs to another role of this pool; check that the address is that of the right process"
+NOT_TAKEN = "it closed the connection: it may have rejected the client certificate; see its log"
+NO_TLS = "it does not use TLS; set the pool's certificates (`tls`) there, too"
 """why a peer could not be dialled"""
 
 
@@ -20,7 +20,7 @@ class TlsError(Exception):
 
 
 class Files(NamedTuple):
-    """What is in the three files, and in which folder they were."""
+    """The contents of the three files, and their folder."""
 
     authority: bytes
     certificate: bytes
@@ -29,7 +29,7 @@ class Files(NamedTuple):
 
 
 def read(folder: Path) -> Files:
-    """All three of one version. Raises TlsError."""
+    """Read the three files of one version. Raises TlsError."""
     data = folder / "..data"  # a mounted Secret changes as a whole by this link
     try:
         at = data.resolve() if data.exists() else folder
@@ -40,20 +40,18 @@ def read(folder: Path) -> Files:
 
 
 def not_of_this_pool(cause: str, folder: Path | None) -> str:
-    """Why a peer could not be dialled."""
+    """A sentence about a peer with a certificate of another authority."""
     return f"its certificate is not one of this pool: {cause}; compare ca.crt in {folder} on both sides"
 
 
 def client_context(folder: Path) -> ssl.SSLContext:
-    """For one connection. Raises TlsError."""
+    """A TLS context for one connection to a server. Raises TlsError."""
     return _context(ssl.PROTOCOL_TLS_CLIENT, read(folder))
 
 
 class ServerContext:
-    """Of a server. What cannot be read when a connection comes leaves it as it was.
-
-    Raises TlsError when it is made.
-    """
+    """The TLS context of a server, renewed with its files. Unreadable files leave it unchanged; only creating it raises
+    TlsError."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -61,7 +59,7 @@ class ServerContext:
         self._newest = _server(self._files)
 
     def current(self) -> ssl.SSLContext:
-        """For one connection: with what is in the folder now."""
+        """The context for one connection, made from the current files."""
         try:
             if (files := read(self._folder)) != self._files:
                 self._newest, self._files = _server(files), files

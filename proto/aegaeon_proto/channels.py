@@ -1,7 +1,8 @@
-"""How processes reach each other: plaintext where a unix socket guards itself, else mutual TLS within a pool. No proxy.
+"""Connections between processes: plaintext over a local unix socket or loopback, else mutual TLS within a pool. No
+proxy.
 
-A folder of `ca.crt`, `tls.crt` and `tls.key` (a Kubernetes Secret of type kubernetes.io/tls, mounted) makes one of the
-pool, in one role. It is read again for every new connection, so certificates are renewed without a restart.
+A folder of `ca.crt`, `tls.crt` and `tls.key` (a Kubernetes Secret of type kubernetes.io/tls, mounted) identifies a
+process of the pool and its role. It is read again for every new connection: renewals need no restart.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def open_channel(target: str, tls: Path | None, peer: Role, options: Options = (
 
 
 def open_blocking_channel(target: str, tls: Path | None, peer: Role) -> grpc.Channel:
-    """The same for a thread that has no event loop. Raises TlsError."""
+    """A blocking channel for a thread without an event loop. Raises TlsError."""
     if tls is None:
         return grpc.insecure_channel(target, options=NO_PROXY)
     return grpc.secure_channel(target, _credentials(tls), options=_secured(peer))
@@ -66,7 +67,7 @@ def _secured(peer: Role) -> Options:
 
 
 async def connect(channel: grpc.aio.Channel, timeout_s: float) -> None:
-    """Until the peer answers. Raises AioRpcError that says why it does not (see `why`)."""
+    """Wait until the peer answers. Raises AioRpcError when it does not (see `why`)."""
     nothing: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/aegaeon.v1.NoService/NoMethod")
     try:
         await nothing(b"", timeout=timeout_s)
@@ -76,7 +77,7 @@ async def connect(channel: grpc.aio.Channel, timeout_s: float) -> None:
 
 
 def why(error: grpc.aio.AioRpcError, tls: Path | None) -> str:
-    """A connection that failed, in words; `tls` as it was dialled."""
+    """The cause of a failed connection, in words; `tls` as it was dialled."""
     details = error.details() or error.code().name
     if "CERTIFICATE_VERIFY_FAILED" in details:
         return not_of_this_pool(_cause(details), tls)
@@ -94,7 +95,7 @@ def _cause(details: str) -> str:
 
 
 def server_credentials(folder: Path) -> grpc.ServerCredentials:
-    """What is in the folder when a client knocks; what cannot be read leaves it as it was."""
+    """Credentials that follow the folder's files at each new connection; unreadable files leave them unchanged."""
     used = read(folder)
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:

@@ -1,4 +1,4 @@
-"""Grammars of constrained outputs, and what they may cost: one text has one meaning in gateways and sidecars.
+"""Grammars of constrained outputs, and their cost limits: a text has the same meaning in gateways and sidecars.
 
 `LIMITS` are the library's own: they bound most of what a grammar may cost, compiled or followed, by counts. What they
 miss is bounded by processes with limits of processor time and memory: in gateways for `PROOF`, in engines for `BUILD`.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a piece of work may take: processor time, and memory beyond what its process has."""
+    """Limits of a piece of work: processor time, and memory beyond that of its process."""
 
     cpu_s: float
     memory_bytes: int
@@ -65,7 +65,7 @@ JSON_OBJECT = '{"type":"object"}'
 
 
 def proof_of(digest: str) -> str:
-    """What a gateway says of a constraint that it has compiled: by which library, for which tokenizer.
+    """A gateway's proof that it compiled a constraint: the library, and the tokenizer.
 
     `digest`: SHA-256 of the model's tokenizer.json.
     """
@@ -86,7 +86,7 @@ def grammar_of(kind: ConstraintKind, text: str) -> str:
 
 
 def lark_of(grammar: str) -> str:
-    """A grammar of GBNF, which other servers take as well, or of Lark, as Lark. Raises ValueError."""
+    """Convert a grammar in GBNF, which other servers accept too, or Lark to Lark. Raises ValueError."""
     try:
         return str(any_to_lark(grammar))
     except Exception as error:  # llguidance raises Exception itself for what it cannot read
@@ -100,7 +100,7 @@ def lark_of_choice(choices: Sequence[str]) -> str:
 
 
 def matcher_of(kind: ConstraintKind, text: str, tokenizer: LLTokenizer) -> LLMatcher:
-    """The matcher before any token. Raises ValueError. Its cost has no bound: for a process that has."""
+    """The matcher before any token. Raises ValueError. Its cost is unbounded: call it in a process with limits."""
     matcher = LLMatcher(tokenizer, grammar_of(kind, text), log_level=0, limits=LIMITS)
     if matcher.is_error():
         raise ValueError(matcher.get_error())
@@ -108,7 +108,8 @@ def matcher_of(kind: ConstraintKind, text: str, tokenizer: LLTokenizer) -> LLMat
 
 
 def fault(kind: ConstraintKind, text: str, tokenizer: LLTokenizer) -> str:
-    """Why this cannot be compiled, or no first token be chosen; empty when all is well. Costs as `matcher_of` does."""
+    """The reason why a constraint cannot be compiled, or has no first token; empty when it is valid. Costs as
+    `matcher_of`."""
     try:
         matcher = matcher_of(kind, text, tokenizer)
     except ValueError as error:

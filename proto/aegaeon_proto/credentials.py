@@ -1,6 +1,6 @@
 """Files of credentials for a model's source: Secrets that Kubernetes mounts, or files that a person wrote.
 
-What is read here is remembered, so that no message of anybody repeats it (redaction.py).
+The values are registered for redaction, so that no message repeats them (redaction.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LINE = re.compile(r"[\x21-\x7e]+")
 
 
 class CredentialsError(Exception):
-    """A file of credentials cannot be read, or is not of its form. Never says what is in it."""
+    """A file of credentials cannot be read, or has the wrong form. Never quotes its content."""
 
 
 def token_of(file: str) -> str:
@@ -48,7 +48,8 @@ def proxy_user(file: str) -> tuple[str, str]:
 
 
 def s3_keys(file: str) -> dict[str, str]:
-    """Of an AWS credentials file, what botocore's clients take; nothing without a file. Raises CredentialsError."""
+    """The keys of an AWS credentials file, as botocore's clients take them; empty without a file. Raises
+    CredentialsError."""
     if not file:
         return {}
     parser = configparser.ConfigParser(interpolation=None)
@@ -73,8 +74,8 @@ def _read(file: str, field: str = "the source's credentialsFile") -> str:
         with Path(file).open("rb") as opened:
             content = opened.read(_MOST_BYTES + 1)
     except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else "no path"
-        raise CredentialsError(f"{file}: cannot be read: {said}; check {field}") from None
+        reason = error.strerror if isinstance(error, OSError) else "not a path"
+        raise CredentialsError(f"{file}: cannot be read: {reason}; check {field}") from None
     if len(content) > _MOST_BYTES or not content.isascii():
         raise CredentialsError(f"{file}: cannot be read as credentials: must be ASCII, {_MOST_BYTES} bytes at most")
     return content.decode("ascii")

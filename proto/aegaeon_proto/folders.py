@@ -28,7 +28,8 @@ def check_within(directory: Path, root: str) -> None:
 
 
 def _resolved(path: Path) -> Path:
-    """Not Path.resolve(), whose RuntimeError for circular links is no OSError. Those are unreadable: ELOOP."""
+    """The real path; not by Path.resolve(), whose RuntimeError for circular links is no OSError. Those are unreadable:
+    ELOOP."""
     return Path(os.path.realpath(path))
 
 

@@ -23,14 +23,14 @@ _log = logging.getLogger(__name__)
 
 
 class Session(Protocol):
-    """What is done with one peer's frames."""
+    """Handles one peer's frames."""
 
     def received(self, data: bytes) -> None:
-        """One frame. Raises DecodeError when it is no message; the connection then ends."""
+        """Handle one frame. Raises DecodeError when it is not a message; the connection then ends."""
         ...
 
     def ended(self) -> None:
-        """Nothing more comes; unless the connection is lost, something can still be sent."""
+        """Note that the peer sends no more; unless the connection is lost, frames can still be sent to it."""
         ...
 
 
@@ -47,12 +47,12 @@ class Connection(asyncio.Protocol):
         self._session_waits = self._frames_wait = False
 
     def send(self, message: Message) -> None:
-        """Into the transport's buffer; dropped when the connection is lost."""
+        """Write to the transport's buffer; dropped when the connection is lost."""
         if not self._transport.is_closing():
             self._transport.write(frame(message))
 
     def pause(self) -> None:
-        """Let the peer wait."""
+        """Stop reading from the peer."""
         self._session_waits = True
         self._read()
 
@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
         self._read()
 
     def close(self) -> None:
-        """With what is to be sent at an end."""
+        """Close after sending the buffered data."""
         self._end_session()
         self._transport.close()
 
@@ -98,13 +98,13 @@ class Connection(asyncio.Protocol):
         self._server.leave(self)
 
     def _take(self, data: bytes = b"") -> None:
-        """The next frames, and the rest when others had their turn: many small ones must not hold the event loop."""
+        """Handle the next frames, and the rest in a later turn: many small ones must not hold the event loop."""
         handled = 0
         try:
-            for one in islice(self._frames.of(data), FRAMES_A_TURN):
+            for message in islice(self._frames.of(data), FRAMES_A_TURN):
                 handled += 1
                 if self._session is not None:
-                    self._session.received(one)
+                    self._session.received(message)
         except (FrameError, DecodeError) as error:
             self._refuse(str(error))
             return
@@ -114,7 +114,7 @@ class Connection(asyncio.Protocol):
         self._read()
 
     def _read(self) -> None:
-        """Or let the peer wait."""
+        """Resume reading, or stop it while the session or frames wait."""
         if self._transport.is_closing():
             return
         if self._session_waits or self._frames_wait:
@@ -150,10 +150,10 @@ class Connection(asyncio.Protocol):
         return False
 
     def _after_preface(self, data: bytes) -> bytes:
-        """What follows it; empty while it is not whole."""
+        """The data after the preface; empty while the preface is incomplete."""
         start, data = data[: len(self._preface)], data[len(self._preface) :]
         if not self._preface.startswith(start):
-            self._refuse("what it sends are no frames")
+            self._refuse("it does not speak the frame protocol")
             return b""
         self._preface = self._preface[len(start) :]
         if not self._preface:
@@ -176,7 +176,8 @@ class Connection(asyncio.Protocol):
 
 
 class FrameServer:
-    """Listens for peers of the role `caller`; `session` makes what takes a peer's frames of `most_bytes` at most."""
+    """Listens for peers of the role `caller`; `session` makes the handler of a peer's frames, each at most
+    `most_bytes`."""
 
     def __init__(self, name: str, caller: Role, session: Callable[[Connection], Session], most_bytes: int) -> None:
         self.name, self.caller, self.session, self.most_bytes = name, caller, session, most_bytes
@@ -187,8 +188,8 @@ class FrameServer:
     async def start(self, target: str, tls: Path | None) -> int:
         """Listen on `unix:PATH` or `HOST:PORT`, and return the port (0: a unix socket).
 
-        Raises OSError when it cannot be had, and TlsError: without certificates only a unix socket or the loopback
-        interface will do.
+        Raises OSError when the target is not available, and TlsError: without certificates only a unix socket or the
+        loopback interface is allowed.
         """
         if tls is not None:
             self._tls = ServerContext(tls)
@@ -208,7 +209,7 @@ class FrameServer:
         return await loop.create_server(lambda: Connection(self), *host_and_port(target))
 
     def stop(self) -> None:
-        """Take no more connections, and end those that are open."""
+        """Refuse new connections and end the open ones."""
         assert self._server is not None, "it was started"
         self._server.close()
         for connection in list(self._open):
@@ -217,11 +218,11 @@ class FrameServer:
     # ---- what connections call --------------------------------------------------------------------------------------
 
     def context(self) -> ssl.SSLContext | None:
-        """For a new connection; None: without TLS."""
+        """The TLS context of a new connection; None: without TLS."""
         return None if self._tls is None else self._tls.current()
 
     def enter(self, connection: Connection) -> bool:
-        """Whether there is room for it."""
+        """Register a connection; False when there are too many."""
         self._open.add(connection)
         return len(self._open) <= MOST_CONNECTIONS
 

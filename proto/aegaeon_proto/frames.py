@@ -1,4 +1,4 @@
-"""Messages in frames on connections of their own, for what is sent too often for gRPC's share of the cost: tokens.
+"""Messages in frames on separate connections, for traffic too frequent for gRPC's cost: tokens.
 
 A frame is a message's length (4 bytes, little-endian) and the message. Who dials begins with PREFACE; then each side
 sends frames of one kind of message. Certificates and roles are as for gRPC (`channels`, `servers`).
@@ -35,24 +35,24 @@ _SOCKET = (
 
 
 class FrameError(ValueError):
-    """What came is no frame of an acceptable size."""
+    """The received data is not a frame of an acceptable size."""
 
 
 def frame(message: Message) -> bytes:
-    """The message behind its length."""
+    """The message prefixed with its length."""
     data = message.SerializeToString()
     return len(data).to_bytes(_HEAD, "little") + data
 
 
 class Frames:
-    """The frames in what arrives in pieces; none is longer than `most_bytes`."""
+    """Splits received data into frames of at most `most_bytes`."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._rest = bytearray()
 
     def of(self, data: bytes) -> Iterator[bytes]:
-        """Those that are complete with this piece, without their lengths. Raises FrameError."""
+        """The frames that this piece completes, without their lengths. Raises FrameError."""
         self._rest += data
         while len(self._rest) >= _HEAD:
             end = _HEAD + int.from_bytes(self._rest[:_HEAD], "little")
@@ -60,13 +60,13 @@ class Frames:
                 raise FrameError(f"a frame of {end - _HEAD} bytes, {self._most_bytes} are allowed")
             if len(self._rest) < end:
                 return
-            found = bytes(self._rest[_HEAD:end])
+            message = bytes(self._rest[_HEAD:end])
             del self._rest[:end]
-            yield found
+            yield message
 
 
 async def read_frame(reader: asyncio.StreamReader, kind: type[_Kind]) -> _Kind:
-    """The next message. Raises IncompleteReadError at the end, OSError, DecodeError for what is none."""
+    """Read the next message. Raises IncompleteReadError at the end, OSError, DecodeError when it is not one."""
     size = int.from_bytes(await reader.readexactly(_HEAD), "little")
     return kind.FromString(await reader.readexactly(size))
 
@@ -90,7 +90,7 @@ async def dial(target: str, tls: Path | None, peer: Role) -> tuple[asyncio.Strea
 
 
 def host_and_port(target: str) -> tuple[str, int]:
-    """Raises OSError when it is none."""
+    """Split HOST:PORT. Raises OSError when it is not that."""
     host, _, port = target.rpartition(":")
     if not host or not port.isdecimal():
         raise OSError(f"{target!r} is not HOST:PORT")
@@ -98,7 +98,7 @@ def host_and_port(target: str) -> tuple[str, int]:
 
 
 def keep_alive(transport: asyncio.BaseTransport) -> None:
-    """Send what is written at once, and notice a peer that vanished."""
+    """Disable send delays, and detect peers that vanished."""
     used: socket.socket = transport.get_extra_info("socket")
     if used.family != socket.AF_UNIX:
         for level, option, value in _SOCKET:
@@ -106,7 +106,7 @@ def keep_alive(transport: asyncio.BaseTransport) -> None:
 
 
 def why_closed(error: OSError, tls: Path | None) -> str:
-    """A connection that failed, in words; `tls` as it was dialled."""
+    """The cause of a failed connection, in words; `tls` as it was dialled."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_message.startswith("Hostname mismatch"):
             return OTHER_ROLE

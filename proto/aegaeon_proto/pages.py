@@ -1,4 +1,4 @@
-"""What kubelet and Prometheus ask a process: is it alive, is it of use, how does it stand."""
+"""Pages for the kubelet and Prometheus: liveness, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _FRESH_S = 1.0  # a rendering may be this old: many scrapers cost no more than o
 
 
 class Pages:
-    """GET /healthz, /readyz and /metrics. In the event loop itself, so that an answer is a sign of the loop's life.
+    """GET /healthz, /readyz and /metrics. Served by the event loop itself, so that an answer proves that it runs.
 
-    `listen` is "host:port" or "unix:PATH". `ready` says whether the process serves and is not about to end, `unready`
-    what /readyz answers with 503 when it does not. `render` makes the text of /metrics, once a second at most.
+    `listen` is "host:port" or "unix:PATH". `ready` is true while the process serves and is not about to end, `unready`
+    is the body of /readyz with 503 otherwise. `render` makes the text of /metrics, once a second at most.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Pages:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
 
     async def start(self) -> None:
-        """Raises OSError, with a sentence as its text, when the port is taken."""
+        """Listen. Raises OSError, with a sentence as its text, when the port is taken."""
         await self._runner.setup()
         try:
             await self._site().start()

@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 def joined(parts: Iterable[Json]) -> Json:
-    """One part that has them all, by name. A tenant of several parts has the models and keys of each.
+    """All parts as one, by name. A tenant in several parts has the models and keys of each.
 
     A model that two parts have is the first's: what moved from one Secret to another may be seen in both.
     """

@@ -1,7 +1,8 @@
-"""What a model is for, as its files show it: gateways, which ask it, and sidecars, which compute it, read them alike.
+"""The task of a model according to its files, read alike by gateways, which route requests, and sidecars, which
+compute.
 
-Decoders are served: their last hidden state of a prompt gives an embedding, or a score. A model is meant for that if it
-has a modules.json, as sentence-transformers writes it, or a classifier's architecture, or if its manifest says so.
+Decoders are served: their last hidden state of a prompt gives an embedding, or a score. A model pools if it has a
+modules.json, as sentence-transformers writes it, or a classifier's architecture, or if its manifest sets the task.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ Document = Mapping[str, Any]
 
 
 class PoolingError(ValueError):
-    """The files show a model that is not served, or contradict themselves; the message says which and why."""
+    """The files describe a model that is not served, or contradict themselves; the message gives the file and the
+    reason."""
 
 
 class Task(Enum):
-    """What a model is for."""
+    """The task of a model."""
 
     GENERATE = "generate"
     EMBED = "embed"
@@ -49,8 +51,9 @@ class Task(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What a model is for. `normalize`: its embeddings have length 1; `matryoshka`: they may be cut to their first
-    dimensions, to any number of them (True) or to one of these; `classifies`: a head of its own gives the score."""
+    """The task of a model and its options. `normalize`: its embeddings have length 1; `matryoshka`: they may be cut to
+    their first dimensions, to any number of them (True) or to one of these; `classifies`: a head of its own gives the
+    score."""
 
     task: Task
     normalize: bool = True
@@ -63,7 +66,7 @@ class Purpose:
 
 
 def purpose_of(documents: Mapping[str, object], task: str = "") -> Purpose:
-    """`documents`: the parsed ones of FILES that are there, by name; `task`: what a manifest says, "": nothing.
+    """The purpose shown by `documents`, the existing parsed FILES by name; `task`: that of a manifest, "": not set.
 
     Raises PoolingError.
     """
@@ -84,18 +87,18 @@ def purpose_of(documents: Mapping[str, object], task: str = "") -> Purpose:
 
 
 def read_purpose(directory: Path, task: str = "") -> Purpose:
-    """Of a folder of a model. Raises PoolingError."""
+    """Read the purpose of a model from its folder. Raises PoolingError."""
     return purpose_of(read_documents(directory), task)
 
 
 def read_documents(directory: Path) -> dict[str, object]:
-    """The parsed ones of FILES that are there. Raises PoolingError for one that is not JSON, or too large."""
-    found: dict[str, object] = {}
+    """Parse the existing ones of FILES. Raises PoolingError for a file that is not JSON, or too large."""
+    documents: dict[str, object] = {}
     for name in FILES:
         path = directory / name
         if path.is_file():
-            found[name] = _parsed(path, name)
-    return found
+            documents[name] = _parsed(path, name)
+    return documents
 
 
 def _parsed(path: Path, name: str) -> object:
@@ -118,7 +121,7 @@ def _named(task: str) -> Task:
     try:
         return Task(task)
     except ValueError:
-        raise PoolingError(f"task: {task!r:.40} is not one of {', '.join(one.value for one in Task)}") from None
+        raise PoolingError(f"task: {task!r:.40} is not one of {', '.join(kind.value for kind in Task)}") from None
 
 
 def _shown(*, classifies: bool, pooled: bool) -> Task:
@@ -129,25 +132,27 @@ def _shown(*, classifies: bool, pooled: bool) -> Task:
 
 def _check_classifier(config: Document, chosen: Task) -> None:
     if chosen is not Task.SCORE:
-        raise PoolingError(f"{CONFIG}: a classifier scores, and is for nothing else; leave task {chosen.value} out")
+        raise PoolingError(f"{CONFIG}: a classifier can only score; remove task {chosen.value}")
     labels = config.get("num_labels", len(_table(config.get("id2label"))) or 2)  # transformers' default is two
     if labels != 1:
-        raise PoolingError(f"{CONFIG}: it tells {labels!r:.20} labels apart; rerankers, which have one, are served")
+        raise PoolingError(
+            f"{CONFIG}: has {labels!r:.20} labels; only classifiers with one label (rerankers) are served"
+        )
 
 
 def _check_modules(modules: list[str]) -> None:
     for kind in modules:
         if kind.rpartition(".")[2] not in _MODULES:
-            raise PoolingError(f"{MODULES}: {kind:.80} is not served; {', '.join(_MODULES)} are")
+            raise PoolingError(f"{MODULES}: {kind:.80} is not supported; supported are {', '.join(_MODULES)}")
 
 
 def _check_mode(document: object) -> None:
-    """Without that file it is taken for what decoders do."""
+    """Check how the model pools; without that file it pools as decoders do."""
     config = _table(document)
     modes = [mode for name, mode in _MODES.items() if config.get(name) is True]
     modes += [str(config["pooling_mode"])] if isinstance(config.get("pooling_mode"), str) else []
     if modes and modes != [_LAST_TOKEN]:
-        raise PoolingError(f"{POOLING}: it pools by {', '.join(modes)}; models that pool by {_LAST_TOKEN} are served")
+        raise PoolingError(f"{POOLING}: pools by {', '.join(modes)}; only pooling by {_LAST_TOKEN} is supported")
 
 
 def _matryoshka(config: Document) -> bool | tuple[int, ...]:

@@ -28,12 +28,12 @@ class TimeLimitReached(BaseException):
 
 
 def die_with_parent() -> None:
-    """SIGKILL for this process when the thread that forked it ends."""
+    """Send SIGKILL to this process when the thread that forked it ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def become_subreaper() -> None:
-    """Processes below this one whose parent ends become its children."""
+    """Adopt processes below this one whose parent ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -44,7 +44,7 @@ def lower_priority() -> None:
 
 
 def raise_oom_score() -> None:
-    """When memory runs out, the kernel takes this process before the gateway."""
+    """Let the kernel kill this process before the gateway when memory runs out."""
     Path("/proc/self/oom_score_adj").write_text("1000")
 
 

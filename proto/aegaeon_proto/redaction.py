@@ -27,7 +27,7 @@ _loaded: dict[str, None] = {}
 
 
 def remember(secrets: Iterable[str]) -> None:
-    """Credentials that this process has read: no sentence made here will hold one of them."""
+    """Register credentials that this process has read: no message made here will contain them."""
     for secret in secrets:
         if len(secret) >= _SHORTEST_SECRET:
             _loaded[secret] = None
@@ -39,25 +39,25 @@ def sentence(error: BaseException) -> str:
     """The exception's type and message: one line of printable text, bounded, without credentials, without userinfo
     and queries of URLs."""
     try:
-        said = str(error)
+        message = str(error)
     except Exception:  # noqa: BLE001 - __str__ is third-party code, too
-        said = ""
-    text = redact(said)
+        message = ""
+    text = redact(message)
     name = type(error).__name__
     return f"{name}: {text}" if text else name
 
 
 def encodable(text: str) -> str:
-    """The same as UTF-8 can hold it: names in a tenant's files may have lone surrogates, which become escapes."""
+    """The text in a form that UTF-8 can encode: lone surrogates, possible in a tenant's files, become escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def redact(text: str) -> str:
-    """As `sentence`, of a text."""
+    """Redact a text as `sentence` does."""
     for form in _secret_forms():  # before the cut, which could leave the beginning of one
         text = text.replace(form, "[redacted]")
     text = text[:_READ_CHARS]
-    text = _URL.sub(lambda found: found[1] + _bare(found[2]), text)
+    text = _URL.sub(lambda match: match[1] + _bare(match[2]), text)
     text = _QUERY.sub("?[redacted]", text)
     text = _FORMS.sub("[redacted]", text)
     text = _SCHEME.sub(r"\1 [redacted]", text)
@@ -67,13 +67,14 @@ def redact(text: str) -> str:
 
 
 def _secret_forms() -> list[str]:
-    """Secrets as messages may have them, the longest first: of one that holds another nothing is left over."""
-    found = {form for secret in list(_loaded) for form in (secret, quote(secret, safe=""), repr(secret)[1:-1])}
-    return sorted(found, key=len, reverse=True)
+    """Secrets in the forms that messages may contain, longest first, so that a secret inside another is redacted with
+    it."""
+    forms = {form for secret in list(_loaded) for form in (secret, quote(secret, safe=""), repr(secret)[1:-1])}
+    return sorted(forms, key=len, reverse=True)
 
 
 def _bare(rest: str) -> str:
-    """What follows `scheme://`, without userinfo, query and fragment."""
+    """The rest of a URL after `scheme://`, without userinfo, query and fragment."""
     place = re.split(r"[?#]", rest, maxsplit=1)[0]
     authority, slash, path = place.partition("/")
     return authority.rpartition("@")[2] + slash + path

@@ -1,4 +1,4 @@
-"""Who may say what within a pool: a certificate names one role, and every call is for the roles listed here alone.
+"""Authorization within a pool: a certificate names one role, and every call is allowed for the listed roles only.
 
 Clients check the server's role, servers the caller's. Streams over a unix socket have no certificate: who may open the
 socket's file may call what is served there, so Admin has a socket of its own.
@@ -13,7 +13,7 @@ POOL_NAME = "aegaeon.internal"  # the domain of the DNS names in certificates; n
 
 
 class Role(StrEnum):
-    """What a process of a pool is."""
+    """The role of a process of a pool."""
 
     OPERATOR = "operator"
     SCHEDULER = "scheduler"
@@ -26,7 +26,7 @@ class Role(StrEnum):
         return f"{self}.{POOL_NAME}"
 
 
-_OPERATOR, _GATEWAY, _ENGINE = (frozenset({one}) for one in (Role.OPERATOR, Role.GATEWAY, Role.ENGINE))
+_OPERATOR, _GATEWAY, _ENGINE = (frozenset({role}) for role in (Role.OPERATOR, Role.GATEWAY, Role.ENGINE))
 
 # The whole table: a method that is not here is refused to every role over TLS.
 CALLERS: Mapping[str, frozenset[Role]] = {
@@ -46,7 +46,7 @@ AUDITED = frozenset({"/aegaeon.v1.Admin/SetCatalog", "/aegaeon.v1.Admin/SetTenan
 
 
 def role_of(names: Iterable[str]) -> Role | None:
-    """The role that a certificate with these DNS names has; None without one, or with several."""
+    """The role of a certificate with these DNS names; None without a role, or with several."""
     known = {role.dns_name: role for role in Role}
-    found = {known[name] for name in names if name in known}
-    return found.pop() if len(found) == 1 else None
+    roles = {known[name] for name in names if name in known}
+    return roles.pop() if len(roles) == 1 else None

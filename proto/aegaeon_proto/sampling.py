@@ -15,13 +15,13 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Both ends belong to it. NaN does not."""
+    """An inclusive range. NaN is outside."""
 
     low: float
     high: float
 
     def holds(self, value: float) -> bool:
-        """Whether a value, or what float32 makes of one, is within."""
+        """True when a value, or its float32 form, is within the bounds."""
         return _single(self.low) <= value <= _single(self.high)
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A parameter that is outside of its bounds, by the name that clients know it by."""
+    """A parameter outside of its bounds, by the name that clients use."""
 
     param: str
     message: str
@@ -86,7 +86,7 @@ class Budget(Protocol):
 
 
 class Sampling(Protocol):
-    """What the message of that name holds, or a sidecar's own form of it. `logprobs`: None or 0 when there are none."""
+    """The fields of the message of that name, or of a sidecar's own form. `logprobs`: None or 0 when there are none."""
 
     @property
     def temperature(self) -> float: ...
@@ -164,6 +164,6 @@ def _scalars(sampling: Sampling) -> Iterator[tuple[str, float, Bounds]]:
 
 @cache
 def _single(value: float) -> float:
-    """The nearest float32. Of bounds alone, which are few: every request is compared with them."""
+    """The nearest float32, cached for the few bounds that every request is compared with."""
     rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
     return rounded

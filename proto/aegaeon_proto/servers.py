@@ -1,7 +1,7 @@
 """gRPC servers of a pool: bounded against untrusted clients, with calls authorized by role.
 
-What a stranger may take before it has shown a certificate is bounded by the options; what a peer may call, by the table
-in `roles`. Both hold for every server, as this is the one place where servers are made.
+The options bound the resources of a client before it has shown a certificate; the table in `roles` bounds the calls of
+a peer. Both hold for every server, as this is the one place where servers are made.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def make_server(options: Options = ()) -> grpc.aio.Server:
 
 
 def add_port(server: grpc.aio.Server, target: str, tls: Path | None) -> int:
-    """Serve on a gRPC target. Raises TlsError, and RuntimeError when the target cannot be had.
+    """Serve on a gRPC target. Raises TlsError, and RuntimeError when the target is not available.
 
-    Without certificates clients have no identity, so that only a unix socket or the loopback interface will do.
+    Without certificates clients have no identity, so that only a unix socket or the loopback interface is allowed.
     """
     if tls is not None:
         return server.add_secure_port(target, server_credentials(tls))
@@ -59,9 +59,9 @@ def add_port(server: grpc.aio.Server, target: str, tls: Path | None) -> int:
 
 
 def require_local(target: str) -> None:
-    """Raises TlsError for what is served to other machines, which takes certificates."""
+    """Raises TlsError for a target that other machines can reach: it needs certificates."""
     if not _within_machine(target):
-        raise TlsError(f"{target} is reached from other machines, so it needs certificates: give `tls`")
+        raise TlsError(f"{target} is reached from other machines, so it needs certificates: set `tls`")
 
 
 def _within_machine(target: str) -> bool:
@@ -75,7 +75,7 @@ def _within_machine(target: str) -> bool:
 
 
 class _ByRole(grpc.aio.ServerInterceptor):
-    """Looks at the caller's certificate before the first message is read; a stream costs nothing after that."""
+    """Checks the caller's certificate before the first message is read; later messages of a stream are not checked."""
 
     async def intercept_service(
         self,
@@ -88,7 +88,7 @@ class _ByRole(grpc.aio.ServerInterceptor):
 
 
 def _guarded(handler: Handler, method: str) -> Handler:
-    """The same handler behind the check. Servicers of a pool are of the kinds below."""
+    """The handler behind the check. Servicers of a pool have the kinds below."""
     unary: Any = handler.unary_unary  # the stubs know handlers of sync servers alone
     streaming: Any = handler.stream_stream or handler.unary_stream
     serializers = {
@@ -112,14 +112,14 @@ def _guarded(handler: Handler, method: str) -> Handler:
         if isinstance(answers, Awaitable):
             await answers  # it writes by itself
         else:
-            async for one in answers:
-                await context.write(one)
+            async for reply in answers:
+                await context.write(reply)
 
     return kind(stream, **serializers)
 
 
 async def _check(method: str, context: Context) -> None:
-    """Ends the call with PERMISSION_DENIED when the caller's role may not make it."""
+    """End the call with PERMISSION_DENIED when the caller's role is not allowed to make it."""
     known = context.auth_context()
     if known.get("transport_security_type") != [b"ssl"]:  # plaintext, where add_port allows it
         caller = "a local process"
@@ -134,8 +134,8 @@ async def _check(method: str, context: Context) -> None:
 
 async def _refuse(method: str, role: Role | None, context: Context) -> None:
     allowed = " or ".join(sorted(CALLERS.get(method, ()))) or "no role"
-    said = "a certificate without a role of the pool" if role is None else f"a certificate of role {role}"
-    sentence = f"{said} may not call {_short(method)}, which is for: {allowed}"
+    shown = "a certificate without a role of the pool" if role is None else f"a certificate of role {role}"
+    sentence = f"{shown} may not call {_short(method)}, which is for: {allowed}"
     _log.warning("audit: refused %s: %s", context.peer(), sentence)
     await context.abort(grpc.StatusCode.PERMISSION_DENIED, sentence)
 

@@ -1,7 +1,7 @@
 """Traces by OpenTelemetry, sent to a collector by OTLP over gRPC. Without settings no span is recorded, and none costs.
 
-A request is one trace. Its gateway opens the root span, or continues the client's trace (W3C trace context), and tells
-the scheduler by `Submit.traceparent`, whose spans hang below.
+A request is one trace. Its gateway opens the root span, or continues the client's trace (W3C trace context), and passes
+it to the scheduler in `Submit.traceparent`, whose spans are its children.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _QUEUE = 16384  # spans that wait to be sent; those beyond are dropped
 
 @dataclass(frozen=True, slots=True)
 class TracingSettings:
-    """Where spans go, and of how many requests. Raises ValueError."""
+    """The receiver of spans, and the share of requests that are traced. Raises ValueError."""
 
     endpoint: str
     """URL of an OTLP receiver for gRPC: http://HOST:4317, or https://"""
@@ -59,7 +59,7 @@ class Tracing:
             self.tracer = self._provider.get_tracer("aegaeon", version("aegaeon"))
 
     async def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
         if self._provider is not None:
             await asyncio.to_thread(self._provider.shutdown)
 
@@ -90,13 +90,13 @@ def _provider(settings: TracingSettings, attributes: Mapping[str, str]) -> Trace
 
 
 def _way(settings: TracingSettings) -> Any:  # what its own annotation allows is one pair of texts
-    """gRPC would ask the environment, whatever the settings say."""
+    """The channel options: without them gRPC would use the environment's proxy."""
     proxy = settings.egress.proxy_of(settings.endpoint)
     return (("grpc.http_proxy", proxy.url),) if proxy else NO_PROXY
 
 
 def context_of(headers: Mapping[str, str]) -> Context:
-    """The trace that a client's headers name; a new one where they name none."""
+    """The trace that a client's headers name; a new one without such headers."""
     return _PROPAGATOR.extract(headers)
 
 
@@ -106,7 +106,7 @@ def context_of_parent(traceparent: str) -> Context:
 
 
 def traceparent_of(span: Span) -> str:
-    """For others who add to the trace; empty when it is not recorded."""
+    """The traceparent for processes that continue the trace; empty when it is not recorded."""
     if not span.is_recording():
         return ""
     carrier: dict[str, str] = {}

@@ -25,7 +25,7 @@ class _Settings(BaseModel):
 
 
 class MemorySettings(_Settings):
-    """How much memory the sidecar may take. Fixed at the start: slabs are cut once."""
+    """Memory limits of the sidecar. Fixed at the start: slabs are cut once."""
 
     device_bytes: int | None = Field(
         default=None,
@@ -54,7 +54,7 @@ class DiskSettings(_Settings):
 
 
 class SourceSettings(_Settings):
-    """Whom models may be fetched from, and how slow that may be."""
+    """Servers that models may be fetched from, and the minimum rate."""
 
     allowed: tuple[str, ...] = Field(
         default=(), description="hosts and networks, as a GpuPool's allowedSources; none: any public address"
@@ -82,7 +82,7 @@ class SourceSettings(_Settings):
 
 
 class AdapterSettings(_Settings):
-    """What is reserved for adapters, beside the slabs."""
+    """Memory reserved for adapters, beside the slabs."""
 
     max_rank: Literal[8, 16, 32, 64, 128, 256, 320, 512] = Field(default=16, description="largest rank of one")
     max_loaded: int = Field(default=4, ge=1, description="of one model on the device, and in one step")
@@ -94,7 +94,7 @@ class AdapterSettings(_Settings):
 
 
 class SidecarConfig(_Settings):
-    """Everything a sidecar is configured with. Seconds, bytes and tokens as the names say."""
+    """The complete configuration of a sidecar. Seconds, bytes and tokens as the names say."""
 
     instance: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$", description="unique in the pool; names files")
     node: str = Field(min_length=1, description="sidecars of one node share the segments folder")
@@ -128,7 +128,7 @@ class SidecarConfig(_Settings):
 
     @property
     def reserved_bytes(self) -> int:
-        """Of each device, for what lies outside its slabs."""
+        """Bytes of each device outside its slabs."""
         return self.memory.outside_bytes + self._adapter_bytes
 
     @property
@@ -136,23 +136,23 @@ class SidecarConfig(_Settings):
         return 0 if self.adapters is None else self.adapters.device_bytes
 
     def slab_count(self, free_bytes: int | None) -> int:
-        """Of the device tier of each rank, whose GPUs have so much free, None: a CPU.
+        """Slabs of each rank's device tier; `free_bytes`: free memory of its GPU, None: a CPU.
 
-        What is reserved is not cut into slabs. Raises SettingsError when it leaves none.
+        Reserved memory is not cut into slabs. Raises SettingsError when it leaves no slab.
         """
         memory = self.memory
-        given = memory.device_bytes or 0
-        if free_bytes is not None and given + memory.outside_bytes > free_bytes:
+        configured = memory.device_bytes or 0
+        if free_bytes is not None and configured + memory.outside_bytes > free_bytes:
             raise SettingsError(
                 f"{self.device} has {free_bytes} bytes free, and memory.device_bytes and memory.outside_bytes are "
-                f"{given + memory.outside_bytes} together; lower one of them"
+                f"{configured + memory.outside_bytes} together; lower one of them"
             )
-        whole = given or (free_bytes or 0) - memory.outside_bytes
-        slabs = (whole - self._adapter_bytes) // memory.slab_bytes
+        usable = configured or (free_bytes or 0) - memory.outside_bytes
+        slabs = (usable - self._adapter_bytes) // memory.slab_bytes
         if slabs < 1:
             raise SettingsError(
-                f"{self.device} has {whole} bytes for slabs and adapters, {self._adapter_bytes} of them for adapters, "
-                f"which leaves no slab of {memory.slab_bytes}; raise memory.device_bytes, or lower what is reserved"
+                f"{self.device} has {usable} bytes for slabs and adapters, {self._adapter_bytes} of them for adapters, "
+                f"which leaves no slab of {memory.slab_bytes}; raise memory.device_bytes, or lower the reservations"
             )
         return slabs
 
@@ -167,17 +167,19 @@ class SidecarConfig(_Settings):
         return self
 
 
-def read_config(path: Path, given: Mapping[str, str] = MappingProxyType({})) -> SidecarConfig:
-    """Parse and validate FILE; what is `given` takes the place of what it says. Raises SettingsError naming the file,
-    the field and what is wrong with it."""
+def read_config(path: Path, overrides: Mapping[str, str] = MappingProxyType({})) -> SidecarConfig:
+    """Parse and validate FILE, with `overrides` in place of its values. Raises SettingsError naming the file, the field
+    and the fault."""
     try:
-        return SidecarConfig.model_validate(from_json(path.read_bytes()) | given)
+        return SidecarConfig.model_validate(from_json(path.read_bytes()) | overrides)
     except (ValueError, TypeError) as error:
         if isinstance(error, ValidationError):
             raise _wrong(path, error) from error
         raise SettingsError(f"{path}: the file: is not a JSON object: {error}") from error
     except OSError as error:
-        raise SettingsError(f"{path}: cannot be read ({error.strerror}); give --config a readable JSON file") from error
+        raise SettingsError(
+            f"{path}: cannot be read ({error.strerror}); --config must be a readable JSON file"
+        ) from error
 
 
 def _wrong(path: Path, error: ValidationError) -> SettingsError:

@@ -15,9 +15,9 @@ _FAREWELL_S = 0.5  # for the scheduler to read what is written and end the strea
 
 
 async def drain(engine: Engine, attachment: Attachment, drain_s: float, hurry: asyncio.Event) -> None:
-    """Until nothing is held any more, `drain_s` at most, or `hurry`; then the stream ends.
+    """Wait until no sequence is held any more, up to `drain_s`, or until `hurry`; then the stream ends.
 
-    What is left is lost with the process: its gateways submit it again, and it goes on elsewhere.
+    Remaining sequences are lost with the process: their gateways submit them again, and another engine continues them.
     """
     attachment.drain()
     try:
@@ -25,12 +25,12 @@ async def drain(engine: Engine, attachment: Attachment, drain_s: float, hurry: a
             while engine.holds and not hurry.is_set():
                 await _either(hurry, _LOOK_S)
     except TimeoutError:
-        log.info("%d sequences did not end or move within %g s; they go on elsewhere", engine.holds, drain_s)
+        log.info("%d sequences did not end or move within %g s; they continue on other engines", engine.holds, drain_s)
     await attachment.leave(_FAREWELL_S)
 
 
 async def _either(event: asyncio.Event, seconds: float) -> None:
-    """Until the event, or for so long."""
+    """Wait for the event, or for `seconds`."""
     waiting = asyncio.ensure_future(event.wait())
     await asyncio.wait([waiting], timeout=seconds)
     waiting.cancel()

@@ -52,14 +52,14 @@ def main() -> int:
     is not to be had."""
     arguments = argparse.ArgumentParser(prog="aegaeon_sidecar", description=__doc__)
     arguments.add_argument("--config", type=Path, required=True, metavar="FILE", help="see docs/design/processes.md")
-    arguments.add_argument("--instance", metavar="NAME", help="instead of the file's: what differs from pod to pod")
-    arguments.add_argument("--node", metavar="NAME", help="instead of the file's")
+    arguments.add_argument("--instance", metavar="NAME", help="overrides the file's: it differs from pod to pod")
+    arguments.add_argument("--node", metavar="NAME", help="overrides the file's")
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname).1s %(name)s %(message)s", stream=sys.stderr
     )
     try:
-        given = vars(arguments.parse_args())
-        config = read_config(given.pop("config"), {key: value for key, value in given.items() if value is not None})
+        options = vars(arguments.parse_args())
+        config = read_config(options.pop("config"), {key: value for key, value in options.items() if value is not None})
         status, ended = _run(config)
     except (SettingsError, BackendError, NativeError, OSError) as error:
         log.error("%s", error)  # one sentence for people, no traceback
@@ -162,7 +162,7 @@ def _pages(listen: str | None, engine: Engine, attachment: Attachment) -> Pages 
 
 
 async def _first(attached: asyncio.Task[None], stop: asyncio.Event) -> None:
-    """Until a signal; what breaks the attachment for good is raised."""
+    """Wait for a signal; raises the error that breaks the attachment for good."""
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait((attached, stopped), return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()

@@ -11,8 +11,8 @@ _MOST = 8
 
 
 def spare_processors(engines: int, quota: Path = _QUOTA) -> int:
-    """How many of this machine's processors, or of those that its container has, may take part in the products of one
-    of so many engines, beside its own. 0 engines: how many there are is not known, and none may."""
+    """The number of this machine's processors, or of its container's, that may help with the products of one of
+    `engines` engines, beside its own. 0 engines: how many there are is not known, and none may."""
     return max(min(_allowed(quota) // engines, _MOST) - 1, 0) if engines else 0
 
 

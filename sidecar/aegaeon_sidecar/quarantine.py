@@ -1,4 +1,4 @@
-"""Keeps an engine from a GPU that was lost again and again, until a probe finds it healthy or its record is removed.
+"""Keeps an engine from a GPU that was lost repeatedly, until a probe finds it healthy or its record is removed.
 
 The engine does not attach meanwhile, so the scheduler gives it nothing; it tells the scheduler why.
 """
@@ -49,7 +49,7 @@ async def _probe_until_healthy(config: SidecarConfig, lost: LostDevices, suspect
 
 
 async def _removed(lost: LostDevices, pause_s: float) -> bool:
-    """Whether a person has removed the record within the pause."""
+    """True when a person removes the record within the pause."""
     try:
         async with asyncio.timeout(pause_s):
             while lost.suspect() is not None:  # noqa: ASYNC110  # a file is watched
@@ -60,7 +60,7 @@ async def _removed(lost: LostDevices, pause_s: float) -> bool:
 
 
 async def _is_healthy(config: SidecarConfig) -> bool:
-    """By a process of its own: an error that is sticky ends that one's context alone."""
+    """Probe the GPU in a separate process: a sticky error only ends that process's context."""
     arguments = ("-m", PROBE, "--device", config.device, "--ranks", str(config.ranks))
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments)
     try:

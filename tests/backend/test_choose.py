@@ -292,9 +292,9 @@ def test_rows_of_nothing_but_minus_infinity_are_refused_too():
 def test_rows_made_infinite_by_parameters_are_distinguished_from_those_of_the_model(asked):
     logits, plain = random_logits(2), SamplerState()
     spoiled, other = choose(logits, [sampler_of(**asked), plain])
-    assert (spoiled, other) == (NotFinite(asked=True), choose(logits[1:], [plain])[0])
+    assert (spoiled, other) == (NotFinite(by_request=True), choose(logits[1:], [plain])[0])
     logits[0] = math.nan
-    assert choose(logits, [sampler_of(**asked), plain]) == [NotFinite(asked=False), other]
+    assert choose(logits, [sampler_of(**asked), plain]) == [NotFinite(by_request=False), other]
 
 
 def test_masked_tokens_have_no_logprobs():
@@ -337,7 +337,7 @@ def test_a_bad_word_is_never_output_and_its_beginning_may_be():
 
 def test_a_row_without_any_allowed_token_is_not_finite():
     sampler = sampler_of(allowed_ids=(4,), bad_words=(TokenRun((4,)),))
-    assert choose(random_logits(), [sampler]) == [NotFinite(asked=True)]
+    assert choose(random_logits(), [sampler]) == [NotFinite(by_request=True)]
 
 
 def test_tokens_are_scored_by_the_distribution_before_them():

@@ -39,7 +39,7 @@ def test_rows_without_a_token_and_rows_that_are_not_finite_are_distinguished() -
     logits[1, 3] = logits[2, 3] = torch.nan
     tokens = torch.tensor([NO_TOKEN, NO_TOKEN, 5, 5])
     first, second, third, last = with_logprobs(logits, tokens, [1, None, 1, 1])
-    assert (first, second, third) == (NotFinite(asked=True), NotFinite(asked=False), NotFinite())
+    assert (first, second, third) == (NotFinite(by_request=True), NotFinite(by_request=False), NotFinite())
     assert isinstance(last, Sampled)
 
 

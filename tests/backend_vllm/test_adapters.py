@@ -132,7 +132,7 @@ def of_another_base(directory: Path, base: Path) -> None:
 FAULTS: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "rank": (lambda at, _: changed_settings(at, r=64), "rank 64 is greater than max_lora_rank 16"),
     "other-rank": (lambda at, _: changed_settings(at, r=4), r"must be \[4, "),
-    "settings": (lambda at, _: (at / "adapter_config.json").write_text("[]"), "is no JSON object"),
+    "settings": (lambda at, _: (at / "adapter_config.json").write_text("[]"), "is not a JSON object"),
     "no-rank": (lambda at, _: (at / "adapter_config.json").write_text("{}"), "Missing required"),
     "dora": (lambda at, _: changed_settings(at, use_dora=True), "DoRA"),
     "whole-layers": (lambda at, _: changed_settings(at, modules_to_save=["lm_head"]), "modules_to_save"),

@@ -18,10 +18,10 @@ from rich.console import Console
 from small_world import small_world
 
 from aegaeon_cli.bench.batch import Switched
-from aegaeon_cli.bench.command import said
+from aegaeon_cli.bench.command import summary
 from aegaeon_cli.bench.lanes import Lanes, lanes_of, shares
-from aegaeon_cli.bench.minute import busiest
-from aegaeon_cli.bench.picture import draw_switch
+from aegaeon_cli.bench.plots import draw_switch
+from aegaeon_cli.bench.recording import busiest
 from aegaeon_cli.bench.spans import Span, merged
 from aegaeon_cli.bench.text import bar_of, timeline
 from aegaeon_cli.main import main
@@ -66,7 +66,7 @@ def test_a_switch_is_reported_with_its_limit_and_the_time_that_was_hidden():
     assert RUN.moved_s - RUN.mapping_s == pytest.approx(0.021)
     assert RUN.limit_s == pytest.approx(0.020)
     assert RUN.hidden("swap-in") == pytest.approx(1.0)
-    assert "the rest is 1.05 x memcpy of the same 340 MB at 17.0 GB/s" in said([RUN])
+    assert "the rest is 1.05 x memcpy of the same 340 MB at 17.0 GB/s" in summary([RUN])
 
 
 def test_a_timeline_has_a_bar_for_every_span_in_the_order_of_the_lanes():

@@ -110,7 +110,7 @@ def test_a_wrong_manifest_is_named_with_file_and_field(tmp_path: Path) -> None:
 def test_a_record_in_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     code, output = run("up", "-f", str(QUICKSTART), "--record", str(tmp_path / "gone" / "log"))
     assert code == 2
-    assert f"there is no folder {tmp_path}/gone; make it first" in output
+    assert f"folder {tmp_path}/gone does not exist; create it first" in output
 
 
 def test_two_gpu_pools_in_one_folder_are_refused(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_doctor_checks_everything_that_is_needed() -> None:
 @pytest.mark.parametrize(
     ("setting", "word"),
     [
-        ("always within_size advise [never] deny force\n", "a tenth of the time"),
+        ("always within_size advise [never] deny force\n", "at least ten times faster"),
         ("always within_size [advise] never deny force\n", ""),
     ],
 )

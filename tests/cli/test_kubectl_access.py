@@ -49,7 +49,7 @@ def test_a_context_can_be_chosen_where_none_is_current(cluster: ApiServer, tmp_p
 
     assert run(file, "ps", "--context", "here").exit_code == 0
     found = run(file, "ps")
-    assert (found.exit_code, "give --context: here" in found.output) == (2, True)
+    assert (found.exit_code, "pass --context NAME: here" in found.output) == (2, True)
 
 
 @pytest.mark.parametrize("content", ["{", "", "[]", "contexts: 7"])
@@ -119,7 +119,7 @@ def test_doctor_looks_at_nodes_first_and_waits_for_no_pod_of_one_that_is_lost(
     wrong = [(what, text) for what, verdict, text in findings if verdict == "wrong"]
     assert [text for what, text in wrong if what == "node"] == ["node2 is not ready: NodeStatusUnknown"]
     assert [text for what, text in wrong if what == "scheduler"] == [
-        "GpuPool n/p: pod n/s of the scheduler is on node node2, which is not ready"
+        "GpuPool n/p: scheduler pod n/s is on node node2, which is not ready"
     ]
     assert [what for what, _, _ in findings].index("node") < [what for what, _, _ in findings].index("operator")
     assert result.exit_code == 1
@@ -142,7 +142,7 @@ def test_doctor_says_how_old_statuses_are_that_nothing_renews(
     result = run(cluster.kubeconfig(tmp_path), "doctor", "-o", "json")
 
     (of_pool,) = (each for each in json.loads(result.stdout) if each["what"] == "GpuPool")
-    assert (of_pool["verdict"], f"as it was {age_s} s ago" in of_pool["found"]) == (verdict, verdict == "note")
+    assert (of_pool["verdict"], f"as of {age_s} s ago" in of_pool["found"]) == (verdict, verdict == "note")
 
 
 def test_doctor_fails_where_no_api_server_answers(cluster: ApiServer, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_namespace_without_pools_is_named(cluster: ApiServer, tmp_path: Path) 
 
     found = run(cluster.kubeconfig(tmp_path), "ps", "-n", "elsewhere")
 
-    assert (found.exit_code, found.stdout, found.stderr) == (0, "", "there is no GpuPool in namespace elsewhere\n")
+    assert (found.exit_code, found.stdout, found.stderr) == (0, "", "no GpuPool in namespace elsewhere\n")
 
 
 # ---- logs ----------------------------------------------------------------------------------------------------------
@@ -230,6 +230,6 @@ def test_of_two_pools_with_a_model_of_one_name_one_is_named(cluster: ApiServer, 
 
     several = run(file, "logs", "llama")
 
-    assert (several.exit_code, "name one with --pool" in several.output) == (2, True)
+    assert (several.exit_code, "select one with --pool" in several.output) == (2, True)
     assert run(file, "logs", "llama", "--pool", "q").exit_code == 0
     assert run(file, "logs", "llama", "--pool", "r").exit_code == 2

@@ -97,7 +97,7 @@ def test_certificates_that_expire_refusals_and_old_looks_are_wrong() -> None:
     found = [(one.verdict, one.text) for one in metric_findings(scraped, NOW, "n")]
 
     assert found == [
-        (Verdict.MISSING, "n/p: that of engine expires 2026-12-16"),
+        (Verdict.MISSING, "n/p: the certificate of engine expires 2026-12-16"),
         (Verdict.MISSING, "n/p: the API server refuses 2 of kind Service"),
         (Verdict.MISSING, "n/p was last reconciled 16 min ago"),
     ]
@@ -110,7 +110,7 @@ def test_kinds_that_the_cluster_does_not_define_are_a_note() -> None:
 
     (finding,) = metric_findings(scraped, NOW, None)
 
-    assert (finding.verdict, finding.text) == (Verdict.NOTE, "not defined here: httproutes, inferencepools")
+    assert (finding.verdict, finding.text) == (Verdict.NOTE, "not defined in this cluster: httproutes, inferencepools")
 
 
 def test_certificates_that_last_are_well() -> None:

@@ -44,7 +44,7 @@ def machine(*arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def test_a_node_without_runs_has_no_orphans(shared: Path) -> None:
-    assert doctor("--check") == (0, "nothing is orphaned; looked into 0 folders\n")
+    assert doctor("--check") == (0, "no orphans in 0 folders\n")
     assert machine() == (0, {"orphans": 0, "folders": [], "disks": []})
 
 

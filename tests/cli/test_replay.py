@@ -44,7 +44,7 @@ def replayed(log: Path) -> tuple[int, str]:
 def test_an_unmodified_log_gives_the_same_commands(log: Path) -> None:
     code, output = replayed(log)
     assert code == 0
-    assert output.startswith("the same commands: 4 events, ")
+    assert output.startswith("identical commands: 4 events, ")
     assert "recorded by version 0.1.0" in output
 
 
@@ -54,7 +54,7 @@ def test_a_log_with_another_decision_in_it_names_the_first_difference(log: Path)
     log.write_text(text.replace('"unknown_model"', '"too_long"'), "utf-8")
     code, output = replayed(log)
     assert code == 1
-    assert "not the same commands" in output
+    assert "different commands" in output
     assert "event 3 at 2.000000 s, Submitted" in output
 
 

@@ -93,7 +93,7 @@ def test_an_engine_that_leaves_its_gpu_alone_has_a_line() -> None:
     status = pool()
     assert "alone" not in drawn(PoolView(), status)
     status.suspects.append(SuspectDevice(instance="decode-1", uuid="5f1c", error="CUDA error 700", losses=2))
-    assert "decode-1: leaves GPU 5f1c alone, lost 2 times: CUDA error 700" in drawn(PoolView(), status)
+    assert "decode-1: does not use GPU 5f1c, lost 2 times: CUDA error 700" in drawn(PoolView(), status)
 
 
 def test_memory_beside_the_slabs_is_shown_and_the_remedy_where_it_is_more_than_is_reserved() -> None:

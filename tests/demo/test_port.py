@@ -17,5 +17,5 @@ def test_a_taken_port_is_replaced_by_a_free_one_and_both_are_named() -> None:
         wanted = other.getsockname()[1]
         port = other_port(wanted, Console(file=said))
     assert port not in (None, wanted)
-    assert said.getvalue() == f"port {wanted} is taken, so the demo uses port {port}\n"
+    assert said.getvalue() == f"port {wanted} is in use; the demo uses port {port}\n"
     assert other_port(wanted, Console(file=said)) is None

@@ -86,7 +86,7 @@ async def test_the_total_size_of_a_models_files_is_bounded(
 ) -> None:
     monkeypatch.setattr(remote_module, "FOLDER_BYTES", 100_000)
     web.files |= {"tokenizer.json": b" " * 60_000, "vocab.json": b" " * 60_000}
-    with pytest.raises(TokenizerError, match="which is too much for it"):
+    with pytest.raises(TokenizerError, match="the limit for it"):
         await directories(tmp_path).get(http(web.address))
 
 
@@ -185,11 +185,11 @@ async def test_every_error_of_a_source_becomes_a_sentence(
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (http("http://[bad/m1"), "is no http:// or https:// address"),
-        (http("http://h/ü"), "is no http:// or https:// address"),
+        (http("http://[bad/m1"), "is not an http:// or https:// address"),
+        (http("http://h/ü"), "is not an http:// or https:// address"),
         (http("http://127.0.0.1:9", "TOKEN"), "must hold one token"),
         (ModelSource(hub=HubSource(repository="no//id")), "HFValidationError"),
-        (ModelSource(s3=S3Source(bucket="b", endpoint="http://[bad")), "is no http:// or https:// address"),
+        (ModelSource(s3=S3Source(bucket="b", endpoint="http://[bad")), "is not an http:// or https:// address"),
     ],
 )
 async def test_bad_input_of_a_tenant_is_refused_with_a_sentence(

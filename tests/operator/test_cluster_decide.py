@@ -226,7 +226,7 @@ def test_the_progress_of_a_fetch_is_in_the_condition_and_in_events() -> None:
 
 def test_a_refusal_of_the_scheduler_is_reported_on_its_model_pool_and_counted_on_the_gpu_pool() -> None:
     both = {"llama": ModelFacts("cached"), "qwen": ModelFacts("cached")}
-    why = "the change cannot be served, the former one goes on: config.json: missing"
+    why = "the new version cannot be served, the old one stays in use: config.json: missing"
     scheduler = SchedulerFacts("one", both, refused={"llama": why})
     assert reason_of(POOLS, "red", scheduler=scheduler) == ("False", "ModelRefused", f"llama: {why}")
     assert reason_of(POOLS, "red", "Ready", scheduler=scheduler)[:2] == ("False", "ModelRefused")

@@ -152,7 +152,7 @@ def test_tls_is_tunnelled_and_an_authority_of_the_companys_is_trusted(
 ) -> None:
     server, ca = secure
     address = through_proxy(server.address)
-    with pytest.raises(RefusedError, match="its certificate does not hold"):
+    with pytest.raises(RefusedError, match="its certificate is not valid"):
         get(Egress(proxy.url), address)
     assert get(Egress(proxy.url, ca_file=str(ca)), address) == FILES["config.json"]
     assert proxy.asked("CONNECT", "0.0.0.0")

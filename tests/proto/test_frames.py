@@ -151,7 +151,7 @@ async def test_a_gateway_of_another_role_or_pool_is_not_dialled(tmp_path: Path, 
     async with serving(folders[Role.SCHEDULER]) as wrong, serving(other) as foreign:
         with pytest.raises(ssl.SSLCertVerificationError) as error:
             await dial(wrong.target, folders[Role.ENGINE], Role.GATEWAY)
-        assert "not of the role dialled" in why_closed(error.value, folders[Role.ENGINE])
+        assert "belongs to another role" in why_closed(error.value, folders[Role.ENGINE])
         with pytest.raises(ssl.SSLCertVerificationError) as error:
             await dial(foreign.target, folders[Role.ENGINE], Role.GATEWAY)
         assert "its certificate is not one of this pool" in why_closed(error.value, folders[Role.ENGINE])

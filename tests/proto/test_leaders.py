@@ -73,7 +73,7 @@ async def test_the_leader_is_found_among_standbys_and_unreachable_targets(servin
 async def test_without_a_leader_every_target_has_its_reason(serving: Serving) -> None:
     standby = await serving(Scheduler(0, leads=False))
     async with patience():
-        with pytest.raises(NoLeaderError, match=rf"{standby} stands by"):
+        with pytest.raises(NoLeaderError, match=rf"{standby} is a standby"):
             async with Leaders((standby,), None).leader():
                 pass
 
@@ -83,7 +83,7 @@ async def test_a_leader_of_an_older_term_is_refused(serving: Serving) -> None:
     targets = Leaders((old,), None)
     targets.seen = 8
     async with patience():
-        with pytest.raises(NoLeaderError, match="term 7, which is over: term 8 has begun"):
+        with pytest.raises(NoLeaderError, match="term 7, which has ended: term 8 has begun"):
             async with targets.leader():
                 pass
         both = Leaders((old, new), None)

@@ -50,8 +50,8 @@ def test_dimensions_may_be_cut_where_the_config_says_so() -> None:
     [
         (embedder("pooling_mode_mean_tokens"), "", "pools by mean"),
         ({**embedder(), POOLING: {"pooling_mode": "cls"}}, "", "pools by cls"),
-        ({**DECODER, **modules("Transformer", "Pooling", "Dense")}, "", "Dense is not served"),
-        ({CONFIG: {"architectures": ["Qwen3ForSequenceClassification"]}}, "", "tells 2 labels apart"),
+        ({**DECODER, **modules("Transformer", "Pooling", "Dense")}, "", "Dense is not supported"),
+        ({CONFIG: {"architectures": ["Qwen3ForSequenceClassification"]}}, "", "has 2 labels"),
         (CLASSIFIER, "embed", "classifier"),
         (CLASSIFIER, "generate", "classifier"),
         (DECODER, "classify", "is not one of generate, embed, score"),

@@ -199,7 +199,7 @@ async def test_clients_refuse_a_server_of_another_role(server: Role, folders: di
                     continue
                 with pytest.raises(grpc.aio.AioRpcError) as error:
                     await connect(channel, 60)
-            assert "not of the role dialled" in why(error.value, folders[Role.ENGINE])
+            assert "belongs to another role" in why(error.value, folders[Role.ENGINE])
 
 
 async def test_a_server_whose_certificate_names_no_role_is_refused_with_a_sentence(
@@ -209,7 +209,7 @@ async def test_a_server_whose_certificate_names_no_role_is_refused_with_a_senten
     async with serving(old) as target, open_channel(target, folders[Role.ENGINE], Role.SCHEDULER, ALONE) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await connect(channel, 60)
-    assert "not of the role dialled" in why(error.value, old)
+    assert "belongs to another role" in why(error.value, old)
 
 
 async def test_a_unix_socket_serves_every_process_that_may_open_it_and_changes_are_logged(

@@ -54,7 +54,7 @@ def test_any_other_build_is_not_used_and_an_error_where_it_is_demanded(
 
 def test_a_choice_that_is_none_is_an_error(build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(compiled.CHOICE, "yes")
-    with pytest.raises(ImportError, match="say compiled or interpreted"):
+    with pytest.raises(ImportError, match="set it to compiled or interpreted"):
         compiled.use()
 
 

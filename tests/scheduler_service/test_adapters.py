@@ -9,7 +9,7 @@ import pytest
 from aegaeon_proto.v1 import admin_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.domain import CommandId, InstanceId
-from aegaeon_scheduler.service import rolls
+from aegaeon_scheduler.service import rollouts
 
 CACHED, FAILED = model_pb2.MODEL_PHASE_CACHED, model_pb2.MODEL_PHASE_FAILED
 FETCHING = model_pb2.MODEL_PHASE_FETCHING
@@ -99,7 +99,7 @@ async def test_an_adapter_is_a_name_of_its_own_whose_requests_are_those_of_its_b
 async def test_a_prompt_for_what_an_adapter_was_before_is_made_anew(
     serve: Any, brain: Any, submit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rolls, "REATTACH_GRACE_S", 0.0)  # no engine of an earlier scheduler is awaited
+    monkeypatch.setattr(rollouts, "REATTACH_GRACE_S", 0.0)  # no engine of an earlier scheduler is awaited
     brain.script[events.Submitted] = opening
     async with serve(brain) as stack:
         sidecar, gateway = await stack.sidecar(), await stack.gateway()

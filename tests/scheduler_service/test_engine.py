@@ -12,7 +12,7 @@ import pytest
 from aegaeon_proto.v1 import admin_pb2, engine_pb2, model_pb2
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.domain import CommandId, InstanceId, Memory, ModelName, Phase, SeqId
-from aegaeon_scheduler.service.turnstile import Turnstile
+from aegaeon_scheduler.service.throttle import Throttle
 
 HERE = InstanceId("decode-0")
 
@@ -254,7 +254,7 @@ async def test_a_sidecar_is_not_silent_while_its_report_waits_for_its_turn(
     serve: Any, brain: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turn = asyncio.Event()
-    monkeypatch.setattr(Turnstile, "enter", lambda _: turn.wait())
+    monkeypatch.setattr(Throttle, "enter", lambda _: turn.wait())
     async with serve(brain, heartbeat_timeout_s=0.4) as stack:
         sidecar = await stack.sidecar()
         await sidecar.report(heartbeat=engine_pb2.Heartbeat())

@@ -336,7 +336,7 @@ async def test_gateways_receive_changes_of_the_pools_load(serve: Any, brain: Any
 async def test_a_gateway_receives_the_places_of_its_requests_when_they_change(
     serve: Any, brain: Any, submit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aegaeon_scheduler.service.places.EVERY_S", 0.02)
+    monkeypatch.setattr("aegaeon_scheduler.service.queue_positions.EVERY_S", 0.02)
     brain.script[events.Submitted] = accept
     async with serve(brain) as stack:
         gateway, other = await stack.gateway(), await stack.gateway(name="other")

@@ -15,7 +15,7 @@ from aegaeon_scheduler.service import intake as module
 from aegaeon_scheduler.service.intake import Intake
 from aegaeon_scheduler.service.lag import LIMIT_S, Lag
 from aegaeon_scheduler.service.sequences import Origin
-from aegaeon_scheduler.service.turnstile import PER_PASS, Turnstile
+from aegaeon_scheduler.service.throttle import PER_PASS, Throttle
 
 ORIGIN = Origin(GatewayId("gw"), "unix:/sink", 1)
 
@@ -26,7 +26,7 @@ class Late(Lag):
     late_s = 0.0
 
     def __init__(self) -> None:
-        super().__init__(time.monotonic, Turnstile())
+        super().__init__(time.monotonic, Throttle())
 
     @property
     def seconds(self) -> float:
@@ -147,11 +147,11 @@ async def test_what_its_reader_leaves_or_its_gateway_submits_anew_waits_no_more(
 
 
 async def test_a_pass_of_the_loop_lets_some_through_and_the_rest_in_their_order() -> None:
-    turnstile, passed = Turnstile(), list[int]()
+    throttle, passed = Throttle(), list[int]()
     passes = 0
 
     async def enter(number: int) -> None:
-        await turnstile.enter()
+        await throttle.enter()
         passed.append(number)
 
     tasks = [asyncio.create_task(enter(number)) for number in range(100)]
@@ -167,7 +167,7 @@ async def test_a_pass_of_the_loop_lets_some_through_and_the_rest_in_their_order(
 
 
 async def test_the_lag_is_what_reports_wait_also_while_they_wait() -> None:
-    lag = Lag(time.monotonic, Turnstile())
+    lag = Lag(time.monotonic, Throttle())
     assert (lag.seconds, lag.retry_after_s) == (0.0, 1.0)
     lag.start()
     try:

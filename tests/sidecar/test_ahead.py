@@ -217,7 +217,7 @@ async def test_a_swap_out_waits_for_in_flight_steps_and_copies_all_their_kv(
         await scheduler.received_tokens("r", 4)
         assert backend.waiting.wait(60)
         out = link.send(pb.SwapOut(seq=seq("r"), epoch=1))
-        await link.until(lambda: engine.state.kv.sequences.get(("r", 0)).wanted == 1)
+        await link.until(lambda: engine.state.kv.sequences.get(("r", 0)).queued_moves == 1)
         backend.gate.set()
         handle = (await link.done(out)).done.handle
         await link.done(running)

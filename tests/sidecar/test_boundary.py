@@ -233,15 +233,15 @@ async def test_an_engine_outlives_every_exception_of_sources_and_serves_the_othe
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (HttpSource(url="http://[bad/m1"), "is no http:// or https:// address of a folder"),
-        (HttpSource(url="http://bücher.example/ü"), "is no http:// or https:// address of a folder"),
-        (HttpSource(url="http://h/\r\nX: y"), "is no http:// or https:// address of a folder"),
+        (HttpSource(url="http://[bad/m1"), "is not an http:// or https:// address of a folder"),
+        (HttpSource(url="http://bücher.example/ü"), "is not an http:// or https:// address of a folder"),
+        (HttpSource(url="http://h/\r\nX: y"), "is not an http:// or https:// address of a folder"),
         (HttpSource(url=f"http://u:{SECRET}@h/m"), "without user, query and fragment"),
         (HttpSource("http://127.0.0.1:9/m", "TOKEN"), "must hold one token"),
-        (S3Source(bucket="b", endpoint="http://[bad"), "is no http:// or https:// address"),
+        (S3Source(bucket="b", endpoint="http://[bad"), "is not an http:// or https:// address"),
         (S3Source(bucket="b/../ü", endpoint="http://127.0.0.1:9"), "bucket"),
         (S3Source(bucket="b", endpoint="http://127.0.0.1:9", credentials_file="TOKEN"), "AWS credentials file"),
-        (HubSource(repository="a/b\r\n", revision="\ud7ff/.."), "is no hub id"),
+        (HubSource(repository="a/b\r\n", revision="\ud7ff/.."), "not a hub id"),
         (HubSource(repository="a/b", credentials_file="TOKEN"), "must hold one token"),
     ],
 )

@@ -79,7 +79,7 @@ def test_what_is_reserved_ahead_is_given_back(web: Server, folder: Path) -> None
 
 def test_a_file_that_is_longer_than_promised_is_not_written_further(web: Server, folder: Path) -> None:
     web.promised = {"model.safetensors": 1000}
-    with pytest.raises(SourceError, match="sends more than the 1000 bytes promised"):
+    with pytest.raises(SourceError, match="sends more than the announced 1000 bytes"):
         obtain(quick_tier(folder), http(web))
     assert taken(folder / "disk") < 10_000
 
@@ -87,7 +87,7 @@ def test_a_file_that_is_longer_than_promised_is_not_written_further(web: Server,
 def test_an_index_that_names_endless_files_is_refused(web: Server, folder: Path) -> None:
     names = ",".join(f'"a": "{number}.safetensors"' for number in range(2000))
     web.files["model.safetensors.index.json"] = f"{{{names}}}".encode()
-    with pytest.raises(SourceError, match=r"lists 20\d\d files of a model, 1000 are the most"):
+    with pytest.raises(SourceError, match=r"lists 20\d\d files of a model; the limit is 1000"):
         obtain(quick_tier(folder), http(web))
 
 
@@ -95,7 +95,7 @@ def test_an_index_that_names_endless_files_is_refused(web: Server, folder: Path)
 def test_endless_lists_are_refused(web: Server, folder: Path, name: str) -> None:
     web.files[name] = b" " * (1 << 20)
     web.endless = {name}
-    with pytest.raises(SourceError, match=r"has more than \d+ bytes, which is too much for it"):
+    with pytest.raises(SourceError, match=r"has more than \d+ bytes, the limit for it"):
         obtain(quick_tier(folder), http(web))
 
 
@@ -111,7 +111,7 @@ def test_the_tiers_metadata_files_are_not_files_of_a_model(web: Server, folder: 
 def test_slow_weights_end_with_a_sentence(web: Server, folder: Path) -> None:
     web.dripping = "tiny"
     web.files = FILES | {"config.json": b"{}" + b" " * 1000}
-    with pytest.raises(SourceError, match=r"bytes per second over .* s; 1000000 are the least"):
+    with pytest.raises(SourceError, match=r"bytes per second over .* s; the minimum is 1000000"):
         obtain(quick_tier(folder), remote(web.address, min_bytes_per_s=1e6, window_s=0.5))
 
 

@@ -181,7 +181,7 @@ async def test_another_config_fails_the_model(scheduler: Rig, folder: Path, mine
         await sidecar.load()
         text = (mine / "config.json").read_text()
         (mine / "config.json").write_text(text.replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-05') + "\n")
-        assert "config.json: is not what was served" in await sidecar.refused()
+        assert "config.json: differs from the served one" in await sidecar.refused()
         (mine / "config.json").write_text(text)
         await sidecar.phase(mpb.MODEL_PHASE_CACHED)
 
@@ -197,7 +197,7 @@ async def test_changed_weights_are_served_after_an_apply_and_not_before(
         sidecar.link.send(pb.Catalog(models=[*catalog, spec("another", mine)]))
         await sidecar.link.until(lambda: "another" in sidecar.link.models)
         await sidecar.link.cached("another")
-        assert "model.safetensors: other weights than those that were served" in await sidecar.refused()
+        assert "model.safetensors: its weights differ from those that were served" in await sidecar.refused()
         sidecar.link.send(pb.Catalog(models=catalog, retry=True))
         await sidecar.phase(mpb.MODEL_PHASE_CACHED)
         assert await sidecar.load() != before
@@ -223,7 +223,7 @@ async def test_a_model_that_was_never_servable_is_served_once_its_files_are(
         link = await scheduler.link("a")
         link.send(pb.Catalog(models=[spec("m", mine)]))
         await link.until(lambda: "m" in link.models and link.models["m"].phase == mpb.MODEL_PHASE_FAILED)
-        assert "no directory on this machine" in link.models["m"].reason
+        assert "not a directory on this machine" in link.models["m"].reason
         shutil.move(folder / "away", mine)
         await link.until(lambda: link.models["m"].phase == mpb.MODEL_PHASE_CACHED)
 

@@ -62,7 +62,7 @@ def ended(tmp_path: Path) -> End:
 def test_a_model_that_is_computed_at_two_deaths_is_failed_with_the_signal_until_it_is_forgiven(ended: End) -> None:
     ended("bad", way="abort").check("bad")
     deaths = ended("bad", way="abort")
-    with pytest.raises(LethalError, match="ended 2 times by SIGABRT; it is tried again when its files have changed"):
+    with pytest.raises(LethalError, match="ended 2 times by SIGABRT; it is tried again when its files change"):
         deaths.check("bad")
     deaths.check("good")
     deaths.forgive("bad")

@@ -22,11 +22,11 @@ from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.domain.errors import DiskFullError, SourceError, TooLargeError
 from aegaeon_sidecar.domain.monitor import Monitor
 from aegaeon_sidecar.weights.addresses import folder_name, folder_names
-from aegaeon_sidecar.weights.line import Line
+from aegaeon_sidecar.weights.fetch_queue import FetchQueue
 from aegaeon_sidecar.weights.models import Model
 from aegaeon_sidecar.weights.remote import retry_after_s
+from aegaeon_sidecar.weights.reservation import Claim, fetched_ahead
 from aegaeon_sidecar.weights.retries import Tries
-from aegaeon_sidecar.weights.room import Claim, fetched_ahead
 from aegaeon_sidecar.weights.table import ModelTable
 
 TWO = 7_000_000  # bytes; of the models of `web`
@@ -164,7 +164,7 @@ def test_retry_after_is_seconds_or_a_date(header: str | None, least_s: float, mo
 
 def test_models_that_wait_for_others_say_how_many_and_how_long() -> None:
     reported: list[Model] = []
-    line = Line(ModelTable(Monitor()), reported.append)
+    line = FetchQueue(ModelTable(Monitor()), reported.append)
     models = [Model(ModelSpec(name, HttpSource("http://h/m")), on_demand=True) for name in "abc"]
     for model in models:
         line.join(model)

@@ -185,7 +185,7 @@ def test_bytes_other_than_the_hub_has_promised_are_refused(
     hub: str, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
 ) -> None:
     monkeypatch.setattr(Hub, "altered", name)
-    with pytest.raises(SourceError, match=rf"{name}: its {kind} is [0-9a-f]+, [0-9a-f]+ was promised"):
+    with pytest.raises(SourceError, match=rf"{name}: its {kind} is [0-9a-f]+, the source announced [0-9a-f]+"):
         locate(Sources(None, quick_tier(folder), outbound()), source(REPOSITORY))
 
 
@@ -199,7 +199,7 @@ def test_models_of_the_hub_evict_each_other(hub: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("repository", "words"), [("org/other", "the hub answers 404"), ("not//an id", "is no hub id")]
+    ("repository", "words"), [("org/other", "the hub answers 404"), ("not//an id", "not a hub id")]
 )
 def test_a_model_missing_on_the_hub_is_reported(hub: str, sources: Sources, repository: str, words: str) -> None:
     with pytest.raises(SourceError, match=words):

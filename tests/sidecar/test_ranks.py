@@ -170,4 +170,4 @@ async def test_weights_too_large_for_the_host_cache_are_refused(
     async with inside(two(folder, host_cache_bytes=100_000), pair()):
         state = (await serving(scheduler, "a", {"m": tiny_models["llama"]})).models["m"]
         assert state.phase == mpb.MODEL_PHASE_FAILED
-        assert "by way of which they come, 100000; raise host_cache_bytes" in state.reason
+        assert "which they pass through, has 100000; raise host_cache_bytes" in state.reason

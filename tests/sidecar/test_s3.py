@@ -113,7 +113,7 @@ def test_an_interrupted_fetch_from_a_bucket_goes_on_where_it_stopped(s3: Any, fo
 
 def test_bytes_of_a_bucket_that_do_not_hash_as_promised_are_refused(s3: Any, folder: Path, keys: Path) -> None:
     upload(s3, "c", FILES | {"SHA256SUMS": f"{'1' * 64}  config.json\n".encode()})
-    with pytest.raises(SourceError, match=r"config\.json: its sha256 is .*, 1{64} was promised"):
+    with pytest.raises(SourceError, match=r"config\.json: its sha256 is .*, the source announced 1{64}"):
         obtain(quick_tier(folder), bucket(s3, "c", keys))
 
 
@@ -124,7 +124,7 @@ def test_a_list_of_hashes_that_is_too_large_is_refused(s3: Any, folder: Path, ke
 
 
 def test_objects_missing_in_a_store_are_reported(s3: Any, folder: Path, keys: Path) -> None:
-    with pytest.raises(SourceError, match="no file of a model is there; check bucket and prefix"):
+    with pytest.raises(SourceError, match="contains no model files; check bucket and prefix"):
         obtain(quick_tier(folder), bucket(s3, "nothing", keys))
     missing = bucket(s3, "x", keys, name="none")
     with pytest.raises(SourceError, match=r"NoSuchBucket.*check bucket, prefix and credentials"):

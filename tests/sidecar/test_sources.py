@@ -105,7 +105,7 @@ def test_a_download_interrupted_at_any_byte_resumes_there(
 
 def test_an_unreachable_server_fails_the_fetch_and_the_next_attempt_resumes(web: Server, folder: Path) -> None:
     web.cuts = [1_500_000, *[0] * 5]
-    with pytest.raises(SourceError, match=r"model.safetensors: 0 of 1572000 bytes came; check the network"):
+    with pytest.raises(SourceError, match=r"model.safetensors: 0 of 1572000 bytes arrived; check the network"):
         obtain(quick_tier(folder), http(web))
     web.asked.clear()
     obtain(quick_tier(folder), http(web)).close()
@@ -134,7 +134,7 @@ def test_a_wrong_hash_is_refused_with_both_hashes_and_nothing_is_kept(web: Serve
     web.files["SHA256SUMS"] = f"{right}  model.safetensors\n".encode()
     obtain(quick_tier(folder), http(web)).close()
     web.files["SHA256SUMS"] = f"{'0' * 64}  model.safetensors\n".encode()
-    with pytest.raises(SourceError, match=rf"its sha256 is {right}, 0{{64}} was promised"):
+    with pytest.raises(SourceError, match=rf"its sha256 is {right}, the source announced 0{{64}}"):
         obtain(quick_tier(folder), http(web, "other"))
     assert not list(folder.rglob("*.part"))
     web.files["SHA256SUMS"] = f"{right} *./model.safetensors\n".encode()
@@ -157,7 +157,7 @@ def test_refusals_of_a_web_server_are_reported(web: Server, folder: Path, fault:
 
 
 def test_invalid_addresses_and_unreachable_servers_are_reported(folder: Path) -> None:
-    with pytest.raises(SourceError, match="is no http"):
+    with pytest.raises(SourceError, match="is not an http"):
         remote("file:///etc/passwd")
     with pytest.raises(SourceError, match=r"cannot be reached: .*refused.*check the network"):
         obtain(quick_tier(folder), remote("http://127.0.0.1:9/m"))
@@ -270,7 +270,7 @@ def test_a_file_damaged_on_this_disk_is_detected_and_fetched_again(web: Server, 
     (stored.directory / "model.safetensors").write_bytes(WEIGHTS[::-1])
     stored.doubt(damaged=True)
     stored.close()
-    with pytest.raises(SourceError, match="it is fetched anew next time"):
+    with pytest.raises(SourceError, match="it will be fetched again"):
         obtain(quick_tier(folder), http(web))
     restored = obtain(quick_tier(folder), http(web))
     assert contents(restored)["model.safetensors"] == WEIGHTS
@@ -344,7 +344,7 @@ async def test_a_hanging_server_blocks_no_other_model_and_can_be_cancelled(
 
 def test_without_a_disk_tier_a_remote_model_is_refused() -> None:
     source = HttpSource("http://127.0.0.1:9/m")
-    with pytest.raises(SourceError, match=r"source\.http needs a place on disk; set disk\.folder"):
+    with pytest.raises(SourceError, match=r"source\.http needs a disk tier; set disk\.folder"):
         Sources(None, None, outbound()).locate(source, lambda done, total: None, lambda: False)
 
 

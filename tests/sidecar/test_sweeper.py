@@ -15,7 +15,7 @@ import pytest
 from aegaeon_native import SlabPool
 from aegaeon_native.leases import hold, is_held, locked
 from aegaeon_sidecar.engine import sweeper
-from aegaeon_sidecar.engine.sweeper import Found, Kind, survey, sweep
+from aegaeon_sidecar.engine.sweeper import Kind, SharedFile, survey, sweep
 from aegaeon_sidecar.memory.leases import Borrowing, Lending
 from aegaeon_sidecar.memory.segments import leases_path, segment_path
 from aegaeon_sidecar.weights.cache import HostCache
@@ -51,7 +51,7 @@ def life(folder: Path, instance: str) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def by_name(found: list[Found]) -> dict[str, Found]:
+def by_name(found: list[SharedFile]) -> dict[str, SharedFile]:
     return {item.path.name: item for item in found}
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from aegaeon_cli.main import main
 from aegaeon_simulator.devices import Kind, read_device
 from aegaeon_simulator.figures import book as books
-from aegaeon_simulator.figures import standing
+from aegaeon_simulator.figures import comparison
 from aegaeon_simulator.figures.actives import active_counts, expected_active, figure_4
 from aegaeon_simulator.figures.cache import CORE_ALONE, Cache, code_version
 from aegaeon_simulator.figures.catalog import FORMS, OURS, Panel, panels
@@ -47,7 +47,7 @@ def falling_at(load: float) -> Any:
 def finished(curve: Curve, results: Any) -> int:
     """Run a curve to its end; how many loads it asked for."""
     asked = 0
-    while (load := curve.wanted()) is not None:
+    while (load := curve.next_load()) is not None:
         curve.results[load] = [results(load)] * len(curve.seeds)
         asked += 1
     return asked
@@ -122,7 +122,7 @@ def test_devices_of_the_figures_say_what_is_derived() -> None:
 
 def test_a_missing_trace_is_reported_with_the_remedy(tmp_path: Path) -> None:
     panel = replace(SMALL, work=Trace("none.csv"))
-    with pytest.raises(FiguresError, match=r"none\.csv: no such trace; give --data"):
+    with pytest.raises(FiguresError, match=r"none\.csv: no such trace; set --data"):
         run_of(panel.point("paper", 1, 0), tmp_path)
 
 
@@ -204,11 +204,11 @@ def test_ours_is_held_against_the_line_between_loads_and_the_end_of_a_curve_that
     curves = book.panels["11a-artifact"]["curves"]
     curves["serverlessllm-fair"] += [{"load": 80, "attainment": dict.fromkeys(FORMS, 0.7)}]
     curves[OURS] = [{"load": load, "attainment": dict.fromkeys(FORMS, 0.796)} for load in (72, 96)]
-    found = {p.load: p for p in standing.points(book) if p.form == "token"}
+    found = {p.load: p for p in comparison.points(book) if p.form == "token"}
     assert found[72].best == pytest.approx(0.8)
     assert not found[72].behind
     assert found[96].best == pytest.approx(0.7)
-    assert standing.report(book) == {"comparisons": 6, "behind": [], "by_more_than": 0.005}
+    assert comparison.report(book) == {"comparisons": 6, "behind": [], "by_more_than": 0.005}
 
 
 def test_the_page_names_what_was_not_run() -> None:

@@ -94,7 +94,7 @@ def test_the_same_run_has_the_same_bytes() -> None:
 
 def test_contradicting_files_are_reported() -> None:
     device = plain_device(step_s=0.02, prefill_s=0.1)
-    with pytest.raises(DeviceError, match="two files name their device"):
+    with pytest.raises(DeviceError, match="two files have a device named"):
         Machines.of(device, [More(1, replace(device, model_bytes=GB))])
     other: dict[str, Kind] = {"plain": replace(device.kinds["plain"], weight_bytes=GB)}
     with pytest.raises(DeviceError, match="other sizes"):
@@ -104,9 +104,9 @@ def test_contradicting_files_are_reported() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--also", "a10"), "not N:NAME"),
-        (("--also", "0:a10"), "not N:NAME"),
-        (("--also", "2:none"), "neither a file"),
+        (("--also", "a10"), "not of the form N:NAME"),
+        (("--also", "0:a10"), "not of the form N:NAME"),
+        (("--also", "2:none"), "neither a readable file"),
         (("--also", "2:a10", "--policy", "serverlessllm"), "one make"),
         (("--also", "2:a10", "--prefill", "1", "--decode", "1"), "--unified"),
         (("--also", "2:a10", "--unified", "1", "--kind", BIG), "none of h800-policy, a10 has constants"),

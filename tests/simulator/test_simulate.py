@@ -116,14 +116,14 @@ def test_a_file_of_calibrate_is_a_device(trace: Path, tmp_path: Path) -> None:
 
 
 BAD = {
-    "missing column": ("t_s,model,model_kind,input_len\n0,a,7b,1\n", "trace.csv:1: misses the columns output_len"),
+    "missing column": ("t_s,model,model_kind,input_len\n0,a,7b,1\n", "trace.csv:1: lacks the columns output_len"),
     "negative length": (HEADER + "0,a,7b,-1,5\n", "trace.csv:2: input_len is '-1'"),
     "absurd length": (HEADER + "0,a,7b,1,99999999\n", "trace.csv:2: output_len is '99999999'"),
     "out of order": (HEADER + "5,a,7b,1,5\n1,a,7b,1,5\n", "trace.csv:3: t_s is 1.0 after 5.0; sort the rows"),
     "unknown kind": (HEADER + "0,a,900b,1,5\n", "trace.csv:2: unknown kind '900b'"),
     "too large for any GPU": (
         HEADER + "0,a,large-32-72b-tp4,1,5\n",
-        "but of llama2_13b, qwen2_5_7b, yi1_5_9b_chat; give models of these",
+        "but of llama2_13b, qwen2_5_7b, yi1_5_9b_chat; use models of these",
     ),
     "a length in superscript": (HEADER + "0,a,7b,²,5\n", "trace.csv:2: input_len is '²'"),
     "a length of many digits": (HEADER + f"0,a,7b,{'9' * 5000},5\n", "trace.csv:2: input_len is '999"),
@@ -156,9 +156,9 @@ def test_a_bad_trace_is_reported_with_file_line_and_remedy(text: str, sentence: 
         ),
         (("--policy", "paper", "--prefill", "2"), "--prefill 2, --decode 0: one role is missing"),
         (("--policy", "paper", "--unified", "-1"), "--unified -1: no GPU is left"),
-        (("--policy", "paper", "--slo-ttft", "0"), "--slo-ttft 0: give seconds to the first token, greater than 0"),
-        (("--policy", "paper", "--slo-scale", "0"), "--slo-scale 0: give a factor, greater than 0"),
-        (("--policy", "paper", "--output-scale", "0"), "--output-scale 0: give a factor, greater than 0"),
+        (("--policy", "paper", "--slo-ttft", "0"), "--slo-ttft 0: must be seconds to the first token, greater than 0"),
+        (("--policy", "paper", "--slo-scale", "0"), "--slo-scale 0: must be a factor, greater than 0"),
+        (("--policy", "paper", "--output-scale", "0"), "--output-scale 0: must be a factor, greater than 0"),
         (
             ("--policy", "paper", "--device", "nowhere.json"),
             "nor one of a10, artifact, h800-harsh, h800-policy, h800-tp4",
@@ -166,13 +166,13 @@ def test_a_bad_trace_is_reported_with_file_line_and_remedy(text: str, sentence: 
         (("--policy", "paper", "--seeds", "0"), "at least one run"),
         (("--policy", "paper", "--rate", "inf"), "greater than 0 and finite"),
         (("--policy", "paper", "--speedup", "nan"), "greater than 0 and finite"),
-        (("--policy", "paper", "--slo-tbt", "nan"), "--slo-tbt nan: give seconds from token to token, greater than 0"),
-        (("--policy", "paper", "--window", "-1"), "--window -1: give seconds, greater than 0"),
-        (("--policy", "paper", "--window", "nan"), "--window nan: give seconds, greater than 0"),
+        (("--policy", "paper", "--slo-tbt", "nan"), "--slo-tbt nan: must be seconds from token to token"),
+        (("--policy", "paper", "--window", "-1"), "--window -1: must be seconds, greater than 0"),
+        (("--policy", "paper", "--window", "nan"), "--window nan: must be seconds, greater than 0"),
         (("--policy", "paper", "--seed", "-1"), "Invalid value for '--seed'"),
         (
             ("--policy", "serverlessllm", "--admission", "feasible"),
-            "--admission feasible: serverlessllm refuses no request; give --policy slack or paper",
+            "--admission feasible: policy serverlessllm has no admission control; use --policy slack or paper",
         ),
         (("--policy", "paper", "--device", "a10", "--kind", "13b"), "a10 has no constants of llama2_13b, but of "),
         (("--policy", "paper", "--drain", "-1"), "seconds after the last arrival"),
@@ -181,7 +181,7 @@ def test_a_bad_trace_is_reported_with_file_line_and_remedy(text: str, sentence: 
         (("--policy", "dedicated", "--host-cache", "100"), "with every model in host memory"),
         (
             ("--policy", "paper", "--trace", "some.csv"),
-            "--trace brings its own arrivals; leave --rate and --duration out",
+            "--trace has its own arrivals; remove --rate and --duration",
         ),
     ],
 )
@@ -229,7 +229,7 @@ def test_a_damaged_archive_is_reported(trace: Path, tmp_path: Path) -> None:
 def test_without_requests_the_usage_is_shown() -> None:
     code, output = simulate("--policy", "paper")
     assert code == 2
-    assert "give --trace FILE, or --rate and --models" in output
+    assert "add --trace FILE, or --rate and --models" in output
 
 
 def test_a_models_file_sets_tiers_and_attainment_is_reported_for_each(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_compressed_trace_takes_its_kinds_from_the_models_file(tmp_path: Path)
         (HEADER + "0,0,7b,-1,20\n", 2, "input_len is '-1'"),
         (HEADER + "0,0,7b,10,99999999\n", 2, "output_len is '99999999'"),
         (HEADER + "0,0,huge,10,20\n", 2, "unknown kind 'huge'"),
-        (HEADER + "0,,7b,10,20\n", 2, "names no model"),
+        (HEADER + "0,,7b,10,20\n", 2, "has no model"),
         (HEADER + "0,0,,10,20\n", 2, "--kind"),
     ],
 )
@@ -118,9 +118,9 @@ def test_tiers_and_weights_come_from_the_models_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        ("a,urgent,1", "2: unknown tier 'urgent'; give one of interactive, standard, batch"),
-        ("a,batch,0", "2: weight is '0'; give a whole number from 1 to 100"),
-        (",batch,1", "2: names no model; fill the column model"),
+        ("a,urgent,1", "2: unknown tier 'urgent'; use one of interactive, standard, batch"),
+        ("a,batch,0", "2: weight is '0'; it must be a whole number from 1 to 100"),
+        (",batch,1", "2: has no model; fill the column model"),
     ],
 )
 def test_invalid_terms_are_reported_with_file_and_line(row: str, sentence: str, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_changes_that_need_a_restart_are_named_and_nothing_is_changed(
     scaled = of(four_models, "qwen3", "qwen2").replace("    replicas: 1\n", bounds)
     status, printed = apply(stack, tmp_path, scaled)
     assert status == 2
-    assert "engines are added and taken away by no rule and would be by unified: 0 to 1" in printed
+    assert "spec.autoscaling: the pool runs with none, the manifests have unified: 0 to 1" in printed
     status, printed = apply(stack, tmp_path, of(four_models, "qwen3", "qwen2").replace("16Mi", "32Mi"))
     assert status == 2
     assert "pod engine-0: memory.device_bytes is 16777216 and would be 33554432" in printed

@@ -1,6 +1,6 @@
-"""The switch of a decode batch with its KV on a real engine: the leaving one's KV out, weights, KV in, first token.
+"""The switch of a decode batch with its KV cache on a real engine: KV out, weights in, KV in, first token.
 
-Commands are issued at once, as a scheduler does that has the room: what may overlap is up to the lanes.
+All commands are issued at once, as by a scheduler with enough free slabs: the lanes decide what overlaps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PlainRate = Callable[[OneEngine, str], float]  # bytes a second of a plain copy 
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """One switch: spans from the moment at which it was asked for, and the rate of a plain copy after it."""
+    """One switch: spans counted from the moment of its request, and the rate of a plain copy after it."""
 
     leaving: ModelName
     coming: ModelName
@@ -39,7 +39,7 @@ class Switched:
         return [span for span in self.spans if span.what in whats]
 
     def seconds(self, *whats: str) -> float:
-        """From the first begin to the last end of these kinds."""
+        """Seconds from the first begin to the last end of these kinds."""
         begin, end = extent(self.of(*whats))
         return end - begin
 
@@ -49,59 +49,60 @@ class Switched:
         return self.bytes_of(*MOVES)
 
     def bytes_of(self, *whats: str) -> int:
-        """What the spans of these kinds moved."""
+        """Bytes that the spans of these kinds moved."""
         return sum(span.nbytes for span in self.of(*whats))
 
     @property
     def mapping_s(self) -> float:
-        """Of the weights."""
+        """Seconds in which the weights were mapped."""
         return sum(span.seconds for span in self.of("map"))
 
     @property
     def moved_s(self) -> float:
-        """Until all bytes are where they belong."""
+        """Seconds until all bytes are in place."""
         return extent(self.of(*MOVES))[1]
 
     def hidden(self, what: str) -> float:
-        """Share of these spans' time that passed while the coming model's weights came in."""
+        """The share of these spans' time that overlaps with the load of the next model's weights."""
         begin, end = extent(self.of("map", "load"))
         beside = sum(max(0.0, min(span.end_s, end) - max(span.begin_s, begin)) for span in self.of(what))
         return beside / sum(span.seconds for span in self.of(what))
 
     @property
     def limit_s(self) -> float:
-        """All bytes at the rate of a plain copy: on a CPU they share one bus."""
+        """Seconds for all bytes at the rate of a plain copy: on a CPU they share one bus."""
         return self.nbytes / self.plain_bytes_per_s
 
     @property
     def link_limit_s(self) -> float:
-        """The weights at that rate, or the KV where it is more: on a GPU it is hidden behind them."""
+        """Seconds for the weights at that rate, or for the KV when it is larger: on a GPU the smaller copy is
+        hidden."""
         return max(self.bytes_of("load"), self.bytes_of("swap-in"), self.bytes_of("swap-out")) / self.plain_bytes_per_s
 
 
-async def prepare(one: OneEngine, model: ModelName, sequences: int, tokens: int) -> list[SeqId]:
-    """Prefill a batch of a model; it ends on the host, the model unloaded."""
-    await one.outcome(one.send(commands.Load(model=model, slabs=MANY)))
-    seqs = [one.open(f"{model}-{i}", model, [(7 * i + k) % 1000 for k in range(tokens)]) for i in range(sequences)]
+async def prepare(engine: OneEngine, model: ModelName, sequences: int, tokens: int) -> list[SeqId]:
+    """Prefill a batch of a model, then swap it out to the host and unload the model."""
+    await engine.outcome(engine.send(commands.Load(model=model, slabs=MANY)))
+    seqs = [engine.open(f"{model}-{i}", model, [(7 * i + k) % 1000 for k in range(tokens)]) for i in range(sequences)]
     parts = [commands.PrefillPart(seq=seq, tokens=tokens) for seq in seqs]
-    await one.outcome(one.send(commands.Turn(model=model, prefill=tuple(parts), slabs=MANY)))
-    for swap in [one.send(commands.SwapOut(seq=seq, epoch=1)) for seq in seqs]:
-        await one.outcome(swap)
-    await one.outcome(one.send(commands.Unload(model=model)))
+    await engine.outcome(engine.send(commands.Turn(model=model, prefill=tuple(parts), slabs=MANY)))
+    for swap in [engine.send(commands.SwapOut(seq=seq, epoch=1)) for seq in seqs]:
+        await engine.outcome(swap)
+    await engine.outcome(engine.send(commands.Unload(model=model)))
     return seqs
 
 
-async def enter(one: OneEngine, model: ModelName, seqs: Sequence[SeqId]) -> None:
-    """Bring a batch in where nothing has to leave."""
-    sent = [one.send(commands.Load(model=model, slabs=MANY))]
-    sent += [one.send(commands.SwapIn(seq=seq, epoch=1, slabs=MANY)) for seq in seqs]
-    sent.append(one.send(commands.Turn(model=model, decode=tuple(seqs), steps=1, slabs=MANY)))
+async def enter(engine: OneEngine, model: ModelName, seqs: Sequence[SeqId]) -> None:
+    """Swap a batch in when no other batch is resident."""
+    sent = [engine.send(commands.Load(model=model, slabs=MANY))]
+    sent += [engine.send(commands.SwapIn(seq=seq, epoch=1, slabs=MANY)) for seq in seqs]
+    sent.append(engine.send(commands.Turn(model=model, decode=tuple(seqs), steps=1, slabs=MANY)))
     for command in sent:
-        await one.outcome(command)
+        await engine.outcome(command)
 
 
 async def switch(
-    one: OneEngine,
+    engine: OneEngine,
     leaving: ModelName,
     gone: Sequence[SeqId],
     coming: ModelName,
@@ -109,34 +110,35 @@ async def switch(
     plain_rate: PlainRate,
     steps: int = 4,
 ) -> Switched:
-    """From one batch to the other, of which `steps` steps run; nothing of the coming one is left on the device."""
-    one.scrub()
-    one.backend.steps.clear()
+    """Switch from one batch to the other and run `steps` steps of it; the next model has no data on the device
+    before."""
+    engine.scrub()
+    engine.backend.steps.clear()
     begin = time.monotonic()
-    unload = one.send(commands.Unload(model=leaving))
-    load = one.send(commands.Load(model=coming, slabs=MANY), after=[unload])
-    moves = [one.send(commands.SwapOut(seq=seq, epoch=1)) for seq in gone]
-    moves += [one.send(commands.SwapIn(seq=seq, epoch=1, slabs=MANY)) for seq in seqs]
-    turn = one.send(commands.Turn(model=coming, decode=tuple(seqs), steps=steps, slabs=MANY), after=[load])
+    unload = engine.send(commands.Unload(model=leaving))
+    load = engine.send(commands.Load(model=coming, slabs=MANY), after=[unload])
+    moves = [engine.send(commands.SwapOut(seq=seq, epoch=1)) for seq in gone]
+    moves += [engine.send(commands.SwapIn(seq=seq, epoch=1, slabs=MANY)) for seq in seqs]
+    turn = engine.send(commands.Turn(model=coming, decode=tuple(seqs), steps=steps, slabs=MANY), after=[load])
     for command in (unload, load, *moves, turn):
-        await one.outcome(command)
-    spans = shifted([*one.spans([unload, load, *moves]), *one.backend.steps], begin)
-    return Switched(leaving, coming, tuple(spans), plain_rate(one, coming))
+        await engine.outcome(command)
+    spans = shifted([*engine.spans([unload, load, *moves]), *engine.backend.steps], begin)
+    return Switched(leaving, coming, tuple(spans), plain_rate(engine, coming))
 
 
-def memcpy_rate(one: OneEngine, model: str) -> float:
-    """Bytes per second of a plain memcpy of a resident model's weights from the host cache to where they are."""
-    held = one.engine.state.table.models[model]
-    assert held.range is not None
-    assert held.image is not None
+def memcpy_rate(engine: OneEngine, model: str) -> float:
+    """Bytes per second of a plain memcpy of a resident model's weights from the host cache to their device range."""
+    resident = engine.engine.state.table.models[model]
+    assert resident.range is not None
+    assert resident.image is not None
     begin = time.monotonic()
-    ctypes.memmove(held.range.address, held.image.address, held.image.nbytes)
-    return held.image.nbytes / (time.monotonic() - begin)
+    ctypes.memmove(resident.range.address, resident.image.address, resident.image.nbytes)
+    return resident.image.nbytes / (time.monotonic() - begin)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Some switches to and fro, and what the engine takes besides: seconds at a change of model, and between steps."""
+    """Switches back and forth, and the engine's overhead in seconds: at a change of model, and between steps."""
 
     switches: tuple[Switched, ...]
     resident_s: float
@@ -144,46 +146,47 @@ class Measured:
 
 
 async def alone(folder: Path, sequences: int, tokens: int, rounds: int) -> Measured:
-    """Measure on an engine of its own, with two random models of 260 MB, of which memory holds one at first."""
+    """Measure on an engine of its own, with two random models of 260 MB; memory first holds only one of them."""
     models = {name: make_model(folder / name, i, MODEL) for i, name in enumerate("AB")}
-    async with one_engine(folder, 96 * SLAB_BYTES, SLAB_BYTES, 1 << 30) as one:
-        await one.serve(models)
-        seqs = {name: await prepare(one, name, sequences, tokens) for name in map(ModelName, models)}
-        switches = await to_and_fro(one, seqs, rounds)
-        overhead_s = await between_steps(one, switches[-1].coming, seqs[switches[-1].coming])
-        await one.outcome(one.send(commands.Load(model=switches[-1].leaving, slabs=MANY)))
-        return Measured(switches, await to_residents(one, list(seqs)), overhead_s)
+    async with one_engine(folder, 96 * SLAB_BYTES, SLAB_BYTES, 1 << 30) as engine:
+        await engine.serve(models)
+        seqs = {name: await prepare(engine, name, sequences, tokens) for name in map(ModelName, models)}
+        switches = await to_and_fro(engine, seqs, rounds)
+        overhead_s = await between_steps(engine, switches[-1].coming, seqs[switches[-1].coming])
+        await engine.outcome(engine.send(commands.Load(model=switches[-1].leaving, slabs=MANY)))
+        return Measured(switches, await to_residents(engine, list(seqs)), overhead_s)
 
 
 async def to_and_fro(
-    one: OneEngine, seqs: Mapping[ModelName, Sequence[SeqId]], rounds: int, plain_rate: PlainRate = memcpy_rate
+    engine: OneEngine, seqs: Mapping[ModelName, Sequence[SeqId]], rounds: int, plain_rate: PlainRate = memcpy_rate
 ) -> tuple[Switched, ...]:
-    """So many switches between two prepared batches, after one in each direction that touches all pages."""
-    here, there = seqs
-    await enter(one, here, seqs[here])
+    """Switch `rounds` times between two prepared batches, after one switch in each direction that touches all pages."""
+    active, next_model = seqs
+    await enter(engine, active, seqs[active])
     runs = []
     for _ in range(rounds + 2):
-        runs.append(await switch(one, here, seqs[here], there, seqs[there], plain_rate))
-        here, there = there, here
+        runs.append(await switch(engine, active, seqs[active], next_model, seqs[next_model], plain_rate))
+        active, next_model = next_model, active
     return tuple(runs[2:])
 
 
-async def between_steps(one: OneEngine, model: ModelName, seqs: Sequence[SeqId], steps: int = 16) -> float:
-    """Seconds from the end of a step to the next one's begin, within a turn: the median."""
-    one.backend.steps.clear()
-    await one.outcome(one.send(commands.Turn(model=model, decode=tuple(seqs), steps=steps, slabs=MANY)))
-    return statistics.median(b.begin_s - a.end_s for a, b in pairwise(one.backend.steps))
+async def between_steps(engine: OneEngine, model: ModelName, seqs: Sequence[SeqId], steps: int = 16) -> float:
+    """Seconds from the end of a step to the begin of the next one in a turn: the median."""
+    engine.backend.steps.clear()
+    await engine.outcome(engine.send(commands.Turn(model=model, decode=tuple(seqs), steps=steps, slabs=MANY)))
+    return statistics.median(b.begin_s - a.end_s for a, b in pairwise(engine.backend.steps))
 
 
-async def to_residents(one: OneEngine, names: Sequence[ModelName], turns: int = 40) -> float:
-    """Turns of one step, to and fro between residents, queued as a scheduler does: seconds beyond the step, median."""
-    seqs = {name: one.open(f"{name}-resident", name) for name in names}
+async def to_residents(engine: OneEngine, names: Sequence[ModelName], turns: int = 40) -> float:
+    """Run turns of one step alternating between resident models, queued as by a scheduler: seconds beyond the step,
+    median."""
+    seqs = {name: engine.open(f"{name}-resident", name) for name in names}
     for name, seq in seqs.items():
         part = commands.PrefillPart(seq=seq, tokens=len(PROMPT))
-        await one.outcome(one.send(commands.Turn(model=name, prefill=(part,), slabs=8)))
-    one.backend.steps.clear()
+        await engine.outcome(engine.send(commands.Turn(model=name, prefill=(part,), slabs=8)))
+    engine.backend.steps.clear()
     bodies = [commands.Turn(model=name, decode=(seq,), steps=1, slabs=8) for name, seq in seqs.items()]
-    queued = [one.send(bodies[number % len(bodies)]) for number in range(turns)]
-    await one.outcome(queued[-1])
-    ends = [one.outbox.ends[turn] for turn in queued]
-    return statistics.median(ends[i] - ends[i - 1] - one.backend.steps[i].seconds for i in range(1, turns))
+    queued = [engine.send(bodies[number % len(bodies)]) for number in range(turns)]
+    await engine.outcome(queued[-1])
+    ends = [engine.outbox.ends[turn] for turn in queued]
+    return statistics.median(ends[i] - ends[i - 1] - engine.backend.steps[i].seconds for i in range(1, turns))

@@ -1,4 +1,4 @@
-"""`aegaeon bench`: commands that measure this machine with real engines and draw what came out."""
+"""`aegaeon bench`: commands that measure this machine with real engines and draw the results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LOG = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was said on the command line. `seconds` 0: no minute of a stack."""
+    """Options of the command line. `seconds` 0: skip the minute of a stack."""
 
     out: Path | None
     sequences: int
@@ -41,25 +41,40 @@ class Options:
 
 @click.group()
 def bench() -> None:
-    """Measure real engines on this machine, and draw what they did."""
+    """Measure real engines on this machine, and draw the results."""
 
 
 @bench.command()
 @click.option("--out", type=_FOLDER, metavar="DIR", help="Write switch.svg and minute.svg there.")
-@click.option("--sequences", type=click.IntRange(1, 64), default=8, show_default=True, help="Of a batch.")
-@click.option("--tokens", type=click.IntRange(16, 2000), default=500, show_default=True, help="Of each sequence.")
+@click.option("--sequences", type=click.IntRange(1, 64), default=8, show_default=True, help="Sequences of a batch.")
 @click.option(
-    "--rounds", type=click.IntRange(1, 100), default=8, show_default=True, help="Switches; medians are printed."
+    "--tokens", type=click.IntRange(16, 2000), default=500, show_default=True, help="Tokens of each sequence."
 )
 @click.option(
-    "--seconds", type=click.FloatRange(0.0, 600.0), default=60.0, show_default=True, help="0: the switch only."
+    "--rounds",
+    type=click.IntRange(1, 100),
+    default=8,
+    show_default=True,
+    help="Number of switches; medians are printed.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.0, 600.0),
+    default=60.0,
+    show_default=True,
+    help="Length of the run of the stack; 0: measure the switch only.",
 )
 @click.option("--log", type=_LOG, help="Draw this log of `aegaeon up --record` instead of running the quickstart.")
-@click.option("--models", type=_FOLDER, metavar="DIR", help="The quickstart's.  [default: ~/.cache/aegaeon/models]")
+@click.option(
+    "--models",
+    type=_FOLDER,
+    metavar="DIR",
+    help="Folder of the quickstart's models.  [default: ~/.cache/aegaeon/models]",
+)
 def switch(
     out: Path | None, sequences: int, tokens: int, rounds: int, seconds: float, log: Path | None, models: Path | None
 ) -> None:
-    """One switch of a decode batch with its KV, and a minute of a decode engine: busy, switching, stalled, by model.
+    """Measure one switch of a decode batch with its KV, then a minute of a decode engine (busy, switching, stalled).
 
     \b
     Example:
@@ -86,7 +101,7 @@ def _shared_memory() -> Path:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Handle SIGTERM like Ctrl-C: engines are stopped, files removed."""
+    """Handle SIGTERM as Ctrl-C: engines are stopped and files are removed."""
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:
@@ -104,25 +119,25 @@ async def _one_switch(options: Options, work: Path, console: Console) -> None:
     measured = await alone(work, options.sequences, options.tokens, options.rounds)
     run = middle(measured.switches)
     console.print(timeline(run))
-    console.print(said(measured.switches))
+    console.print(summary(measured.switches))
     console.print(
         f"to a resident model, beyond its step: {measured.resident_s * 1e3:.2f} ms; "
         f"between the steps of a batch of {options.sequences}: {measured.overhead_s * 1e3:.2f} ms"
     )
     if options.out is not None:
-        from aegaeon_cli.bench.picture import draw_switch
+        from aegaeon_cli.bench.plots import draw_switch
 
         title = f"One switch: {options.sequences} sequences of {options.tokens} tokens out and in, weights in"
         draw_switch(run, title, options.out / "switch.svg")
 
 
 def middle(runs: Sequence[Switched]) -> Switched:
-    """The one of median length."""
+    """The run of median length."""
     return sorted(runs, key=lambda run: run.moved_s)[len(runs) // 2]
 
 
-def said(runs: Sequence[Switched]) -> str:
-    """The figures of some switches: medians."""
+def summary(runs: Sequence[Switched]) -> str:
+    """The figures of several switches, as medians."""
     of = statistics.median
     moved, mapping = of(r.moved_s for r in runs), of(r.mapping_s for r in runs)
     ratio = of((r.moved_s - r.mapping_s) / r.limit_s for r in runs)
@@ -136,7 +151,7 @@ def said(runs: Sequence[Switched]) -> str:
 
 
 def _minute(options: Options, work: Path, console: Console) -> None:
-    from aegaeon_cli.bench.minute import busiest, record
+    from aegaeon_cli.bench.recording import busiest, record
     from aegaeon_cli.bench.text import minute
 
     log = options.log or work / "events.log"
@@ -150,7 +165,7 @@ def _minute(options: Options, work: Path, console: Console) -> None:
 
 
 def _draw_minute(engine: str, spans: Sequence[Span], seconds: float, out: Path) -> None:
-    from aegaeon_cli.bench.picture import draw_minute
+    from aegaeon_cli.bench.plots import draw_minute
 
     title = f"{seconds:.0f} s of engine {engine}: its compute lane by model, its copies below"
     draw_minute(spans, seconds, title, out / "minute.svg")

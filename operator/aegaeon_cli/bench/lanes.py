@@ -1,4 +1,4 @@
-"""What the lanes of an engine did, from a recorded event log: reports say when a command ended and how long it took."""
+"""Activity of an engine's lanes, from a recorded event log: reports give the end and the duration of each command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMPUTE = ("busy", "switching", "stalled")
 
 
 class Lanes:
-    """Spans by engine, growing with every event of the log."""
+    """Spans by engine, extended by every event of the log."""
 
     def __init__(self) -> None:
         self.roles: dict[InstanceId, Role] = {}
@@ -32,7 +32,7 @@ class Lanes:
         self._running: dict[InstanceId, str] = {}
 
     def see(self, now: float, event: ev.Event, commands: Iterable[cmd.Command]) -> None:
-        """One line of the log."""
+        """Process one line of the log."""
         if isinstance(event, ev.InstanceUp):
             self.roles[event.instance] = event.role
             self.spans.setdefault(event.instance, [])
@@ -57,8 +57,8 @@ class Lanes:
         self.spans.setdefault(event.instance, []).append(span)
 
     def _computed(self, now: float, event: ev.TurnProgress) -> None:
-        """The seconds of a report lie right before it: first what was waited, then what was computed. What a turn that
-        warms up waited kept no sequence waiting."""
+        """Place the seconds of a report right before it: first the wait, then the computation. The wait of a warm-up
+        turn delayed no sequence."""
         sent = self._sent.get((event.instance, event.turn))
         if sent is None or not isinstance(sent.body, cmd.Turn):
             return
@@ -75,7 +75,7 @@ class Lanes:
 
 
 def lanes_of(log: Path) -> Lanes:
-    """Everything in a log that `aegaeon up --record` wrote. Raises LogError."""
+    """Read a log that `aegaeon up --record` wrote. Raises LogError."""
     lanes = Lanes()
     for now, event, commands in read(log):
         lanes.see(now, event, commands)
@@ -83,7 +83,7 @@ def lanes_of(log: Path) -> Lanes:
 
 
 def between(spans: Iterable[Span], begin_s: float, end_s: float) -> list[Span]:
-    """What of the spans lies in a window."""
+    """The parts of the spans inside a window."""
     cut = [
         Span(s.lane, s.what, s.model, max(s.begin_s, begin_s), min(s.end_s, end_s), s.nbytes)
         for s in spans
@@ -97,6 +97,6 @@ def shares(spans: Iterable[Span]) -> dict[str, dict[str, float]]:
     out: dict[str, dict[str, float]] = {}
     for span in spans:
         if span.lane == "compute":
-            mine = out.setdefault(span.model, dict.fromkeys(COMPUTE, 0.0))
-            mine[span.what] += span.seconds
+            seconds = out.setdefault(span.model, dict.fromkeys(COMPUTE, 0.0))
+            seconds[span.what] += span.seconds
     return dict(sorted(out.items()))

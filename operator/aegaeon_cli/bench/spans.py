@@ -1,4 +1,4 @@
-"""What a lane did from when to when: the one shape in which text and pictures take what was measured."""
+"""The activity of a lane over time: the common input of the text and SVG output."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class Span:
 
 
 def shifted(spans: Iterable[Span], zero_s: float) -> list[Span]:
-    """The same spans with `zero_s` as the origin of time, in the order in which they began."""
+    """The same spans with `zero_s` as the origin of time, in order of their begin."""
     moved = [replace(span, begin_s=span.begin_s - zero_s, end_s=span.end_s - zero_s) for span in spans]
     return sorted(moved, key=lambda span: (span.begin_s, span.end_s))
 
 
 def extent(spans: Iterable[Span]) -> tuple[float, float]:
-    """First begin and last end."""
+    """The first begin and the last end."""
     some = list(spans)
     return min(span.begin_s for span in some), max(span.end_s for span in some)
 
 
 def merged(spans: Iterable[Span], gap_s: float = 0.0) -> list[Span]:
-    """Neighbours of one lane, kind and model, no more than `gap_s` apart, as one."""
+    """Join neighbouring spans of one lane, kind and model that are at most `gap_s` apart."""
     out: list[Span] = []
     for span in sorted(spans, key=lambda span: (span.lane, span.begin_s)):
         last = out[-1] if out else None

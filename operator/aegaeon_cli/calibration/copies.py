@@ -1,4 +1,4 @@
-"""Copies, timed on this machine through what serves: memory to memory, weights, KV blocks."""
+"""Copies, timed on this machine with the serving code: memory to memory, weights, KV blocks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Points = list[tuple[int, float]]  # (bytes, seconds)
 
 _MEMCPY_BYTES = 64 << 20
-MOST_BYTES = 1 << 30  # of a model that is copied; more says nothing new
+MOST_BYTES = 1 << 30  # of a model's weights that are copied; more gives the same rate
 _PARTS = (0.25, 0.5, 0.75, 1.0)  # of the weights
 _BLOCKS = (4, 16, 64, 256)  # of a request's KV
 _FEW_ROUNDS = 5  # of a large copy
@@ -32,21 +32,21 @@ _IN_A_ROW = 8  # copies of a load beside steps: longer than several of those
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Of one model: weights from the host cache into device slabs, KV blocks out."""
+    """Copies of one model: weights from the host cache into device slabs, KV blocks out."""
 
     load: Points
     kv: Points
 
 
 def memcpy_bytes_per_s(rounds: int = 5) -> float:
-    """What one thread copies from memory to memory."""
+    """The rate at which one thread copies from memory to memory."""
     source, target = np.ones(_MEMCPY_BYTES, np.uint8), np.zeros(_MEMCPY_BYTES, np.uint8)
     return _MEMCPY_BYTES / median_seconds(lambda: np.copyto(target, source), rounds)
 
 
 def side_by_side(rounds: int = 5, gpu: CudaDevice | None = None) -> float:
-    """How much longer than a copy to the device one takes with another at once that comes from there, each on a lane of
-    its own: 1 on paths of their own, 2 on one. `gpu`: None: the device tier is memory, too."""
+    """The slowdown of a copy to the device by a simultaneous copy in the opposite direction, each on a lane of its own:
+    1 with independent paths, 2 on a shared one. `gpu`: None: the device tier is host memory, too."""
     from aegaeon_native import CopyLane
 
     with _tiers(_MEMCPY_BYTES, 2, gpu) as (device, host), ExitStack() as stack:
@@ -63,9 +63,9 @@ def side_by_side(rounds: int = 5, gpu: CudaDevice | None = None) -> float:
                 lane.synchronize()
             return time.perf_counter() - begun
 
-        # The fastest of several in turn: what interrupts a copy can only make it slower.
+        # The fastest of several: an interruption can only make a copy slower.
         taken = [(copy(1), copy(2)) for _ in range(max(rounds, _FEW_ROUNDS))]
-        return min(two for _, two in taken) / min(one for one, _ in taken)
+        return min(both for _, both in taken) / min(single for single, _ in taken)
 
 
 def measure_copies(layout: Layout, slab_bytes: int, rounds: int, gpu: CudaDevice | None = None) -> Copies:
@@ -97,9 +97,9 @@ def measure_copies(layout: Layout, slab_bytes: int, rounds: int, gpu: CudaDevice
 def stall_s_per_byte(
     step: Callable[[], object], nbytes: int, slab_bytes: int, loads: int, gpu: CudaDevice | None = None
 ) -> float:
-    """Seconds by which each byte of a load holds up the steps of another model that run beside it; 0: it does not.
+    """Seconds by which each byte of a load delays the steps of another model beside it; 0: not at all.
 
-    What a step transfers waits for the copy engine that the load uses. `step`: one or several of them.
+    A step's transfers wait for the copy engine that the load uses. `step`: runs one or several steps.
     """
     from aegaeon_native import CopyLane
 
@@ -119,7 +119,7 @@ def stall_s_per_byte(
 
 @contextmanager
 def _tiers(slab_bytes: int, slabs: int, gpu: CudaDevice | None) -> Iterator[tuple[int, int]]:
-    """The addresses of a mapped range of the device tier and of the host tier; all of it gone at the end."""
+    """The addresses of a mapped range of the device tier and of the host tier; freed at the end."""
     from aegaeon_native import Range
     from aegaeon_sidecar.memory.gpu import device_pool, host_pool
 

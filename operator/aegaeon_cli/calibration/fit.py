@@ -1,4 +1,4 @@
-"""Least squares of measured seconds. Errors are taken relative to what was measured, so that short steps count too.
+"""Least squares of measured seconds. Errors are relative to the measured seconds, so that short steps count too.
 
 No coefficient is negative: more tokens never take less time, and a negative one misleads beyond the measured range.
 """
@@ -52,7 +52,7 @@ def _fit(columns: NDArray[np.float64], seconds: NDArray[np.float64]) -> Fit:
 
 
 def _non_negative(columns: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Least squares; the column with the most negative share is left out until none is negative."""
+    """Solve least squares; drops the column with the most negative coefficient until none is negative."""
     scale = np.abs(columns).max(axis=0)
     used = list(range(columns.shape[1]))
     while True:

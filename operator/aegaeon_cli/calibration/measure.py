@@ -1,4 +1,4 @@
-"""Prefills and decode steps, timed on this machine through the same backend that serves."""
+"""Prefills and decode steps, timed on this machine with the backend that serves."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _LARGE = 1 << 30  # bytes of weights that are read from disk once: more says not
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What is measured: prompt lengths, and contexts (tokens of each sequence) by batch. Medians of `rounds`. `loads`:
-    so many beside steps, on a GPU, whose copy engines serve both."""
+    """The measured points: prompt lengths, and contexts (tokens of each sequence) by batch size. Medians of `rounds`.
+    `loads`: how many loads run beside steps, on a GPU, whose copy engines serve both."""
 
     prompts: tuple[int, ...] = (16, 64, 128, 256, 512)
     contexts: tuple[int, ...] = (16, 128, 384)
@@ -36,7 +36,7 @@ class Grid:
 
 
 def grid_of(gpu: CudaDevice | None, rounds: int) -> Grid:
-    """As long and as large as what this device serves."""
+    """The lengths and batch sizes that this device serves."""
     if gpu is None:
         return Grid(rounds=rounds)
     return Grid((128, 512, 2048, 8192), (128, 1024, 4096), (1, 4, 16), rounds, rounds)
@@ -44,9 +44,9 @@ def grid_of(gpu: CudaDevice | None, rounds: int) -> Grid:
 
 @dataclass(slots=True)
 class Measured:
-    """Seconds: of a prompt of so many tokens; of a step with so much context altogether in so large a batch. Bytes per
-    second at which the stage ring fills device memory from the model's files, bypassing the page cache. Seconds by
-    which each byte of a load holds up steps beside it; 0 where that is not measured."""
+    """Seconds of a prompt by its tokens, and of a step by total context and batch size. `disk_bytes_per_s`: the rate at
+    which the stage ring fills device memory from the model's files, bypassing the page cache. `stall_s_per_byte`:
+    seconds by which each byte of a load delays steps beside it; 0 when not measured."""
 
     layout: Layout
     disk_bytes_per_s: float
@@ -64,9 +64,9 @@ def measure(
     task: str = "",
     gpu: CudaDevice | None = None,
 ) -> Measured:
-    """Time one model over the grid, as far as its length goes, on the GPU or without one on the CPU.
+    """Time one model over the points of the grid that fit its length, on the GPU, or on the CPU without one.
 
-    `task`: what it is for; "": what its files show. Of one that generates nothing a step is a prompt's next token.
+    `task`: the model's task; "": detected from its files. For a pooling model a step is a prompt's next token.
     Raises the sidecar's ModelError for a bad directory, NativeError where the GPU's memory does not suffice.
     """
     from aegaeon_sidecar.backends.torch import TorchBackend
@@ -98,7 +98,8 @@ def _placed(
     gpu: CudaDevice | None,
     rounds: int,
 ) -> Iterator[tuple[BlockPool, float]]:
-    """The model registered with its weights and so many KV blocks in slabs; the rate at which its files were read."""
+    """Place the model's weights and `blocks` KV blocks in slabs and register it; yields the blocks and the disk's read
+    rate."""
     from aegaeon_native import BlockPool, Range
     from aegaeon_sidecar.memory.gpu import device_pool
     from aegaeon_sidecar.models.weight_files import look
@@ -115,9 +116,9 @@ def _placed(
         stack.callback(weights.close)
         weights.map(0, pool.take(own))
         files, ring = look(directory, layout), StageRing(gpu=gpu)
-        here, there = ([weights.view(0, layout.weight_bytes)], 0) if gpu is None else ([], weights.address)
+        views, address = ([weights.view(0, layout.weight_bytes)], 0) if gpu is None else ([], weights.address)
         often = 0 if layout.weight_bytes > _LARGE else min(rounds, 3)
-        seconds = median_seconds(lambda: fill(files, here, ring, on_device=there, hashed=False), often)
+        seconds = median_seconds(lambda: fill(files, views, ring, on_device=address, hashed=False), often)
         backend.register("model", directory, layout, weights.dlpack(0, layout.weight_bytes))
         stack.callback(backend.forget, "model")
         backend.bind_kv(layout.kv_shape, kv.dlpack())
@@ -125,7 +126,7 @@ def _placed(
 
 
 class _Bench:
-    """Times one registered model. `ahead`: steps are launched before the tokens of the one before are read."""
+    """Times one registered model. `ahead`: each step is launched before the tokens of the previous one are read."""
 
     def __init__(self, backend: TorchBackend, layout: Layout, blocks: BlockPool, ahead: bool) -> None:
         self._backend, self._blocks = backend, blocks
@@ -133,18 +134,18 @@ class _Bench:
         self._pools, self._ahead = layout.pools, ahead and not layout.pools
 
     def prefill_s(self, tokens: int, rounds: int) -> float:
-        """Median of `rounds` prompts."""
+        """Median seconds of `rounds` prompts."""
         with self._inputs(1, tokens, 0) as inputs:
             return median_seconds(lambda: self._backend.step("model", inputs), rounds)
 
     def step_s(self, batch: int, context: int, rounds: int) -> float:
-        """Median of `rounds` steps of `batch` sequences with `context` tokens each."""
+        """Median seconds of `rounds` steps of `batch` sequences with `context` tokens each."""
         with self.steps(batch, context) as steps:
             return median_seconds(steps, rounds) / (_AHEAD if self._ahead else 1)
 
     @contextmanager
     def steps(self, batch: int, context: int) -> Iterator[Callable[[], object]]:
-        """A step of `batch` sequences with `context` tokens each, or as many as are launched ahead."""
+        """A step of `batch` sequences with `context` tokens each, or as many steps as are launched ahead."""
         with self._inputs(batch, 1, context) as inputs:
             yield partial(self._turn, inputs) if self._ahead else partial(self._backend.step, "model", inputs)
 
@@ -163,7 +164,7 @@ class _Bench:
 
     @contextmanager
     def _inputs(self, batch: int, tokens: int, position: int) -> Iterator[list[StepInput]]:
-        """Of sequences with blocks of their own, which are free again behind the `with`."""
+        """Inputs of sequences with blocks of their own, freed at the end of the `with`."""
         from aegaeon_proto.engine.sampling import PoolingParams
         from aegaeon_sidecar.backends import StepInput
         from aegaeon_sidecar.sampling import SamplerState
@@ -177,11 +178,11 @@ class _Bench:
 
 
 def _blocks_needed(layout: Layout, grid: Grid) -> int:
-    """For the longest prompt, and for the largest batch of the longest contexts."""
+    """Blocks for the longest prompt, and for the largest batch of the longest contexts."""
     longest = max(*grid.prompts, max(grid.contexts) * max(grid.batches)) + _AHEAD * max(grid.batches)
     return -(-longest // layout.kv_block_tokens) + 2 * max(grid.batches)
 
 
 def _within(lengths: tuple[int, ...], limit: int) -> list[int]:
-    """Those that the model can hold; its limit itself when it is shorter than all."""
+    """The lengths that the model supports; only its limit when that is shorter than all."""
     return [length for length in lengths if length <= limit] or [limit]

@@ -1,4 +1,4 @@
-"""How long a call takes."""
+"""Durations of calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import median
 
 
 def median_seconds(call: Callable[[], object], rounds: int) -> float:
-    """Of `rounds` calls; one before them is not counted, as the first one allocates. Of 0: the first one's."""
+    """The median of `rounds` calls after an uncounted first call, which allocates. With 0 rounds: the first call."""
     if rounds:
         call()
     taken = []

@@ -1,4 +1,4 @@
-"""The constants file: what `aegaeon calibrate` writes, the scheduler reads and the simulator takes for a device."""
+"""The constants file: written by `aegaeon calibrate`, read by the scheduler, and a device of the simulator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _STEP, _PREFILL = ("a", "b", "c"), ("p0", "p1", "p2")
 
 @dataclass(frozen=True, slots=True)
 class ModelConstants:
-    """One model on one device. `floor_s`: the shortest prefill that was measured. `load`, `kv`: seconds per byte."""
+    """Constants of one model on one device. `floor_s`: the shortest measured prefill. `load`, `kv`: seconds per
+    byte."""
 
     model: str
     device: str
@@ -28,7 +29,7 @@ class ModelConstants:
     context_tokens: int
 
     def constants(self) -> dict[str, object]:
-        """The part of scheduler and simulator, under their names."""
+        """The constants under the names that scheduler and simulator use."""
         return {
             "model": self.model,
             "device": self.device,
@@ -43,21 +44,21 @@ class ModelConstants:
         }
 
     def fits(self) -> dict[str, Fit]:
-        """By what they say."""
+        """The fits by the operation they describe."""
         return {"decode step": self.step, "prefill": self.prefill, "weights": self.load, "KV": self.kv}
 
     def quality(self) -> dict[str, object]:
-        """How good the fits are, for people."""
+        """The quality of the fits, for people."""
         quality = {name: {"r2": fit.r2, "mean_error": fit.mean_error} for name, fit in self.fits().items()}
         return {"model": self.model, "device": self.device, **quality}
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One engine of the pool as the manifest shapes it, and what the machine copies. Bytes, bytes per second.
+    """One engine of the pool as the manifest defines it, and the machine's copy rates. Bytes, bytes per second.
 
-    `side_by_side`: how much longer two copies take at once than one alone. `stall_s_per_byte`: seconds by which each
-    byte of a load holds up steps beside it; 0: by none that was measured.
+    `side_by_side`: the slowdown of two simultaneous copies. `stall_s_per_byte`: seconds by which each byte of a load
+    delays steps beside it; 0: not measured.
     """
 
     memcpy_bytes_per_s: float
@@ -71,7 +72,8 @@ class Machine:
     host_kv_bytes: int
 
     def gpu(self) -> dict[str, object]:
-        """The simulator's part. It knows copies of weights and KV that take turns on one link, or do not touch."""
+        """The part that the simulator reads. It models copies of weights and KV that share one link, or are
+        independent."""
         shape = {name: value for name, value in asdict(self).items() if name not in _OF_COPIES}
         stall = 1.0 / self.stall_s_per_byte if self.stall_s_per_byte else 0.0
         return {**shape, "one_link": self.side_by_side > _HALFWAY, "load_stall_bytes_per_s": stall}
@@ -89,7 +91,7 @@ DERIVED = (
 
 
 def write_constants(file: Path, models: Sequence[ModelConstants], machine: Machine) -> None:
-    """Write the file whole; a reader never sees half of it."""
+    """Write the file atomically."""
     content = {
         "constants": [m.constants() for m in models],
         "gpu": machine.gpu(),

@@ -12,7 +12,7 @@ from aegaeon_cli.demo.verify import TIE, chat_ids, eos_id, text_of, verify, with
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """All outputs of a run held against transformers. `differences` are sentences."""
+    """All outputs of a run compared with transformers. `differences` are sentences."""
 
     outputs: int
     identical: int
@@ -28,27 +28,27 @@ class Check:
 def check(exchanges: Sequence[Exchange], directories: Mapping[str, Path]) -> Check:
     """Check every greedy exchange; one that ended in an error is an output that differs."""
     greedy = [exchange for exchange in exchanges if exchange.chat.temperature == 0]
-    found = [_check_one(exchange, directories[exchange.chat.model]) for exchange in greedy]
-    differences = tuple(difference for difference, _, _ in found if difference)
-    positions, ties = sum(n for _, n, _ in found), sum(n for _, _, n in found)
+    checks = [_check_one(exchange, directories[exchange.chat.model]) for exchange in greedy]
+    differences = tuple(difference for difference, _, _ in checks if difference)
+    positions, ties = sum(n for _, n, _ in checks), sum(n for _, _, n in checks)
     return Check(len(greedy), len(greedy) - len(differences), positions, ties, differences)
 
 
 def _check_one(exchange: Exchange, directory: Path) -> tuple[str, int, int]:
-    """What is different (empty: nothing), positions checked, ties."""
+    """A sentence about the difference (empty: none), positions checked, ties."""
     name = f"{exchange.chat.model}, {exchange.chat.question!r}"
     if exchange.error or not exchange.tokens:
-        return f"{name}: {exchange.error or 'no token ids came with the answer'}", 0, 0
+        return f"{name}: {exchange.error or 'the answer contains no token ids'}", 0, 0
     output = with_end(exchange.tokens, exchange.finish_reason, eos_id(directory))
     verdict = verify(directory, chat_ids(directory, exchange.chat.question), output)
     if not verdict.identical:
         where = f"token {verdict.first_difference} of {verdict.positions} is {verdict.gap:.3g} below the largest logit"
         return f"{name}: {where}", verdict.positions, verdict.ties
     if text_of(directory, output) != exchange.text:
-        return f"{name}: the tokens are right, but the text is not theirs", verdict.positions, verdict.ties
+        return f"{name}: the tokens are identical, but the text is not their decoding", verdict.positions, verdict.ties
     return "", verdict.positions, verdict.ties
 
 
 def ties_sentence(result: Check) -> str:
-    """How many tokens were not the largest by a hair."""
+    """A sentence about the number of ties."""
     return f"{result.positions} tokens checked, {result.ties} ties closer than {TIE:g}"

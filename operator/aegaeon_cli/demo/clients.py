@@ -1,4 +1,4 @@
-"""Clients of a stack near by. Those of libraries send everything through a proxy of the environment (HTTP_PROXY)."""
+"""Clients of a stack on this machine that ignore the proxies of the environment (HTTP_PROXY)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, Ope
 
 
 def async_client(url: str, key: str = "none", **options: Any) -> AsyncOpenAI:
-    """For the gateway at `url`, without retries; `options` are AsyncOpenAI's."""
+    """A client for the gateway at `url`, without retries; `options` are AsyncOpenAI's."""
     http = DefaultAsyncHttpxClient(trust_env=False)
     return AsyncOpenAI(base_url=f"{url}/v1", api_key=key, http_client=http, **{"max_retries": 0, **options})
 
@@ -22,7 +22,7 @@ def client(url: str, key: str = "none", **options: Any) -> OpenAI:
 
 
 def page(url: str, timeout_s: float = 10.0, tls: ssl.SSLContext | None = None) -> str:
-    """What a GET answers. Raises urllib.error.URLError."""
+    """The body of the answer to a GET. Raises urllib.error.URLError."""
     opener = build_opener(ProxyHandler({}), HTTPSHandler(context=tls))
     with opener.open(url, timeout=timeout_s) as answer:
         return str(answer.read().decode())

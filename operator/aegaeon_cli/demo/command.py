@@ -1,4 +1,4 @@
-"""`aegaeon demo`: make the models, start the stack, talk to it, show it, check it, and leave nothing behind."""
+"""`aegaeon demo`: makes the models, runs the stack, sends chats, checks the answers, and removes everything."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOG_LINES = 100
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was said on the command line."""
+    """Options of the command line."""
 
     manifests: Path
     models: Path
@@ -55,10 +55,12 @@ class Options:
     help="Folder of the four models; they are made when they are missing.  [default: ~/.cache/aegaeon/models]",
 )
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the OpenAI API, instead of the manifest's.")
-@click.option("--clients", type=click.IntRange(1, 16), default=CLIENTS, show_default=True, help="People at each model.")
-@click.option("--rounds", type=click.IntRange(1, 100), default=ROUNDS, show_default=True, help="Chats of each person.")
+@click.option(
+    "--clients", type=click.IntRange(1, 16), default=CLIENTS, show_default=True, help="Clients of each model."
+)
+@click.option("--rounds", type=click.IntRange(1, 100), default=ROUNDS, show_default=True, help="Chats of each client.")
 def demo(*, manifests: Path, models: Path | None, port: int | None, clients: int, rounds: int) -> None:
-    """Four models share two engines: run the whole stack, talk to it, and check every token.
+    """Serve four models on two engines, chat with them, and check every token.
 
     \b
     Example:
@@ -70,7 +72,7 @@ def demo(*, manifests: Path, models: Path | None, port: int | None, clients: int
 
 
 def _console() -> Console:
-    """As wide as the terminal; a log has no width of its own."""
+    """A console as wide as the terminal; 120 columns for a log."""
     return Console(width=None if sys.stdout.isatty() else 120)
 
 
@@ -91,20 +93,22 @@ async def _demo(options: Options, console: Console) -> bool:
     return good and not stack.leftovers
 
 
-def other_port(wanted: int, console: Console) -> int | None:
-    """A free one where another program has the port that is wanted, which is one that many use."""
-    if not port_in_use("127.0.0.1", wanted):
+def other_port(preferred: int, console: Console) -> int | None:
+    """A free port when the preferred one, which many programs use, is taken."""
+    if not port_in_use("127.0.0.1", preferred):
         return None
     port = free_port()
-    console.print(f"port {wanted} is taken, so the demo uses port {port}")
+    console.print(f"port {preferred} is in use; the demo uses port {port}")
     return port
 
 
 async def _talk(stack: Stack, pool: Pool, options: Options, console: Console) -> tuple[Traffic, PoolStatus]:
     served = {model.name for model in pool.models}
-    known = {name: asked for name, asked in questions(options.models).items() if name in served}
+    known = {name: texts for name, texts in questions(options.models).items() if name in served}
     if not known:
-        raise StackError(f"{options.models}: these models were not made by `aegaeon models make`")
+        raise StackError(
+            f"{options.models}: no models made by `aegaeon models make`; choose another folder with --models"
+        )
     traffic = Traffic(stack.state.url)
     watcher = Watcher(stack.state.scheduler, traffic.exchanges, console)
     try:
@@ -126,14 +130,14 @@ def directories(pool: Pool) -> dict[str, Path]:
 
 
 def _judge(traffic: Traffic, pool: Pool) -> bool:
-    from aegaeon_cli.demo.check import check, ties_sentence  # here, because torch takes seconds to import
+    from aegaeon_cli.demo.check import check, ties_sentence  # imported late: torch takes seconds to import
 
-    found = check(traffic.exchanges, directories(pool))
-    for difference in found.differences:
+    result = check(traffic.exchanges, directories(pool))
+    for difference in result.differences:
         click.echo(f"different: {difference}")
     failed = [exchange for exchange in traffic.exchanges if exchange.error]
     for exchange in failed:
         click.echo(f"failed: {exchange.chat.model}: {exchange.error}")
-    click.echo(ties_sentence(found))
-    click.echo(found.sentence)
-    return found.identical == found.outputs and not failed
+    click.echo(ties_sentence(result))
+    click.echo(result.sentence)
+    return result.identical == result.outputs and not failed

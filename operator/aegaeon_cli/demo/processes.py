@@ -1,4 +1,4 @@
-"""Which processes descend from one, and whether each still lives (a pid alone may have been given away again)."""
+"""The descendants of a process, and a test that each still runs (a pid alone may have been reused)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Process(NamedTuple):
-    """A process for good: its pid and the clock tick that it started at."""
+    """A process, identified uniquely by its pid and start time in clock ticks."""
 
     pid: int
     started: int
@@ -24,12 +24,12 @@ def descendants(root: int) -> set[Process]:
 
 
 def alive(process: Process) -> bool:
-    """Whether exactly this process is there; one that has ended and waits to be reaped is not."""
+    """True when exactly this process exists; false for a zombie that has ended but is not reaped."""
     return _read(process.pid)[0] == process
 
 
 def command_line(pid: int) -> str:
-    """What it was started with, parts joined by blanks; empty when it is gone."""
+    """The process's command line, arguments separated by blanks; empty when it no longer exists."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -41,7 +41,7 @@ def _pids() -> list[int]:
 
 
 def _read(pid: int) -> tuple[Process | None, int]:
-    """The process and its parent's pid; None when it is gone."""
+    """The process and its parent's pid; None when it no longer exists."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""What the readers got, in figures: a row for every model."""
+"""The measurements of the clients: a row for every model."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def results(exchanges: Sequence[Exchange], status: PoolStatus, objectives: Mappi
     ]
 
 
-def _result(model: str, mine: Sequence[Exchange], status: PoolStatus, slo: Slo) -> ModelResult:
+def _result(model: str, exchanges: Sequence[Exchange], status: PoolStatus, slo: Slo) -> ModelResult:
     traffic = next((row for row in status.models if row.model == model), None)
     switches = traffic.switches if traffic else 0
-    length = round(sum(len(e.times) for e in mine) / max(1, sum(bool(e.times) for e in mine)))
+    length = round(sum(len(e.times) for e in exchanges) / max(1, sum(bool(e.times) for e in exchanges)))
     return ModelResult(
         model=model,
-        requests=len(mine),
-        tokens=sum(len(e.tokens) for e in mine),
-        ttft=_p50_p99(e.times[0] for e in mine if e.times),
-        tbt=_p50_p99(later - earlier for e in mine for earlier, later in pairwise(e.times)),
-        attained=attainment((e.times, slo, len(e.times) or length) for e in mine),
+        requests=len(exchanges),
+        tokens=sum(len(e.tokens) for e in exchanges),
+        ttft=_p50_p99(e.times[0] for e in exchanges if e.times),
+        tbt=_p50_p99(later - earlier for e in exchanges for earlier, later in pairwise(e.times)),
+        attained=attainment((e.times, slo, len(e.times) or length) for e in exchanges),
         switches=switches,
         mean_stall_s=(traffic.switch_s + traffic.stall_s) / switches if traffic and switches else 0.0,
     )
@@ -64,7 +64,7 @@ def _p50_p99(values: Iterable[float]) -> tuple[float, float]:
 
 
 def table(rows: Sequence[ModelResult]) -> Table:
-    """For the terminal, 80 columns wide."""
+    """The results as a table for the terminal, 80 columns wide."""
     shown = Table(title="as the clients saw it", title_justify="left", title_style="bold", box=None, pad_edge=False)
     shown.add_column("\nmodel", no_wrap=True)
     headings = ("\nrequests", "\ntokens", "TTFT ms\np50 / p99", "TBT ms\np50 / p99")

@@ -1,7 +1,7 @@
-"""A stack of real processes for the length of a `with` or an `async with`, and proof that nothing of it stays behind.
+"""A stack of real processes for the length of a `with` or an `async with`, and a check that nothing of it remains.
 
-It is started as a person would (`aegaeon up -f DIR`), with a run folder of its own, so that what is left after its
-end can be distinguished from other runs of this user. Demo, benchmarks and tests launch it this one way.
+It is started as by a person (`aegaeon up -f DIR`), with a run folder of its own, so that its leftovers can be
+distinguished from other runs of this user. Demo, benchmarks and tests all launch it this way.
 """
 
 from __future__ import annotations
@@ -70,16 +70,16 @@ class Stack:
 
     @property
     def run_folders(self) -> Path:
-        """Where `aegaeon top` and others find the run."""
+        """The folder in which `aegaeon top` and other commands find the run."""
         return self._home / "aegaeon"
 
     @property
     def exit_status(self) -> int | None:
-        """Of `aegaeon up`; None while it runs."""
+        """The exit status of `aegaeon up`; None while it runs."""
         return None if self._child is None else self._child.poll()
 
     def pids(self) -> list[int]:
-        """Of `aegaeon up` and every process below it, now."""
+        """The current pids of `aegaeon up` and every process below it."""
         return [process.pid for process in self._look()]
 
     def pod(self, name: str) -> int:
@@ -94,13 +94,13 @@ class Stack:
         os.kill(self.pod(name), signal.SIGKILL)
 
     def stop(self) -> int | None:
-        """Ctrl-C, as a person would; returns the exit status of `aegaeon up`."""
+        """Send Ctrl-C; returns the exit status of `aegaeon up`."""
         for _ in self._ending():
             time.sleep(_POLL_S)  # another process is watched
         return self.exit_status
 
     def log(self) -> str:
-        """What `aegaeon up` and its pods printed, during the run and after it."""
+        """The output of `aegaeon up` and its pods, during the run and after it."""
         path = self._home / "up.log"
         return path.read_text(errors="replace") if path.is_file() else self._last_log
 
@@ -140,7 +140,7 @@ class Stack:
             self._clean()
 
     def _starting(self) -> Iterator[None]:
-        """Start; yields while it is not ready."""
+        """Start the stack; yields while it is not ready."""
         self._child = self._launch()
         deadline = time.monotonic() + START_S
         while not self._is_ready():
@@ -171,7 +171,7 @@ class Stack:
         return self._state.ready
 
     def _ending(self) -> Iterator[None]:
-        """Ctrl-C; yields until it has ended. Kills what does not end in time."""
+        """Send Ctrl-C; yields until the stack has ended. Kills processes that do not end in time."""
         if self._child is None or self._child.poll() is not None:
             return
         self._look()
@@ -191,7 +191,7 @@ class Stack:
         shutil.rmtree(self._home, ignore_errors=True)
 
     def _look(self) -> set[Process]:
-        """Remember every process of the stack, so that those that outlive it are found."""
+        """Record every process of the stack, so that those that outlive it are detected."""
         now = descendants(self._child.pid) if self._child is not None else set()
         self._family |= now
         return now
@@ -202,18 +202,20 @@ class Stack:
                 os.kill(process.pid, signal.SIGKILL)
 
     def _find_leftovers(self) -> list[str]:
-        found = [f"process {process.pid} ({process.name}) still runs" for process in self._family if alive(process)]
-        found += [f"{path} is left" for path in sorted(self.run_folders.glob("*"))]
+        leftovers = [f"process {process.pid} ({process.name}) still runs" for process in self._family if alive(process)]
+        leftovers += [f"{path} is left" for path in sorted(self.run_folders.glob("*"))]
         if self._state is not None:
-            found += [f"{path} is left" for path in (Path(self._state.segments), self._state.sockets) if path.exists()]
-        return found
+            leftovers += [
+                f"{path} is left" for path in (Path(self._state.segments), self._state.sockets) if path.exists()
+            ]
+        return leftovers
 
 
 def free_port() -> int:
-    """A port of the loopback interface that is free at this moment, and none that the kernel gives to clients: one of
-    them could have it before it is bound. Raises StackError when none is found."""
+    """A free port of the loopback interface outside the range that the kernel assigns to clients, which could take it
+    before it is bound. Raises StackError when there is none."""
     for port in random.SystemRandom().sample(_PORTS, 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-    raise StackError(f"no free port was found between {_PORTS.start} and {_PORTS.stop}")
+    raise StackError(f"no port between {_PORTS.start} and {_PORTS.stop} is free; end programs that listen on them")

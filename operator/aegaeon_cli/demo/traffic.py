@@ -1,4 +1,4 @@
-"""Drives a stack with the official `openai` client: two people at each model, one chat after the other.
+"""Sends chats to a stack with the official `openai` client: two clients for each model, one chat after the other.
 
 Token ids come back with the text (`return_token_ids`), so that an output can be checked token by token.
 """
@@ -56,7 +56,7 @@ class Exchange:
 
 
 class Traffic:
-    """All exchanges so far, and the client that makes them. One that is not over after `patience_s` is given up."""
+    """All exchanges so far, and the client that makes them. An exchange that exceeds `patience_s` is cancelled."""
 
     def __init__(
         self, url: str, key: str = "none", headers: Mapping[str, str] | None = None, patience_s: float | None = None
@@ -66,7 +66,7 @@ class Traffic:
         self.exchanges: list[Exchange] = []
 
     async def run(self, people: Sequence[Sequence[Chat]]) -> None:
-        """Let every person hold their chats one after the other, all people at once."""
+        """Run every client's chats one after the other, all clients at once."""
         async with asyncio.TaskGroup() as group:
             for chats in people:
                 group.create_task(self._hold(chats))
@@ -79,7 +79,7 @@ class Traffic:
             await self.ask(chat)
 
     async def ask(self, chat: Chat) -> Exchange:
-        """One streaming chat. An error of the API or a broken stream ends up in the exchange, not in an exception."""
+        """Stream one chat. An error of the API or a broken stream is stored in the exchange, not raised."""
         exchange = Exchange(chat, time.monotonic())
         self.exchanges.append(exchange)
         try:
@@ -112,13 +112,13 @@ class Traffic:
 
 
 def _sentence(error: BaseException) -> str:
-    """With what is behind it: "Connection error." alone tells nothing."""
-    said = f"{error}" or type(error).__name__
-    return f"{said} ({type(cause).__name__}: {cause})" if (cause := error.__cause__) else said
+    """The message with its cause: "Connection error." alone is not informative."""
+    message = f"{error}" or type(error).__name__
+    return f"{message} ({type(cause).__name__}: {cause})" if (cause := error.__cause__) else message
 
 
 def token_ids(choice: Any) -> list[int]:
-    """The ids of a streamed choice's new tokens (an extension, so not an attribute that the client knows of)."""
+    """The ids of a streamed choice's new tokens (an extension, so no attribute of the client's type)."""
     return list((choice.model_extra or {}).get("token_ids") or ())
 
 
@@ -132,7 +132,7 @@ def _take(exchange: Exchange, text: str, tokens: Sequence[int], finish_reason: s
 def conversations(
     questions: Mapping[str, Sequence[str]], clients: int = CLIENTS, rounds: int = ROUNDS
 ) -> list[list[Chat]]:
-    """What each person asks. Every second person samples, with a seed, every second time; the rest is greedy."""
+    """The chats of each client. Every second client samples every second time, with a seed; the rest is greedy."""
     return [
         [_chat(model, known, client * rounds + round_, client % 2 == 1 and round_ % 2 == 1) for round_ in range(rounds)]
         for client in range(clients)

@@ -1,4 +1,4 @@
-"""Holds an output against Hugging Face transformers, position by position.
+"""Compares an output with Hugging Face transformers, position by position.
 
 transformers is fed with the prompt and our own tokens, so one forward pass tells what it would have chosen at every
 position. Our greedy token must have the largest logit there; rounding may swap two logits that are nearly equal, so
@@ -22,7 +22,7 @@ TIE = 1e-4  # in logits, float32
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What transformers says of one output.
+    """The comparison of one output with transformers.
 
     `first_difference`: an index into the output, None when there is none; `gap`: how far the logit of that token is
     below the largest, 0 when there is none.

@@ -1,4 +1,4 @@
-"""Pictures of a moment: a table of engines and the chats as they are being written. Pure functions."""
+"""Views of one moment: a table of engines and the chats in progress. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ TAIL = 56  # characters of an answer
 
 
 def picture(status: PoolStatus, exchanges: Sequence[Exchange]) -> RenderableType:
-    """The engines above, the newest chat of every person below."""
+    """The engines above, the newest chat of every client below."""
     head = Text(headline(status, exchanges), "bold")
     return Group(head, Text(), _engines(status), *_reasons(status), Text(), _chats(status, exchanges))
 
 
 def line(status: PoolStatus, exchanges: Sequence[Exchange]) -> str:
-    """The same moment in one line, for a log."""
+    """The same state in one line, for a log."""
     engines = ", ".join(
         f"{engine.instance} runs {engine.running or 'nothing'} (holds {' '.join(engine.resident) or 'nothing'})"
         for engine in status.instances
@@ -31,7 +31,7 @@ def line(status: PoolStatus, exchanges: Sequence[Exchange]) -> str:
 
 
 def headline(status: PoolStatus, exchanges: Sequence[Exchange]) -> str:
-    """Totals: time, tokens that readers have, switches, requests done, running and in the queue."""
+    """Totals: time, tokens received, switches, requests done, running and queued."""
     tokens = sum(len(exchange.tokens) for exchange in exchanges)
     live = sum(exchange.live for exchange in exchanges)
     queued = sum(model.queued for model in status.models)
@@ -90,12 +90,12 @@ def _chats(status: PoolStatus, exchanges: Sequence[Exchange]) -> Table:
 
 
 def _newest(exchanges: Sequence[Exchange]) -> list[Exchange]:
-    """Every open exchange, then the last that ended, at most eight, by model."""
+    """Every open exchange, then the last ended ones, at most eight, by model."""
     ranked = sorted(exchanges, key=lambda exchange: (not exchange.live, -exchange.sent))[:8]
     return sorted(ranked, key=lambda exchange: (exchange.chat.model, exchange.sent))
 
 
 def coloured(models: Sequence[str], names: Sequence[str]) -> Text:
-    """Model names, each in its colour wherever it is shown."""
+    """Model names, each in its own colour."""
     words = [Text(model, COLOURS[names.index(model) % len(COLOURS)] if model in names else "") for model in models]
     return Text(" ").join(words)

@@ -1,4 +1,4 @@
-"""What is shown while the demo runs: the pool's own status and what its readers have got so far, side by side."""
+"""The display while the demo runs: the pool's status and the clients' answers so far, side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster as the user of a kubeconfig may see it. Errors of the client become sentences here, and nowhere else."""
+"""A cluster as the user of a kubeconfig sees it. Wraps all errors of the Kubernetes client."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _TIMEOUT = (5, 30)  # seconds to connect, and until the next byte
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A cluster, and the namespace that is meant; None: all of them. `lost`: nodes known not to answer, so that no port
-    of their pods is waited for."""
+    """A cluster and a namespace; None: all namespaces. `lost`: nodes that are not ready; ports of their pods are not
+    tried."""
 
     api: client.ApiClient
     namespace: str | None
@@ -36,7 +36,7 @@ class Where:
 
     @property
     def place(self) -> str:
-        """For sentences."""
+        """The namespace or cluster, for messages."""
         return f"namespace {self.namespace}" if self.namespace else "the cluster"
 
     @property
@@ -48,23 +48,23 @@ class Where:
         """GpuPools or ModelPools. Raises CliError."""
         custom, what = client.CustomObjectsApi(self.api), f"{plural} of {self.namespace or 'all namespaces'}"
         if self.namespace is None:
-            found = self.json(what, custom.list_cluster_custom_object, _GROUP, _VERSION, plural)
+            listing = self.json(what, custom.list_cluster_custom_object, _GROUP, _VERSION, plural)
         else:
-            found = self.json(what, custom.list_namespaced_custom_object, _GROUP, _VERSION, self.namespace, plural)
-        items: list[Json] = found["items"]
+            listing = self.json(what, custom.list_namespaced_custom_object, _GROUP, _VERSION, self.namespace, plural)
+        items: list[Json] = listing["items"]
         return items
 
     def pods(self, namespace: str, labels: str) -> list[Json]:
-        """As JSON has them. Raises CliError."""
-        found = self.json(f"pods of {namespace}", self.core.list_namespaced_pod, namespace, label_selector=labels)
-        items: list[Json] = found["items"]
+        """List pods, as JSON. Raises CliError."""
+        listing = self.json(f"pods of {namespace}", self.core.list_namespaced_pod, namespace, label_selector=labels)
+        items: list[Json] = listing["items"]
         return items
 
     def json(self, what: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Json:
-        """What a call of the client answers, as JSON has it. Raises CliError, naming `what`."""
+        """Call the Kubernetes client; returns the answer as JSON. Raises CliError, naming `what`."""
         with client_errors(what):
-            found = call(*arguments, **options, _request_timeout=_TIMEOUT)
-        answer: Json = self.api.sanitize_for_serialization(found)
+            response = call(*arguments, **options, _request_timeout=_TIMEOUT)
+        answer: Json = self.api.sanitize_for_serialization(response)
         return answer
 
 
@@ -81,22 +81,24 @@ def cluster_options(command: Command) -> Command:
     ) -> Any:
         return command(where=_where(kubeconfig, context, None if everywhere else namespace, everywhere), **rest)
 
-    found = with_cluster
+    decorated = with_cluster
     for decorate in (
-        click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="In all namespaces."),
-        click.option("-n", "--namespace", metavar="NAME", help="Instead of the context's."),
-        click.option("--context", metavar="NAME", help="Of the kubeconfig, instead of its current one."),
-        click.option("--kubeconfig", metavar="FILE", help="Instead of KUBECONFIG and ~/.kube/config."),
+        click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="All namespaces."),
+        click.option("-n", "--namespace", metavar="NAME", help="Namespace.  [default: that of the context]"),
+        click.option("--context", metavar="NAME", help="Context of the kubeconfig.  [default: its current context]"),
+        click.option(
+            "--kubeconfig", metavar="FILE", help="Path of the kubeconfig.  [default: $KUBECONFIG, then ~/.kube/config]"
+        ),
     ):
-        found = decorate(found)
-    return cast(Command, found)
+        decorated = decorate(decorated)
+    return cast(Command, decorated)
 
 
 def output_option(command: Command) -> Command:
-    """`-o json`."""
-    given = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-    found: Command = given(command)
-    return found
+    """Add the option `-o json`."""
+    option = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+    decorated: Command = option(command)
+    return decorated
 
 
 def _where(kubeconfig: str | None, context: str | None, namespace: str | None, everywhere: bool) -> Where:
@@ -106,28 +108,32 @@ def _where(kubeconfig: str | None, context: str | None, namespace: str | None, e
     except (config.ConfigException, OSError, yaml.YAMLError) as error:
         raise CliError(f"the kubeconfig cannot be used: {error}") from error
     except (AttributeError, TypeError, KeyError) as error:  # the client takes the types of its parts for granted
-        raise CliError(f"the kubeconfig cannot be used: it is none: {error}") from error
+        raise CliError(f"the kubeconfig cannot be used: it has not the form of a kubeconfig: {error}") from error
     return Where(api, None if everywhere else namespace or chosen.get("namespace") or "default")
 
 
 def _client(kubeconfig: str | None, context: str) -> client.ApiClient:
-    """Uses the proxies of kubeconfig and environment as kubectl does: never to this machine itself."""
-    found = client.Configuration()
-    config.load_kube_config(kubeconfig, context=context, client_configuration=found)
-    found.no_proxy = ",".join(filter(None, (found.no_proxy, "localhost", "127.0.0.0/8", "::1")))
-    return client.ApiClient(found)
+    """Make a client that uses the proxies of kubeconfig and environment as kubectl does, but never for loopback
+    addresses."""
+    configuration = client.Configuration()
+    config.load_kube_config(kubeconfig, context=context, client_configuration=configuration)
+    configuration.no_proxy = ",".join(filter(None, (configuration.no_proxy, "localhost", "127.0.0.0/8", "::1")))
+    return client.ApiClient(configuration)
 
 
 def _chosen(merged: Any, context: str | None) -> tuple[str, Json]:
-    """The name and the content of the context that is meant: as for kubectl, it need not be the current one, and there
-    need not be a current one. Raises CliError."""
+    """The name and content of the selected context. As with kubectl, it need not be the current one, and a kubeconfig
+    may have no current one. Raises CliError."""
     kubeconfig: Json = merged.value if merged else {}  # None: there is no file
-    known: dict[str, Json] = {one["name"]: one.value.get("context") or {} for one in kubeconfig.get("contexts") or ()}
+    known: dict[str, Json] = {
+        entry["name"]: entry.value.get("context") or {} for entry in kubeconfig.get("contexts") or ()
+    }
     name = context or kubeconfig.get("current-context")
     if not name:
-        raise CliError(f"the kubeconfig has no current context; give --context: {', '.join(known) or 'it has none'}")
+        names = ", ".join(known) or "the kubeconfig defines no context"
+        raise CliError(f"the kubeconfig has no current context; pass --context NAME: {names}")
     if name not in known:
-        raise CliError(f"--context {name}: the kubeconfig has no such context; it has {', '.join(known) or 'none'}")
+        raise CliError(f"--context {name}: not in the kubeconfig, which defines {', '.join(known) or 'no context'}")
     return name, known[name]
 
 

@@ -1,4 +1,4 @@
-"""`kubectl aegaeon doctor`: what is wrong with an installation and its pools, and what to do about it."""
+"""`kubectl aegaeon doctor`: finds what is wrong with an installation and its pools, and how to correct it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aegaeon_cli.kubectl.access import Where, cluster_options, output_option
 from aegaeon_cli.kubectl.checks import api_server, nodes, not_ready, objects, operator, pods_of, schedulers
 
 Check = Callable[[], Iterator[Finding]]
-_WORDS = {"missing": "wrong"}  # what `aegaeon doctor` says of a machine is another thing of a cluster
+_WORDS = {"missing": "wrong"}  # a machine lacks something; in a cluster something is wrong
 
 
 @click.command()
@@ -25,9 +25,9 @@ _WORDS = {"missing": "wrong"}  # what `aegaeon doctor` says of a machine is anot
     "--system", default="aegaeon-system", show_default=True, metavar="NAME", help="Namespace of the operator."
 )
 def doctor(*, where: Where, output: str, system: str) -> None:
-    """Say what is wrong; exit status 1 when something is.
+    """Report what is wrong; the exit status is 1 when something is.
 
-    What the user of the kubeconfig may not see is a note, and not looked at.
+    Objects that the user of the kubeconfig has no permission to read are not checked, and reported as notes.
 
     \b
     Example:
@@ -36,22 +36,22 @@ def doctor(*, where: Where, output: str, system: str) -> None:
     """
     findings = list(examine(where, system))
     if output == "json":
-        click.echo(json.dumps([_as_json(one) for one in findings], indent=1))
+        click.echo(json.dumps([_as_json(finding) for finding in findings], indent=1))
     else:
         for line in _lines(findings):
             click.echo(line)
-    raise SystemExit(int(any(one.verdict is Verdict.MISSING for one in findings)))
+    raise SystemExit(int(any(finding.verdict is Verdict.MISSING for finding in findings)))
 
 
 def examine(where: Where, system: str) -> Iterator[Finding]:
-    """All findings, in the order of printing: from what everything needs to single pods.
+    """All findings, in the order of printing: from the API server, which everything needs, to single pods.
 
-    Nodes come first, since ports of pods on those that do not answer are not waited for; then all checks side by side.
+    Nodes come first, as ports of pods on nodes that are not ready are not tried; then all checks run in parallel.
     """
     try:
         yield from api_server(where)
     except NoAnswerError as error:
-        remedy = "nothing else can be looked at: is it this cluster's kubeconfig, is the way there open?"
+        remedy = "nothing else can be checked; verify the kubeconfig and the network path to the API server"
         yield Finding("API server", str(error), Verdict.MISSING, remedy)
         return
     except CliError as error:
@@ -84,21 +84,21 @@ def _checked(what: str, check: Check) -> list[Finding]:
 
 
 def _not_looked_at(what: str, error: CliError) -> Finding:
-    """A note where this user may not look; an API server that does not answer is wrong."""
+    """A note where the user has no permission; an API server that does not answer is wrong."""
     verdict = Verdict.MISSING if isinstance(error, NoAnswerError) else Verdict.NOTE
-    return Finding(what, f"not looked at: {error}", verdict)
+    return Finding(what, f"not checked: {error}", verdict)
 
 
 def _lines(findings: list[Finding]) -> Iterator[str]:
-    width = max(len(one.what) for one in findings)
-    for one in findings:
-        word, colour = one.verdict.value
-        yield f"{click.style(f'{_WORDS.get(word, word):>8}', fg=colour)}  {one.what:<{width}}  {one.text}"
-        if one.remedy:
-            yield f"{'':>8}  {'':<{width}}  {one.remedy}"
+    width = max(len(finding.what) for finding in findings)
+    for finding in findings:
+        word, colour = finding.verdict.value
+        yield f"{click.style(f'{_WORDS.get(word, word):>8}', fg=colour)}  {finding.what:<{width}}  {finding.text}"
+        if finding.remedy:
+            yield f"{'':>8}  {'':<{width}}  {finding.remedy}"
 
 
 def _as_json(finding: Finding) -> dict[str, str]:
     word = finding.verdict.value[0]
-    said = {"what": finding.what, "found": finding.text, "remedy": finding.remedy}
-    return {"verdict": _WORDS.get(word, word), **said}
+    fields = {"what": finding.what, "found": finding.text, "remedy": finding.remedy}
+    return {"verdict": _WORDS.get(word, word), **fields}

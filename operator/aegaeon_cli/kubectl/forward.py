@@ -1,4 +1,4 @@
-"""Port-forward to a pod, as a unix socket in a folder of this user: gRPC dials no connection that is made already."""
+"""Port-forward to a pod, as a unix socket in a folder of this user: gRPC cannot use an existing connection."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _CHUNK = 64 << 10
 
 @dataclass(slots=True)
 class Forward:
-    """A port of a pod as the path of a unix socket. `failure`: why the newest connection could not be had, which its
-    client sees as a server that does not answer."""
+    """A port of a pod as the path of a unix socket. `failure`: why the newest connection failed, which its client sees
+    as a server that does not answer."""
 
     path: str
     core: client.CoreV1Api
@@ -34,7 +34,7 @@ class Forward:
     failure: CliError | None = None
 
     def connect(self) -> Any:
-        """A socket to the port. Raises CliError, and notes it."""
+        """Open a socket to the port. Raises CliError, and stores it in `failure`."""
         try:
             far = connection(self.core, self.namespace, self.pod, self.port)
         except CliError as error:
@@ -46,8 +46,8 @@ class Forward:
 
 @contextlib.contextmanager
 def forwarded(core: client.CoreV1Api, namespace: str, pod: str, port: int) -> Iterator[Forward]:
-    """Every connection to the socket gets a port-forward of its own to the loopback interface of the pod. One that
-    cannot be had is closed at once."""
+    """Give every connection to the socket a port-forward of its own to the loopback interface of the pod. When that
+    fails, the connection is closed at once."""
     with SocketFolder.create() as folder, contextlib.ExitStack() as open_ones:
         forward = Forward(str(folder.path / "s"), core, namespace, pod, port)
         listener = open_ones.enter_context(socket.socket(socket.AF_UNIX))
@@ -75,17 +75,17 @@ def connection(core: client.CoreV1Api, namespace: str, pod: str, port: int) -> A
 
 
 def _refused(error: ApiException) -> ApiException:
-    """With the status and the body of the answer: of a tunnel that is refused, the client keeps them as text alone."""
+    """Restore the status and body of the answer: for a refused tunnel the client keeps them only as text."""
     answer = error.__context__
     if not isinstance(answer, WebSocketBadStatusException):
         return error
-    found = ApiException(status=answer.status_code, reason=answer.status_message)
-    found.body = (answer.resp_body or b"").decode("utf-8", "replace")
-    return found
+    refusal = ApiException(status=answer.status_code, reason=answer.status_message)
+    refusal.body = (answer.resp_body or b"").decode("utf-8", "replace")
+    return refusal
 
 
 def _accept(listener: socket.socket, forward: Forward) -> None:
-    """Until the listener is shut down."""
+    """Accept connections until the listener is shut down."""
     while True:
         try:
             near, _ = listener.accept()
@@ -95,10 +95,10 @@ def _accept(listener: socket.socket, forward: Forward) -> None:
 
 
 def _join(near: socket.socket, forward: Forward) -> None:
-    """Bytes in both directions until either side closes.
+    """Copy bytes in both directions until either side closes.
 
-    A send to `far`'s other end that fails would end the client's thread with a traceback: this end is shut for sending
-    alone, and read until the other closes.
+    A failing send to `far`'s other end would end the client's thread with a traceback: so this end is shut down for
+    sending only, and read until the other end closes.
     """
     with near:
         try:
@@ -114,7 +114,7 @@ def _join(near: socket.socket, forward: Forward) -> None:
 
 
 def _receive(far: Any, near: socket.socket) -> None:
-    """Until `far` closes, also when `near` has: then what comes is dropped."""
+    """Copy until `far` closes, even after `near` has closed: then the bytes are dropped."""
     _copy(far, near)
     _shut(near, socket.SHUT_RDWR)
     with contextlib.suppress(OSError):
@@ -123,7 +123,7 @@ def _receive(far: Any, near: socket.socket) -> None:
 
 
 def _copy(source: Any, target: Any) -> None:
-    """Until the source has no more, or the target takes no more."""
+    """Copy until the source ends or the target accepts no more bytes."""
     with contextlib.suppress(OSError):
         while data := source.recv(_CHUNK):
             target.sendall(data)

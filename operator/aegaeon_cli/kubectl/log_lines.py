@@ -1,4 +1,4 @@
-"""Lines of logs: what time they have, which are about a model, and how those of several pods become one log. Pure."""
+"""Lines of logs: their times, which of them concern a model, and the merge of several pods' logs. Pure."""
 
 from __future__ import annotations
 
@@ -27,27 +27,28 @@ class Line:
 
 
 def parse(pod: str, raw: str) -> Line:
-    """Of a line with its time in front. Raises ValueError where it has none."""
+    """Parse a line that begins with its time. Raises ValueError when it does not."""
     time, _, text = raw.partition(" ")
-    found = re.search(r"\.(\d+)", time)
-    return Line((datetime.fromisoformat(time), found[1].ljust(9, "0") if found else ""), time, pod, text)
+    fraction = re.search(r"\.(\d+)", time)
+    return Line((datetime.fromisoformat(time), fraction[1].ljust(9, "0") if fraction else ""), time, pod, text)
 
 
 def names(model: str) -> Callable[[str], bool]:
-    """Whether a text has the name as a whole: neither a part of a longer one nor of a path."""
+    """A test for texts that contain the name as a word: not as part of a longer name or of a path."""
     pattern = re.compile(rf"(?<![\w/.-]){re.escape(model)}(?![\w/-]|\.\w)")
     return lambda text: pattern.search(text) is not None
 
 
 def touches(model: str) -> Callable[[str], bool]:
-    """Whether a line is about the model: it names it, or says which scheduler leads, which touches every model."""
+    """A test for lines that concern the model: they name it, or report a change of leader, which affects every
+    model."""
     is_named = names(model)
     return lambda text: is_named(text) or _LEADERSHIP in text
 
 
 def about(lines: Iterable[Line], is_named: Callable[[str], bool], then_all: bool = False) -> Iterator[Line]:
-    """The entries of one pod's log that name a model, with the lines that belong to them; `then_all`: and whatever
-    comes after the first of them. Each as soon as it is known, so that a log can be followed."""
+    """The entries of one pod's log that name a model, with their continuation lines; `then_all`: and all lines after
+    the first of them. Each is yielded as soon as it is known, so that a log can be followed."""
     entry: list[Line] = []
     kept = False
     for line in lines:
@@ -60,7 +61,7 @@ def about(lines: Iterable[Line], is_named: Callable[[str], bool], then_all: bool
 
 
 def merged(logs: Iterable[Iterable[Line]]) -> Iterator[Line]:
-    """By time; of one pod in the order in which they came."""
+    """Merge logs by time; lines of one pod keep their order."""
     return heapq.merge(*logs, key=lambda line: line.at)
 
 
@@ -73,10 +74,10 @@ class Window:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def put(self, line: Line, now: float) -> None:
-        """A line has arrived; `now` is monotonic, in seconds."""
+        """Add a line that has arrived; `now` is monotonic, in seconds."""
         heapq.heappush(self._waiting, (line.at, next(self._numbers), now, line))
 
     def due(self, now: float) -> Iterator[Line]:
-        """Those that have waited long enough."""
+        """The lines that have waited long enough."""
         while self._waiting and now - self._waiting[0][2] >= self.delay_s:
             yield heapq.heappop(self._waiting)[3]

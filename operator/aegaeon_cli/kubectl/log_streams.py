@@ -1,4 +1,5 @@
-"""Logs of a pool's pods: each by a thread, since the client blocks; pods that come while they are followed, too."""
+"""Logs of a pool's pods, including pods that start while logs are followed. Each is read by a thread, as the client
+blocks."""
 
 from __future__ import annotations
 
@@ -26,33 +27,34 @@ _CHUNK = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """How much of each log: the last `since_s` seconds, the last `tail` lines; None: all of it."""
+    """The part of each log to read: the last `since_s` seconds, the last `tail` lines; None: no limit."""
 
     since_s: int | None = None
     tail: int | None = None
 
 
-def whole(where: Where, key: Key, pod: Pod, part: Part) -> list[Line]:
-    """What a pod has said, and its container before it was started again, as far as its node has kept that.
+def complete_log(where: Where, key: Key, pod: Pod, part: Part) -> list[Line]:
+    """The log of a pod and of its container before the last restart, as far as the node has kept it.
 
-    Nothing of a pod that has not started, or is gone. Raises CliError.
+    Empty for a pod that has not started or no longer exists. Raises CliError.
     """
     if pod.phase == "Pending":
         return []
-    found: list[Line] = []
+    previous_lines: list[Line] = []
     if pod.restarts and not pod.waits:  # until the next start, both logs are the same one
         try:
-            found += read(where, key, pod, part, previous=True)
-        except CliError:  # it is gone; what else is wrong the next call says
-            found = []
+            previous_lines += read(where, key, pod, part, previous=True)
+        except CliError:  # that log is gone; the next call reports any other error
+            previous_lines = []
     try:
-        return [*found, *read(where, key, pod, part)]
+        return [*previous_lines, *read(where, key, pod, part)]
     except NotThereError:
-        return found
+        return previous_lines
 
 
 def read(where: Where, key: Key, pod: Pod, part: Part, follow: bool = False, previous: bool = False) -> Iterator[Line]:
-    """Lines as they come. Raises CliError: NotThereError when the pod is gone, RefusedError without the right to it."""
+    """Yield lines as they arrive. Raises CliError: NotThereError when the pod is gone, RefusedError without
+    permission."""
     with client_errors(f"log of pod {key.namespace}/{pod.name}"):
         answer: Any = where.core.read_namespaced_pod_log(
             *(pod.name, key.namespace),
@@ -75,14 +77,14 @@ def read(where: Where, key: Key, pod: Pod, part: Part, follow: bool = False, pre
 def _raw_lines(chunks: Iterable[bytes]) -> Iterator[str]:
     rest = b""
     for chunk in chunks:
-        *whole_ones, rest = (rest + chunk).split(b"\n")
-        yield from (one.decode("utf-8", "replace") for one in whole_ones if one)
+        *complete, rest = (rest + chunk).split(b"\n")
+        yield from (line.decode("utf-8", "replace") for line in complete if line)
     if rest:
         yield rest.decode("utf-8", "replace")
 
 
 class Follower:
-    """Logs of all pods of a pool as one, without an end. `choose` picks the lines of one pod's log."""
+    """Endless logs of all pods of a pool, merged. `choose` selects the lines of one pod's log."""
 
     def __init__(self, where: Where, key: Key, part: Part, choose: Callable[[Iterable[Line]], Iterator[Line]]) -> None:
         self._where, self._key, self._part, self._choose = where, key, part, choose
@@ -91,8 +93,8 @@ class Follower:
         self._window = Window(_WINDOW_S)
 
     def lines(self) -> Iterator[Line]:
-        """Raises CliError when the first list of pods fails, later ones are tried again; RefusedError where logs may
-        not be read."""
+        """Yield lines. Raises CliError when the first list of pods fails (later ones are retried), RefusedError where
+        the user may not read logs."""
         self._begin(pods(self._where, self._key), self._part)
         listed = time.monotonic()
         while True:
@@ -104,24 +106,24 @@ class Follower:
 
     def _take(self) -> None:
         try:
-            one = self._arrived.get(timeout=_WINDOW_S / 5)
+            arrival = self._arrived.get(timeout=_WINDOW_S / 5)
             while True:
-                if isinstance(one, RefusedError):
-                    raise one
-                self._window.put(one, time.monotonic())
-                one = self._arrived.get_nowait()
+                if isinstance(arrival, RefusedError):
+                    raise arrival
+                self._window.put(arrival, time.monotonic())
+                arrival = self._arrived.get_nowait()
         except queue.Empty:
             return
 
     def _look_again(self) -> None:
         try:
-            there = pods(self._where, self._key)
+            current = pods(self._where, self._key)
         except CliError:  # the API server is unavailable, or overloaded
             return
-        self._begin(there, Part())
+        self._begin(current, Part())
 
-    def _begin(self, there: Iterable[Pod], part: Part) -> None:
-        for pod in there:
+    def _begin(self, current: Iterable[Pod], part: Part) -> None:
+        for pod in current:
             if pod.name not in self._followed and pod.phase != "Pending":
                 self._followed.add(pod.name)
                 threading.Thread(target=self._follow, args=(pod, part), daemon=True).start()
@@ -136,7 +138,7 @@ class Follower:
             self._followed.discard(pod.name)  # the next pod of a StatefulSet has the same name
 
     def _endless(self, pod: Pod, part: Part) -> Iterator[Line]:
-        """Until the pod is gone: a stream ends with its container, and when the API server ends it."""
+        """Yield lines until the pod is gone: a stream ends with its container, or when the API server ends it."""
         last: At | None = None
         while True:
             try:
@@ -150,6 +152,6 @@ class Follower:
                 raise
             except CliError:  # the container is being started, or the API server is unavailable
                 pass
-            time.sleep(_AGAIN_S)  # in a thread of this pod alone; at once would be a storm of calls
+            time.sleep(_AGAIN_S)  # this thread serves one pod; retrying at once would flood the API server
             if last is not None:
                 part = Part(since_s=max(0, int((datetime.now(UTC) - last[0]).total_seconds())) + _SKEW_S)

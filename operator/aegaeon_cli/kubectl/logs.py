@@ -1,4 +1,4 @@
-"""`kubectl aegaeon logs`: what the pods of a pool say of one model, as one log."""
+"""`kubectl aegaeon logs`: the lines of a pool's pods that concern one model, as one log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from aegaeon_cli.errors import CliError, RefusedError
 from aegaeon_cli.kubectl.access import Json, Where, cluster_options, output_option
 from aegaeon_cli.kubectl.log_lines import Line, about, merged, names, touches
-from aegaeon_cli.kubectl.log_streams import Follower, Part, whole
+from aegaeon_cli.kubectl.log_streams import Follower, Part, complete_log
 from aegaeon_cli.kubectl.pools import Pod, pods
 from aegaeon_operator.reconcile.cluster.facts import Key
 
@@ -25,11 +25,11 @@ _NAMED = 20  # names of models in a sentence
 @click.argument("model")
 @cluster_options
 @output_option
-@click.option("-f", "--follow", is_flag=True, help="Go on, with pods that come later, too.")
-@click.option("--since", metavar="DURATION", help="Of the last 90s, 10m or 2h alone.")
-@click.option("--tail", type=click.IntRange(0), metavar="N", help="Of the last N lines of each pod alone.")
-@click.option("--pool", metavar="NAME", help="The GpuPool, where several serve a model of that name.")
-@click.option("--all", "all_lines", is_flag=True, help="Every line of the pods whose log names the model.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines, also of pods that start later.")
+@click.option("--since", metavar="DURATION", help="Only lines of the last 90s, 10m or 2h.")
+@click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines of each pod.")
+@click.option("--pool", metavar="NAME", help="The GpuPool, when several serve a model of that name.")
+@click.option("--all", "all_lines", is_flag=True, help="All lines of the pods whose log names the model.")
 def logs(
     *,
     where: Where,
@@ -41,12 +41,12 @@ def logs(
     pool: str | None,
     all_lines: bool,
 ) -> None:
-    """Print what schedulers, gateways and engines say of a MODEL, by time, each line with its pod.
+    """Print the log lines of schedulers, gateways and engines that concern a MODEL, ordered by time, with their pods.
 
-    Every ten seconds at most it has how many requests were held, refused, moved to another engine or computed again,
-    and each change of the scheduler that leads. What a container said before it was started again is part of it; the
-    logs of pods that are gone went with them.
-    With -o json, a line for each. The exit status is 1 where the log of a pod cannot be read.
+    At most every ten seconds a line counts the requests that were held, refused, moved to another engine or computed
+    again; changes of the leading scheduler are included, and so is a container's log before its last restart. Logs of
+    deleted pods are not available.
+    With -o json, prints one object a line. The exit status is 1 when the log of a pod cannot be read.
 
     \b
     Example:
@@ -56,11 +56,11 @@ def logs(
     key, part = pool_of(where, model, pool), Part(_seconds(since), tail)
     unread: list[str] = []
     if follow:
-        found = _followed(where, key, part, model, all_lines)
+        lines = _followed(where, key, part, model, all_lines)
     else:
-        found = _so_far(where, key, part, model, all_lines, unread)
+        lines = _so_far(where, key, part, model, all_lines, unread)
     try:
-        for line in found:
+        for line in lines:
             click.echo(_as_json(line) if output == "json" else f"{line.time} {line.pod} {line.text}")
     except KeyboardInterrupt:
         return
@@ -71,15 +71,15 @@ def logs(
 
 
 def pool_of(where: Where, model: str, pool: str | None = None) -> Key:
-    """Whose pods serve the model; of several, the GpuPool of this name. Raises CliError."""
-    serving = [(_key(one), _names(one)) for one in where.pools("modelpools")]
+    """The GpuPool whose pods serve the model; `pool` selects among several. Raises CliError."""
+    serving = [(_key(model_pool), _names(model_pool)) for model_pool in where.pools("modelpools")]
     serving = [(key, served) for key, served in serving if pool in (None, key.name)]
-    found = sorted({key for key, served in serving if model in served})
-    if len(found) == 1:
-        return found[0]
-    if found:
-        pools = ", ".join("/".join(key) for key in found)
-        raise CliError(f"model {model} is served by several GpuPools: {pools}; name one with --pool, or -n")
+    keys = sorted({key for key, served in serving if model in served})
+    if len(keys) == 1:
+        return keys[0]
+    if keys:
+        pools = ", ".join("/".join(key) for key in keys)
+        raise CliError(f"model {model} is served by several GpuPools: {pools}; select one with --pool NAME, or with -n")
     of = f" of GpuPool {pool}" if pool else ""
     names = sorted({name for _, served in serving for name in served})
     known = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
@@ -92,26 +92,27 @@ def _key(model_pool: Json) -> Key:
 
 
 def _names(model_pool: Json) -> set[str]:
-    """Of its models and their adapters."""
+    """The names of its models and adapters."""
     models = model_pool["spec"]["models"]
-    return {one["name"] for model in models for one in (model, *model.get("adapters", ()))}
+    return {entry["name"] for model in models for entry in (model, *model.get("adapters", ()))}
 
 
 def _so_far(where: Where, key: Key, part: Part, model: str, all_lines: bool, unread: list[str]) -> Iterator[Line]:
-    """Side by side: a pool may have hundreds of pods. Why a log cannot be read is added to `unread`."""
+    """The lines so far, read in parallel: a pool may have hundreds of pods. Adds to `unread` why a log cannot be
+    read."""
 
     def log_of(pod: Pod) -> list[Line]:
         try:
-            return whole(where, key, pod, part)
-        except RefusedError:  # and so is every other log
+            return complete_log(where, key, pod, part)
+        except RefusedError:  # every other log would be refused as well
             raise
         except CliError as error:
             unread.append(str(error))
             return []
 
-    there = pods(where, key)
+    pool_pods = pods(where, key)
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        read = list(threads.map(log_of, there))
+        read = list(threads.map(log_of, pool_pods))
     is_named = names(model)
     if all_lines:
         return merged(log for log in read if any(is_named(line.text) for line in log))
@@ -126,13 +127,13 @@ def _followed(where: Where, key: Key, part: Part, model: str, all_lines: bool) -
 
 
 def _seconds(duration: str | None) -> int | None:
-    """Raises CliError for what is no duration."""
+    """Parse a duration. Raises CliError when it is not valid."""
     if duration is None:
         return None
-    found = re.fullmatch(r"(\d+)([smh])", duration)
-    if found is None or not int(found[1]):
-        raise CliError(f"--since {duration}: give a duration as 90s, 10m or 2h")
-    return int(found[1]) * _UNITS[found[2]]
+    match = re.fullmatch(r"(\d+)([smh])", duration)
+    if match is None or not int(match[1]):
+        raise CliError(f"--since {duration}: not a duration; use a form such as 90s, 10m or 2h")
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def _as_json(line: Line) -> str:

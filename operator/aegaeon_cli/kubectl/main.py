@@ -1,4 +1,4 @@
-"""The `kubectl-aegaeon` command: kubectl finds it by its name, and hands on what follows `kubectl aegaeon`."""
+"""The `kubectl-aegaeon` command: kubectl finds it by its name and passes on the arguments of `kubectl aegaeon`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from aegaeon_cli.main import LazyGroup, UserError
 # name: one line for `kubectl aegaeon --help`; the module and its command have the same name
 _COMMANDS = {
     "top": "Watch a pool: engines, models, sequences, decisions.",
-    "ps": "List the models of pools: where each is, what waits, what runs.",
-    "doctor": "Say what is wrong with the installation and its pools.",
-    "logs": "Print what all pods of a pool say of a model, by time.",
+    "ps": "List the models of pools: state, engines, queued and running requests.",
+    "doctor": "Report what is wrong with the installation and its pools.",
+    "logs": "Print the log lines of a pool's pods that concern a model, ordered by time.",
 }
 
 
@@ -25,14 +25,14 @@ class PluginGroup(LazyGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self.known and find_spec("kubernetes") is None:
-            raise UserError("this needs the client of Kubernetes: pip install 'aegaeon[kubectl]'")
+            raise UserError("the Kubernetes client for Python is not installed: pip install 'aegaeon[kubectl]'")
         return super().get_command(ctx, cmd_name)
 
 
 @click.command(cls=PluginGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="aegaeon")
 def main() -> None:
-    """Look at Aegaeon's pools of a cluster.
+    """Inspect the Aegaeon pools of a cluster.
 
     \b
     Example:

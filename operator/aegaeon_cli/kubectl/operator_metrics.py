@@ -1,4 +1,4 @@
-"""What the operator that leads tells Prometheus, read through a port-forward."""
+"""Metrics of the leading operator, read through a port-forward."""
 
 from __future__ import annotations
 
@@ -19,47 +19,49 @@ _WATCHED = "aegaeon_operator_watched"
 
 @dataclass(frozen=True, slots=True)
 class Scraped:
-    """Series of one operator."""
+    """The metrics of one operator."""
 
     samples: tuple[Sample, ...]
 
     def of(self, metric: str, namespace: str | None, *labels: str) -> dict[tuple[str, ...], float]:
-        """A metric by namespace, pool and these labels, of a namespace; None: of all."""
-        there = (one for one in self.samples if one.name == f"aegaeon_operator_{metric}")
+        """A metric by namespace, pool and these labels, of one namespace; None: of all."""
+        matching = (sample for sample in self.samples if sample.name == f"aegaeon_operator_{metric}")
         return {
-            tuple(one.labels[name] for name in ("namespace", "pool", *labels)): one.value
-            for one in there
-            if namespace in (None, one.labels["namespace"])
+            tuple(sample.labels[name] for name in ("namespace", "pool", *labels)): sample.value
+            for sample in matching
+            if namespace in (None, sample.labels["namespace"])
         }
 
     @property
     def undefined(self) -> list[str]:
-        """Kinds of objects that the operator would watch, if the cluster knew them."""
-        return sorted(one.labels["resource"] for one in self.samples if one.name == _WATCHED and not one.value)
+        """Kinds of objects that the operator would watch if the cluster defined them."""
+        return sorted(
+            sample.labels["resource"] for sample in self.samples if sample.name == _WATCHED and not sample.value
+        )
 
     @property
     def leads(self) -> bool:
-        """Whether it is the one that knows the pools."""
-        return any(one.name == "aegaeon_operator_leads" and one.value for one in self.samples)
+        """True for the elected operator, the only one with metrics of pools."""
+        return any(sample.name == "aegaeon_operator_leads" and sample.value for sample in self.samples)
 
 
 def scrape(where: Where, namespace: str, labels: str) -> Scraped:
-    """Of the first operator that leads. Raises CliError where none does, or this user may not ask."""
+    """Scrape the first operator that leads. Raises CliError when none does, or the user has no permission."""
     silent: list[str] = []
     for pod in where.pods(namespace, labels):
         if (node := pod["spec"].get("nodeName")) in where.lost:
             silent.append(f"pod {namespace}/{pod['metadata']['name']} is on node {node}, which is not ready")
             continue
         try:
-            found = _read(where, namespace, pod["metadata"]["name"])
+            scraped = _read(where, namespace, pod["metadata"]["name"])
         except RefusedError:
             raise
-        except CliError as error:  # one that starts, or crashes: another may lead
+        except CliError as error:  # this operator is starting or crashing: another may lead
             silent.append(str(error))
             continue
-        if found.leads:
-            return found
-    raise NoAnswerError("; ".join([f"no operator of namespace {namespace} says that it leads", *silent]))
+        if scraped.leads:
+            return scraped
+    raise NoAnswerError("; ".join([f"no operator of namespace {namespace} reports that it leads", *silent]))
 
 
 def _read(where: Where, namespace: str, pod: str) -> Scraped:

@@ -1,4 +1,4 @@
-"""A pool of a cluster: its pods, which of its schedulers leads, and what that one says."""
+"""A pool of a cluster: its pods, its leading scheduler, and that scheduler's address."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from aegaeon_operator.reconcile.cluster.names import SCHEDULER_STATUS, SCHEDULER
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod of a pool; `container` is ours, beside which a pod template may put others; `restarts` are its own, and
-    `waits` is whether it is about to start (again)."""
+    """A pod of a pool; `container` is ours, as a pod template may add others; `restarts` are those of that container,
+    and `waits` says that it is about to start (again)."""
 
     name: str
     component: str
@@ -31,35 +31,35 @@ class Pod:
 
 
 def pools(where: Where) -> list[Key]:
-    """Those of the namespace. Raises CliError."""
-    found = (one["metadata"] for one in where.pools("gpupools"))
-    return sorted(Key(one["namespace"], one["name"]) for one in found)
+    """The GpuPools of the namespace. Raises CliError."""
+    metadata = (entry["metadata"] for entry in where.pools("gpupools"))
+    return sorted(Key(entry["namespace"], entry["name"]) for entry in metadata)
 
 
 def the_pool(where: Where, name: str | None) -> Key:
-    """The one of that name, or the only one. Raises CliError."""
+    """The GpuPool of that name, or the only GpuPool. Raises CliError."""
     known = pools(where)
-    fitting = [one for one in known if name in (None, one.name)]
+    fitting = [key for key in known if name in (None, key.name)]
     if len(fitting) == 1:
         return fitting[0]
-    names = ", ".join("/".join(one) for one in fitting or known)
+    names = ", ".join("/".join(key) for key in fitting or known)
     if not fitting:
         raise CliError(f"{where.place} has no GpuPool{f' {name}; it has {names}' if name and known else ''}")
-    raise CliError(f"{where.place} has several GpuPools: {names}; name one, and its namespace with -n")
+    raise CliError(f"{where.place} has several GpuPools: {names}; name the pool, and its namespace with -n")
 
 
 def pods(where: Where, key: Key, component: str | None = None) -> list[Pod]:
-    """Of a pool, or of a component of it. Raises CliError."""
+    """The pods of a pool, or of one of its components. Raises CliError."""
     labels = ",".join(f"{name}={value}" for name, value in selector(key, component).items())
-    return sorted((_pod(one) for one in where.pods(key.namespace, labels)), key=lambda one: one.name)
+    return sorted((_pod(pod) for pod in where.pods(key.namespace, labels)), key=lambda pod: pod.name)
 
 
 def _pod(body: Json) -> Pod:
     status = body.get("status", {})
     component = body["metadata"]["labels"].get("app.kubernetes.io/component", "")
-    conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
-    container = next((one["name"] for one in body["spec"]["containers"] if one["name"] == component), "")
-    own: Json = next((one for one in status.get("containerStatuses") or () if one["name"] == container), {})
+    conditions = {entry["type"]: entry["status"] for entry in status.get("conditions") or ()}
+    container = next((entry["name"] for entry in body["spec"]["containers"] if entry["name"] == component), "")
+    own: Json = next((entry for entry in status.get("containerStatuses") or () if entry["name"] == container), {})
     return Pod(
         name=body["metadata"]["name"],
         component=component,
@@ -74,8 +74,8 @@ def _pod(body: Json) -> Pod:
 
 @contextmanager
 def scheduler(where: Where, key: Key) -> Iterator[str]:
-    """The gRPC target of the scheduler that leads, for as long as a `with` lasts. Raises CliError; in place of a
-    NoAnswerError of its client, why there was no port-forward: RefusedError where this user may have none."""
+    """The gRPC target of the leading scheduler, for the length of a `with`. Raises CliError. When the port-forward
+    failed, its error replaces a NoAnswerError: RefusedError without permission."""
     with forwarded(where.core, key.namespace, leading(where, key), SCHEDULER_STATUS) as forward:
         try:
             yield f"unix:{forward.path}"
@@ -86,16 +86,16 @@ def scheduler(where: Where, key: Key) -> Iterator[str]:
 
 
 def leading(where: Where, key: Key) -> str:
-    """The pod that holds the pool's Lease; where that may not be read, a scheduler's that is ready. Raises CliError."""
+    """The pod that holds the pool's Lease; when that is not readable, a ready pod of a scheduler. Raises CliError."""
     schedulers = [pod for name in SCHEDULERS for pod in pods(where, key, name)]
     if not schedulers:
-        raise NoAnswerError(f"GpuPool {'/'.join(key)} has no pod of a scheduler: kubectl describe gpool says why")
+        raise NoAnswerError(f"GpuPool {'/'.join(key)} has no scheduler pod; `kubectl describe gpool` shows why")
     holder = _holder(where, key)
     leader = next((pod for pod in schedulers if pod.name == holder), None)
     chosen = leader or next((pod for pod in schedulers if pod.ready), schedulers[0])
     if chosen.node in where.lost:
         name = f"{key.namespace}/{chosen.name}"
-        raise NoAnswerError(f"pod {name} of the scheduler is on node {chosen.node}, which is not ready")
+        raise NoAnswerError(f"scheduler pod {name} is on node {chosen.node}, which is not ready")
     return chosen.name
 
 
@@ -103,6 +103,6 @@ def _holder(where: Where, key: Key) -> str:
     read = client.CoordinationV1Api(where.api).read_namespaced_lease
     try:
         lease = where.json("Lease", read, child(key, SCHEDULERS[0]), key.namespace)
-    except CliError:  # a user may see pods and no Leases
+    except CliError:  # a user may have permission for pods but not for Leases
         return ""
     return str(lease["spec"].get("holderIdentity") or "")

@@ -1,4 +1,4 @@
-"""`kubectl aegaeon ps`: a line for each model of each pool, as its scheduler has it."""
+"""`kubectl aegaeon ps`: a line for each model of each pool, from the status of its scheduler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLUMNS = ("namespace", "pool", "model", "state", "engines", "queued", "running
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A model. `engines` have its weights; `turn_of`: that of these which computes for it."""
+    """A model. `engines` have its weights resident; `turn_of`: those of them that compute for it."""
 
     namespace: str
     pool: str
@@ -42,9 +42,9 @@ class Line:
 @cluster_options
 @output_option
 def ps(*, where: Where, pool: str | None, output: str) -> None:
-    """List the models of a POOL, or of all pools of the namespace: where each is, what waits, what runs.
+    """List the models of a POOL, or of all pools of the namespace: state, engines, queued and running requests.
 
-    An engine with a star computes for the model.
+    An asterisk marks the engine that computes for the model.
 
     \b
     Example:
@@ -52,32 +52,32 @@ def ps(*, where: Where, pool: str | None, output: str) -> None:
       kubectl aegaeon ps demo -o json
     """
     keys = [the_pool(where, pool)] if pool else pools(where)
-    found, silent = asyncio.run(_all(where, keys))
+    rows, silent = asyncio.run(_all(where, keys))
     if output == "json":
-        click.echo(json.dumps([asdict(one) for one in found], indent=1))
+        click.echo(json.dumps([asdict(row) for row in rows], indent=1))
     elif keys:
-        for line in aligned([_COLUMNS, *map(_row, found)]):
+        for line in aligned([_COLUMNS, *map(_row, rows)]):
             click.echo(line)
     else:
-        click.echo(f"there is no GpuPool in {where.place}", err=True)
+        click.echo(f"no GpuPool in {where.place}", err=True)
     for why in silent:
         click.echo(why, err=True)
     if silent:
-        click.echo("`kubectl aegaeon doctor` looks for what is wrong", err=True)
+        click.echo("run `kubectl aegaeon doctor` to find the cause", err=True)
         raise SystemExit(1)
 
 
 async def _all(where: Where, keys: Iterable[Key]) -> tuple[list[Line], list[str]]:
-    """The lines of all pools, and why some did not answer: asked side by side."""
-    found: list[Line] = []
+    """The lines of all pools, queried in parallel, and the errors of those that did not answer."""
+    rows: list[Line] = []
     silent: list[str] = []
     answers = await asyncio.gather(*(_one(where, key) for key in keys))
     for answer in answers:
         if isinstance(answer, CliError):
             silent.append(str(answer))
         else:
-            found += answer
-    return found, silent
+            rows += answer
+    return rows, silent
 
 
 async def _one(where: Where, key: Key) -> list[Line] | CliError:
@@ -88,16 +88,16 @@ async def _one(where: Where, key: Key) -> list[Line] | CliError:
 
 
 def lines(key: Key, status: PoolStatus) -> Iterator[Line]:
-    """Of one pool, in the order of its scheduler."""
-    alive = [one for one in status.instances if one.alive]
+    """The lines of one pool, in the order of its scheduler."""
+    alive = [engine for engine in status.instances if engine.alive]
     for model in status.models:
         yield Line(
             namespace=key.namespace,
             pool=key.name,
             model=model.model,
             state=_state(model, status),
-            engines=tuple(one.instance for one in alive if model.model in one.resident),
-            turn_of=tuple(one.instance for one in alive if model.model == one.running),
+            engines=tuple(engine.instance for engine in alive if model.model in engine.resident),
+            turn_of=tuple(engine.instance for engine in alive if model.model == engine.running),
             queued=model.queued,
             running=model.running,
             output_tokens=model.output_tokens,
@@ -106,17 +106,17 @@ def lines(key: Key, status: PoolStatus) -> Iterator[Line]:
 
 
 def _state(model: ModelTraffic, status: PoolStatus) -> str:
-    """As ModelPools have it, in small letters, with what goes on."""
-    alive = [one for one in status.instances if one.alive]
-    if any(model.model == one.loading for one in alive):
+    """The phase as ModelPools show it, in lower case; `loading` and `resident` come first."""
+    alive = [engine for engine in status.instances if engine.alive]
+    if any(model.model == engine.loading for engine in alive):
         return "loading"
-    if any(model.model in one.resident for one in alive):
+    if any(model.model in engine.resident for engine in alive):
         return "resident"
     return phase_text(model)
 
 
 def _row(line: Line) -> tuple[str, ...]:
-    engines = " ".join(f"{one}*" if one in line.turn_of else one for one in line.engines)
+    engines = " ".join(f"{engine}*" if engine in line.turn_of else engine for engine in line.engines)
     on_time = "-" if line.on_time is None else f"{line.on_time:.1%}"
     numbers = (line.queued, line.running, line.output_tokens)
     return (line.namespace, line.pool, line.model, line.state, engines or "-", *map(str, numbers), on_time)

@@ -8,7 +8,7 @@ _GAP = 3
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """The first row is the heading, in capitals; columns as wide as their widest cell."""
+    """Format rows: the first is the heading, in capitals; a column is as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for place, row in enumerate(rows):
         cells = [cell.upper() if place == 0 else cell for cell in row]

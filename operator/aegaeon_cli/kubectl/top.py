@@ -1,4 +1,4 @@
-"""`kubectl aegaeon top`: the live view of `aegaeon top`, of a pool of a cluster."""
+"""`kubectl aegaeon top`: the live view of `aegaeon top`, for a pool of a cluster."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from aegaeon_proto.v1.gateway_pb2 import PoolStatus
 @click.argument("pool", required=False)
 @cluster_options
 @output_option
-@click.option("--once", is_flag=True, help="Print one picture and end.")
+@click.option("--once", is_flag=True, help="Print the status once and exit.")
 @click.option("--interval", type=click.FloatRange(0.05, 60), default=1.0, show_default=True, help="Seconds.")
 def top(*, where: Where, pool: str | None, output: str, once: bool, interval: float) -> None:
-    """Watch a POOL: engines, models, sequences, decisions. Without a name, the only one of the namespace.
+    """Watch a POOL: engines, models, sequences, decisions. Without a name, the only pool of the namespace.
 
-    With -o json, a line for each status.
+    With -o json, prints each status as one line.
 
     \b
     Example:
@@ -57,21 +57,21 @@ async def _print(statuses: AsyncIterator[PoolStatus], machine: bool, once: bool)
 
 
 async def watch(where: Where, key: Key, interval_s: float) -> AsyncGenerator[PoolStatus]:
-    """Statuses of the pool, from whichever scheduler leads; 0: one. Raises NoAnswerError when none has answered for
-    some seconds, any other CliError at once."""
+    """Yield statuses of the pool from the leading scheduler; interval 0: only one. Raises NoAnswerError when no
+    scheduler answers for PATIENCE_S, any other CliError at once."""
     clock = asyncio.get_running_loop().time
-    heard = clock()
+    last_answer = clock()
     while True:
         try:
             with ExitStack() as stack:
                 target = await asyncio.to_thread(stack.enter_context, scheduler(where, key))
                 async for status in watch_status(target, interval_s):
-                    heard = clock()
+                    last_answer = clock()
                     yield status
                     if interval_s == 0:
                         return
         except NoAnswerError as error:
-            if clock() - heard > PATIENCE_S:
+            if clock() - last_answer > PATIENCE_S:
                 raise NoAnswerError(f"GpuPool {'/'.join(key)}: {error}") from None
         await asyncio.sleep(min(interval_s or 1.0, 1.0))
 
@@ -83,8 +83,8 @@ async def read(where: Where, key: Key) -> PoolStatus:
 
 
 def as_json(status: PoolStatus) -> dict[str, object]:
-    """With every field, also those that are zero."""
-    found: dict[str, object] = MessageToDict(
+    """The status with every field, including those that are zero."""
+    fields: dict[str, object] = MessageToDict(
         status, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
-    return found
+    return fields

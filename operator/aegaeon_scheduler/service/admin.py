@@ -51,7 +51,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
     async def AwaitDemand(self, request: admin_pb2.AwaitDemandRequest, context: Context) -> admin_pb2.AwaitDemandReply:
-        """As soon as a request is open; the caller says how long it waits."""
+        """Answer as soon as a request is open; the caller says how long it waits."""
         await self._frontend.demand()
         return admin_pb2.AwaitDemandReply()
 

@@ -71,7 +71,7 @@ def _source(entry: SourceEntry) -> model_pb2.ModelSource:
 
 
 def _adapters(specs: Mapping[str, model_pb2.ModelSpec]) -> dict[str, tuple[str, model_pb2.AdapterSpec]]:
-    """By name, each with the name of its base."""
+    """Adapters by name, each with the name of its base."""
     return {adapter.name: (name, adapter) for name, spec in specs.items() for adapter in spec.adapters}
 
 
@@ -105,7 +105,7 @@ class Catalog:
         self._starting = ""
 
     def _changed(self, *names: str) -> None:
-        """Of these models (none named: of any) something has."""
+        """Note that these models changed (without names: any model)."""
         for name in names or list(self._known):
             self._known.pop(name, None)
         self._announce()
@@ -154,7 +154,7 @@ class Catalog:
         self._changed()
 
     def staged(self, name: str) -> dict[InstanceId, model_pb2.ModelState]:
-        """How far each sidecar is with what is staged for a name; reasons are of that name."""
+        """The state of each sidecar for the model staged under a name; reasons use that name."""
         states = {}
         for instance, state in self._states[self._staged[name].name].items():
             states[instance] = model_pb2.ModelState()
@@ -163,7 +163,7 @@ class Catalog:
         return states
 
     def withdraw(self, name: str) -> None:
-        """No new requests from here on."""
+        """Accept no new requests for the model from now on."""
         self._withdrawing.add(name)
         self._changed()
 
@@ -181,15 +181,16 @@ class Catalog:
         return CatalogChanged(tuple(_config(spec) for spec in self._specs.values()))
 
     def command(self, retry: bool = False) -> engine_pb2.Command:
-        """What a sidecar is sent first, and whenever the list changes. Its id is 0: nothing waits for it.
+        """The catalog command that a sidecar receives first, and whenever the list changes. Its id is 0: no report
+        answers it.
 
-        `retry`: the operator asks for the models that failed, with what their files hold now.
+        `retry`: the operator requests another try of failed models, with the current content of their files.
         """
         catalog = engine_pb2.Catalog(models=[*self._specs.values(), *self._staged.values()], retry=retry)
         return engine_pb2.Command(reason="the models of this pool", catalog=catalog)
 
     def serves(self, model: str) -> bool:
-        """Whether the model is in the catalog; states of a withdrawn one are of no interest."""
+        """True when the model is in the catalog; states of a withdrawn model are ignored."""
         return model in self._specs
 
     def base_of(self, name: str) -> str:
@@ -197,11 +198,12 @@ class Catalog:
         return self._adapters[name][0] if name in self._adapters else name
 
     def knows(self, name: str) -> bool:
-        """Whether it is a model or an adapter, withdrawing or not."""
+        """True for the name of a model or an adapter, withdrawing or not."""
         return self.base_of(name) in self._specs
 
     def means(self, name: str, identity: str) -> bool:
-        """Whether the name stands for this, as far as both sides know; false for a name that is not in the catalog."""
+        """True when the name stands for this identity, as far as both sides know; false for a name that is not in the
+        catalog."""
         if name in self._adapters:
             base, adapter = self._adapters[name]
             return identity in ("", with_adapter(self._specs[base].identity, adapter.identity))
@@ -216,7 +218,7 @@ class Catalog:
         return submit
 
     def prepares(self, name: str) -> bool:
-        """Whether sidecars are to have it though nothing is asked of it: it is staged under this name."""
+        """True when a model is staged under this name: sidecars prepare it before it receives requests."""
         return any(staged.name == name for staged in self._staged.values())
 
     def report(self, instance: InstanceId, state: model_pb2.ModelState) -> bool:
@@ -233,7 +235,7 @@ class Catalog:
         return True
 
     def explain(self, starting: str) -> None:
-        """What sidecars that are not attached yet do: the reason of each model of which none has spoken."""
+        """Set the activity of sidecars that are not attached yet: the reason of each model without a state."""
         if starting != self._starting:
             self._starting = starting
             self._changed()
@@ -316,15 +318,15 @@ class Catalog:
         length = status.footprint.max_model_len
         status.ClearField("footprint")
         if name in self._held:
-            status.wait = True  # what it is computed with then is not known to engines yet
+            status.wait = True  # engines do not know yet what it will be computed with
         if status.phase != model_pb2.MODEL_PHASE_CACHED:
             return status
         states = [state for state in self._states[name].values() if state.phase == model_pb2.MODEL_PHASE_CACHED]
-        said = [one for state in states for one in state.adapters if one.identity == adapter.identity]
-        said = [one for one in said if one.adapter == adapter.name]
-        best = max(said, key=lambda one: _RANK.get(one.phase, 0), default=model_pb2.AdapterState())
-        status.phase, status.reason = best.phase or model_pb2.MODEL_PHASE_FETCHING, _reason(best, said)
-        status.unsupported = _unsupported(best, said)
+        reported = [item for state in states for item in state.adapters if item.identity == adapter.identity]
+        reported = [item for item in reported if item.adapter == adapter.name]
+        best = max(reported, key=lambda item: _RANK.get(item.phase, 0), default=model_pb2.AdapterState())
+        status.phase, status.reason = best.phase or model_pb2.MODEL_PHASE_FETCHING, _reason(best, reported)
+        status.unsupported = _unsupported(best, reported)
         status.footprint.max_model_len = length
         status.wait = status.phase == model_pb2.MODEL_PHASE_FETCHING
         return status
@@ -339,7 +341,7 @@ State = TypeVar("State", model_pb2.ModelState, model_pb2.AdapterState)
 
 
 def _reason(best: State, states: Collection[State]) -> str:
-    """What people should know of the model or adapter: of one that is served, also where it is not."""
+    """The reason for people: for a served model or adapter, also of the engines that cannot serve it."""
     failed = [state for state in states if state.phase == model_pb2.MODEL_PHASE_FAILED]
     if not failed or best.phase == model_pb2.MODEL_PHASE_FAILED:
         return best.reason
@@ -348,7 +350,7 @@ def _reason(best: State, states: Collection[State]) -> str:
 
 
 def _unsupported(best: State, states: Collection[State]) -> bool:
-    """Whether it failed everywhere, and nowhere of what might be better the next time."""
+    """True when it failed on every engine, and no engine may succeed at another try."""
     return best.phase == model_pb2.MODEL_PHASE_FAILED and all(state.unsupported for state in states)
 
 

@@ -1,7 +1,7 @@
 """The catalog while it is served: what a new list changes, each model by itself, and the end of those not on it.
 
 A withdrawn model takes no new requests at once; the core and the sidecars keep it until what it was asked before has
-ended, or the time for that is over. A name that is to stand for another model is changed by `Rolls`.
+ended, or the time for that is over. A name that is to stand for another model is changed by `Rollouts`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aegaeon_scheduler.core.events import EnginesExpected, StartHoldChanged
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.identity import identified, objectives_of
-from aegaeon_scheduler.service.rolls import Rolls
+from aegaeon_scheduler.service.rollouts import Rollouts
 
 # How often it is looked whether the last request of a model that is withdrawn, or changes, has ended.
 _LOOK_S = 0.1
@@ -31,7 +31,7 @@ class CatalogChanges:
     def __init__(
         self, catalog: Catalog, driver: Driver, tell_engines: Callable[[bool], None], start_s: float = 0.0
     ) -> None:
-        self.rolls = Rolls(catalog, driver)
+        self.rollouts = Rollouts(catalog, driver)
         self._catalog = catalog
         self._driver = driver
         self._tell_engines = tell_engines
@@ -42,7 +42,7 @@ class CatalogChanges:
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, request: admin_pb2.SetCatalogRequest) -> admin_pb2.SetCatalogReply:
-        """The whole list. What is refused of it leaves its name as it is."""
+        """Apply the complete list. A refused entry leaves its name unchanged."""
         if request.HasField("start_s") and request.start_s != self.start_s:
             self.start_s = max(request.start_s, 0.0)
             self._driver.handle(StartHoldChanged(self.start_s))
@@ -50,16 +50,16 @@ class CatalogChanges:
         if engines != self._engines:
             self._engines = engines
             self._driver.handle(EnginesExpected(engines))
-        wanted, self._refused = _checked(request.models)
+        accepted, self._refused = _checked(request.models)
         drain_s = max(request.drain_s, 0.0)
         reply = admin_pb2.SetCatalogReply(refused=_notes(self._refused))
-        for spec in wanted.values():
+        for spec in accepted.values():
             self._take(spec, drain_s, reply)
-        asked, leaving = wanted.keys() | self._refused.keys(), self._catalog.withdrawing
-        reply.removed.extend(name for name in self._catalog.specs if name not in asked and name not in leaving)
+        listed, leaving = accepted.keys() | self._refused.keys(), self._catalog.withdrawing
+        reply.removed.extend(name for name in self._catalog.specs if name not in listed and name not in leaving)
         for name in reply.removed:
             self._withdraw(name, drain_s)
-        switched = self.rolls.step()
+        switched = self.rollouts.step()
         if switched or reply.added or reply.changed or request.retry:
             self._tell(request.retry)
         self._look()
@@ -67,17 +67,17 @@ class CatalogChanges:
 
     def attached(self, hello: engine_pb2.Hello) -> None:
         """A sidecar has come, and has not got the catalog yet: what it runs may be what a name stands for."""
-        if self.rolls.attached(hello):
+        if self.rollouts.attached(hello):
             self._tell_engines(False)
             self._arm()  # what it says of its models comes first
 
     def refused(self) -> list[admin_pb2.ModelNote]:
-        """What was asked for and cannot be served, for the operator of the pool."""
-        return _notes({**self._refused, **dict(self.rolls.refused())})
+        """Requested models that cannot be served, for the operator of the pool."""
+        return _notes({**self._refused, **dict(self.rollouts.refused())})
 
     def changing(self) -> list[admin_pb2.ModelNote]:
         """Changes under way."""
-        return _notes(dict(self.rolls.changing()))
+        return _notes(dict(self.rollouts.changing()))
 
     def stop(self) -> None:
         """Withdrawn models stay as they are."""
@@ -92,19 +92,19 @@ class CatalogChanges:
             reply.added.append(name)
             return
         back = name in self._catalog.withdrawing
-        if spec == (self.rolls.target(name) or known) and not back:
+        if spec == (self.rollouts.target(name) or known) and not back:
             return
         self._ends.pop(name, None)
         self._catalog.put(objectives_of(known, spec))
         if spec.identity == known.identity:
-            self.rolls.stop(name)
+            self.rollouts.stop(name)
             self._catalog.put(spec)
         else:
-            self.rolls.begin(spec, drain_s, at_once=back)
+            self.rollouts.begin(spec, drain_s, at_once=back)
         (reply.added if back else reply.changed).append(name)
 
     def _withdraw(self, name: str, drain_s: float) -> None:
-        self.rolls.stop(name)
+        self.rollouts.stop(name)
         self._catalog.withdraw(name)
         self._ends[name] = self._driver.clock() + drain_s
 
@@ -117,13 +117,13 @@ class CatalogChanges:
             del self._ends[name]
         if over:
             self._driver.handle(self._catalog.event())
-        if self.rolls.step() or over:
+        if self.rollouts.step() or over:
             self._tell_engines(False)
         self._arm()
 
     def _arm(self) -> None:
         self.stop()
-        if self._ends or self.rolls:
+        if self._ends or self.rollouts:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 
     def _tell(self, retry: bool) -> None:
@@ -136,7 +136,7 @@ def _notes(reasons: dict[str, str]) -> list[admin_pb2.ModelNote]:
 
 
 def _checked(models: Iterable[model_pb2.ModelSpec]) -> tuple[dict[str, model_pb2.ModelSpec], dict[str, str]]:
-    """By name: those that make sense, and why the others do not."""
+    """Valid specs by name, and the reasons why the others are invalid."""
     specs: dict[str, model_pb2.ModelSpec] = {}
     refused: dict[str, str] = {}
     for spec in models:
@@ -172,7 +172,7 @@ def _without_wrong_adapters(specs: dict[str, model_pb2.ModelSpec]) -> dict[str, 
 
 
 def _problem(spec: model_pb2.ModelSpec) -> str:
-    """Why an entry cannot be served, or nothing."""
+    """The reason why an entry cannot be served; empty without one."""
     if not spec.name:
         return "a model without a name"
     if spec.source.WhichOneof("kind") is None:

@@ -42,7 +42,7 @@ class Brain(Protocol):
         """Places in their queues of the sequences that arrived before (seconds of the clock)."""
 
     def apart(self, name: str) -> Apart | None:
-        """Why a model that some engine has is served by no pair of engines; None: it is, or none has it."""
+        """The reason why a model that some engine has is served by no pair of engines; None: it is, or none has it."""
 
     def roles(self, name: str) -> frozenset[Role]:
         """Roles of the engines that requests for a model may go to."""
@@ -123,18 +123,18 @@ class Driver:
         self._busy = False
 
     def wait(self) -> None:
-        """This process does not lead yet."""
+        """Queue events until `begin`, as this process does not lead yet."""
         self._busy = self.waits = True
 
     def begin(self) -> None:
-        """It does."""
+        """Begin to handle events."""
         self._busy = self.waits = False
         self.handle()
 
     def submit(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
-        """A request, or what is left of one. One that makes no sense is refused here."""
+        """Submit a request, or the rest of one. Refuses an invalid one."""
         reason = codec.complaint(submit)
-        if not reason and any(one.origin.gateway != origin.gateway for one in self._of(submit.request)):
+        if not reason and any(kept.origin.gateway != origin.gateway for kept in self._of(submit.request)):
             reason = f"request {submit.request} is open for another gateway"
         if reason:
             self.refuse(origin, submit, RejectCode.ENGINE, reason)
@@ -145,13 +145,14 @@ class Driver:
         self.handle(*codec.submitted(origin.gateway, submit, self.clock()))
 
     def places(self, waited_s: float) -> dict[GatewayId, dict[str, int]]:
-        """By gateway, the place of each request that has waited for longer: that of its last choice."""
-        found: dict[GatewayId, dict[str, int]] = {}
+        """Queue positions, by gateway, of requests that have waited longer than `waited_s`: that of their last
+        choice."""
+        places: dict[GatewayId, dict[str, int]] = {}
         for seq, place in self._brain.places(self.clock() - waited_s).items():
             if (kept := self.sequences.get(seq)) is not None:
-                of = found.setdefault(kept.origin.gateway, {})
+                of = places.setdefault(kept.origin.gateway, {})
                 of[seq.request] = max(place, of.get(seq.request, 0))
-        return found
+        return places
 
     def refuse(
         self, origin: Origin, submit: gateway_pb2.Submit, code: RejectCode, reason: str, retry_after_s: float = 0.0
@@ -161,10 +162,11 @@ class Driver:
         self.tell(origin.gateway, codec.rejected(submit.request, verdict))
 
     def cancel(self, gateway: GatewayId, request: str, choices: Iterable[int]) -> None:
-        """The reader of these choices (none named: of all) has left. What is another gateway's goes on."""
-        wanted = set(choices)
+        """Cancel these choices of a request (without any: all) whose reader has left. Those of other gateways
+        continue."""
+        cancelled = set(choices)
         for seq, kept in self.sequences.of_request(request).items():
-            if kept.origin.gateway == gateway and (not wanted or seq.choice in wanted):
+            if kept.origin.gateway == gateway and (not cancelled or seq.choice in cancelled):
                 self.handle(events.Cancelled(seq))
 
     def cancel_older(self, origin: Origin) -> None:
@@ -194,7 +196,7 @@ class Driver:
         self.handle(event)
 
     def stop(self) -> None:
-        """No more ticks."""
+        """Cancel further ticks."""
         self._alarm.stop()
 
     def _of(self, request: str) -> Iterable[OpenSequence]:

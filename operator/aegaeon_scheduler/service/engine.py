@@ -30,14 +30,14 @@ from aegaeon_scheduler.service.leadership import refuse_streams
 from aegaeon_scheduler.service.outbox import Outbox
 from aegaeon_scheduler.service.starting import Starting
 from aegaeon_scheduler.service.stream import converse
-from aegaeon_scheduler.service.turnstile import Turnstile
+from aegaeon_scheduler.service.throttle import Throttle
 
 _OUTBOX_LIMIT = 16384  # commands that may wait for one sidecar; far more than a program ever holds
 _BATCH = 64  # commands of one message
 
 
 class _Ending(NamedTuple):
-    """Of a pod that is deleted: until when that counts, the process that was attached if one was, unix time."""
+    """The end of a deleted pod: until when it is valid, and the attached process, if any; unix time."""
 
     until: float
     incarnation: str
@@ -94,10 +94,10 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         silence_s: float,
         reattach_s: float,
         bases: Callable[[], int],
-        turnstile: Turnstile,
+        throttle: Throttle,
     ) -> None:
         self._driver = driver
-        self._turnstile = turnstile
+        self._throttle = throttle
         self._catalog = catalog
         self._changes = changes
         self._silence_s = silence_s
@@ -152,8 +152,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             attachment.send(self._catalog.command(retry))
 
     def set_ending(self, instances: Iterable[str], for_s: float) -> None:
-        """These pods are about to end: nothing new goes there, now or when they attach within that time. What comes in
-        place of a StatefulSet's has their names."""
+        """Mark pods that are about to end: nothing new is sent there, now or when they attach within that time.
+        Replacement pods of a StatefulSet have the same names."""
         until, since = self._driver.clock() + for_s, time.time()
         self._ending = {}
         for name in map(InstanceId, instances):
@@ -177,9 +177,9 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         beside = self._beside(hello)
         self._changes.attached(hello)
         known = [spec for spec in hello.catalog if self._catalog.serves(spec.name)]
-        others = {spec.name for spec in known if not self._catalog.means(spec.name, spec.identity)}
+        changed = {spec.name for spec in known if not self._catalog.means(spec.name, spec.identity)}
         up = instance_up_from(hello)
-        up = replace(up, beside=beside, held=tuple(held for held in up.held if held.model not in others))
+        up = replace(up, beside=beside, held=tuple(held for held in up.held if held.model not in changed))
         for state in hello.models:
             model_reported(up.instance, state)  # refused before the instance is known anywhere
         attachment = Attachment(up, self._bases(), hello.started)
@@ -191,7 +191,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         self._watch(attachment)
         self._driver.instance_up(up)
         for state in hello.models:
-            if state.model not in others:  # what it has of those it is about to forget
+            if state.model not in changed:  # it is about to forget its state of those
                 self._report(attachment, engine_pb2.Report(model=state))
         self._reports(attachment, more)
         self._drain_if_ending(attachment)
@@ -211,26 +211,26 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         self._catalog.engines_changed()
 
     def _beside(self, hello: engine_pb2.Hello) -> bool:
-        """Does another process of that name live, in whose place this one comes?
+        """True when another process of that name lives, which this one replaces.
 
         A pod of a StatefulSet that was deleted by force may go on for a while beside its successor. Raises
         ReplacedError when this is the one that started first: in turns they would take all work from each other.
         """
-        there = self._attached.get(InstanceId(hello.instance))
-        if there is None or there.incarnation == hello.incarnation:
+        attached = self._attached.get(InstanceId(hello.instance))
+        if attached is None or attached.incarnation == hello.incarnation:
             return False
-        if 0 < hello.started < there.started and not there.draining:
+        if 0 < hello.started < attached.started and not attached.draining:
             raise ReplacedError(
                 f"another process named {hello.instance} started after this one; end one of them, or rename it"
             )
-        return there.stands
+        return attached.stands
 
     async def _in_turn(
         self, attachment: Attachment, messages: AsyncIterator[engine_pb2.Reports]
     ) -> AsyncIterator[engine_pb2.Reports]:
         async for message in messages:
             attachment.unread = True
-            await self._turnstile.enter()
+            await self._throttle.enter()
             attachment.unread = False
             yield message
 
@@ -264,7 +264,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             self._driver.handle(event)
         elif state.absent and self._catalog.prepares(state.model):
             fetch = engine_pb2.Fetch(model=state.model, identity=state.identity)
-            attachment.send(engine_pb2.Command(reason="what a name is to stand for is prepared", fetch=fetch))
+            attachment.send(engine_pb2.Command(reason="the new model of a name is prepared", fetch=fetch))
 
     # ---- alive or not -----------------------------------------------------------------------------------------------
 

@@ -18,15 +18,15 @@ from aegaeon_proto.v1 import admin_pb2, gateway_pb2, gateway_pb2_grpc
 from aegaeon_scheduler.core.domain import GatewayId, RejectCode
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.driver import Driver
+from aegaeon_scheduler.service.gateway_stream import GatewayStream
 from aegaeon_scheduler.service.intake import Intake
 from aegaeon_scheduler.service.lag import Lag
 from aegaeon_scheduler.service.leadership import refuse_streams
-from aegaeon_scheduler.service.line import Line
 from aegaeon_scheduler.service.mismatched import Mismatched
-from aegaeon_scheduler.service.places import Places
+from aegaeon_scheduler.service.queue_positions import QueuePositions
 from aegaeon_scheduler.service.sequences import Origin
 from aegaeon_scheduler.service.stream import converse
-from aegaeon_scheduler.service.texts import TextStates
+from aegaeon_scheduler.service.tokenizer_reports import TokenizerReports
 
 _SERVICE = gateway_pb2.DESCRIPTOR.services_by_name["Frontend"].full_name
 # Changes of the catalog are gathered for this long: at a start every sidecar speaks of every model.
@@ -60,14 +60,14 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         self._status = status
         self._kv_used = kv_used
         self._sent_load, self._sent_gateways = 0.0, 1  # as gateways take it to be where nothing was sent
-        self._places = Places(driver.places, driver.tell)
+        self._places = QueuePositions(driver.places, driver.tell)
         self._load_timer: asyncio.TimerHandle | None = None
-        self._lines: dict[GatewayId, Line] = {}
+        self._lines: dict[GatewayId, GatewayStream] = {}
         self._numbers = count(1)
         self._announcement: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
         self._tenants: gateway_pb2.Tenants | None = None
-        self._texts = TextStates()
+        self._texts = TokenizerReports()
 
     # The stub speaks of a generator; a coroutine that writes sees its own cancellation, so its end is never late.
     async def Serve(  # type: ignore[override]  # the stub is for sync servers as well
@@ -122,7 +122,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         return True
 
     def gateways(self) -> list[admin_pb2.GatewayStatus]:
-        """Those that are attached, and those that may still come back."""
+        """The attached gateways, and those that may still reconnect."""
         return [
             admin_pb2.GatewayStatus(
                 gateway=name, sink=line.origin.sink, attached=not line.outbox.closed, redis_away=line.redis_away
@@ -138,7 +138,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         return status
 
     async def demand(self) -> None:
-        """Until a request is open."""
+        """Wait until a request is open."""
         while not len(self._driver.sequences):
             self._driver.submitted.clear()
             await self._driver.submitted.wait()
@@ -157,7 +157,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             line.end()
 
     def _send_load(self) -> None:
-        """While there are gateways, again and again."""
+        """Send the load repeatedly while gateways are attached."""
         kv_used = self._kv_used()
         self._load_timer = self._later(_LOAD_EVERY_S, self._send_load) if self._lines else None
         gateways = self._attached()
@@ -176,13 +176,13 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         for line in self._lines.values():
             line.outbox.put(reply)
 
-    def _welcome(self, first: gateway_pb2.GatewayMessage) -> Line:
+    def _welcome(self, first: gateway_pb2.GatewayMessage) -> GatewayStream:
         if first.WhichOneof("body") != "hello":
             raise ProtocolError("the first message on a stream must be GatewayHello")
         if not first.hello.gateway or not first.hello.sink:
             raise ProtocolError("GatewayHello: gateway and sink must be set")
         gateway = GatewayId(first.hello.gateway)
-        line = Line(Origin(gateway, first.hello.sink, next(self._numbers)), first.hello.batches)
+        line = GatewayStream(Origin(gateway, first.hello.sink, next(self._numbers)), first.hello.batches)
         if first.hello.batches:
             self._taken(line)
         if before := self._lines.get(gateway):
@@ -204,17 +204,17 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             self._send_load()
         return line
 
-    def _receive(self, line: Line, message: gateway_pb2.GatewayMessage) -> None:
+    def _receive(self, line: GatewayStream, message: gateway_pb2.GatewayMessage) -> None:
         for part in message.more or (message,):
             self._message(line, part)
         if message.more:
             self._taken(line)
 
-    def _taken(self, line: Line) -> None:
+    def _taken(self, line: GatewayStream) -> None:
         taken = gateway_pb2.Taken(retry_after_s=self._lag.retry_after_s)
         line.outbox.put(gateway_pb2.GatewayReply(taken=taken))
 
-    def _message(self, line: Line, message: gateway_pb2.GatewayMessage) -> None:
+    def _message(self, line: GatewayStream, message: gateway_pb2.GatewayMessage) -> None:
         if self._lines.get(line.origin.gateway) is not line:
             return  # replaced while this was on its way: the gateway says it again on its new stream
         kind = message.WhichOneof("body")
@@ -246,7 +246,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         else:
             self._driver.submit(origin, self._catalog.resolved(submit))
 
-    def _broke(self, line: Line) -> None:
+    def _broke(self, line: GatewayStream) -> None:
         gateway = line.origin.gateway
         if self._stopped.is_set() or self._lines.get(gateway) is not line:
             return

@@ -1,4 +1,4 @@
-"""Of what is computed under a name: two specs of one identity may go on with each other's sequences, others may not.
+"""Identities of what a name computes: two specs of one identity can continue each other's sequences, others cannot.
 
 The scheduler alone makes identities; engines and gateways carry and compare them.
 """
@@ -38,11 +38,11 @@ def with_adapter(model: str, adapter: str) -> str:
 
 
 def objectives_of(spec: model_pb2.ModelSpec, other: model_pb2.ModelSpec) -> model_pb2.ModelSpec:
-    """What `spec` computes, by itself and with its adapters, with the objectives and terms of `other`."""
-    found = model_pb2.ModelSpec()
-    found.CopyFrom(other)
-    found.source.CopyFrom(spec.source)
-    found.max_model_len, found.task, found.identity = spec.max_model_len, spec.task, spec.identity
-    del found.adapters[:]
-    found.adapters.extend(spec.adapters)
-    return found
+    """The computation of `spec` and its adapters, with the objectives and terms of `other`."""
+    combined = model_pb2.ModelSpec()
+    combined.CopyFrom(other)
+    combined.source.CopyFrom(spec.source)
+    combined.max_model_len, combined.task, combined.identity = spec.max_model_len, spec.task, spec.identity
+    del combined.adapters[:]
+    combined.adapters.extend(spec.adapters)
+    return combined

@@ -73,11 +73,11 @@ class Intake:
         )
 
     def forget(self, gateway: GatewayId) -> None:
-        """It submits again what it still waits for, or is gone."""
+        """Drop the waiting requests of a gateway: it submits them again, or is gone."""
         self._keep(lambda origin, _: origin.gateway != gateway)
 
     def stop(self) -> None:
-        """Nothing is admitted any more."""
+        """Admit no more requests."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -102,7 +102,7 @@ class Intake:
         self._arm()
 
     def _end_wait(self, waiting: Waiting, few: bool) -> None:
-        """It has waited too long. Where few do, it is not requests that make the loop late."""
+        """End a wait that reached its limit. With few waiting requests, the loop is late for other reasons."""
         if few:
             self._admit(waiting.origin, waiting.submit)
         else:
@@ -130,7 +130,7 @@ class Intake:
 
     def _keep(self, stays: Callable[[Origin, gateway_pb2.Submit], bool]) -> None:
         queues = {
-            tenant: deque(one for one in queue if stays(one.origin, one.submit))
+            tenant: deque(waiting for waiting in queue if stays(waiting.origin, waiting.submit))
             for tenant, queue in self._tenants.items()
         }
         self._tenants = {tenant: queue for tenant, queue in queues.items() if queue}
@@ -141,5 +141,5 @@ class Intake:
 
 
 def _moved(submit: gateway_pb2.Submit) -> bool:
-    """Whether it was with an engine before, or with an earlier scheduler."""
+    """True when it was on an engine before, or with an earlier scheduler."""
     return any(choice.epoch > 1 or choice.prefix for choice in submit.choices)

@@ -1,4 +1,4 @@
-"""How late the event loop is: what a report that arrives now waits until it is handled."""
+"""The lag of the event loop: how long a report that arrives now waits until it is handled."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from aegaeon_scheduler.service.turnstile import Turnstile
+from aegaeon_scheduler.service.throttle import Throttle
 
 LIMIT_S = 0.05
 """with more, decisions come late, and new requests would make them later"""
@@ -25,26 +25,26 @@ class SchedulerLoad(NamedTuple):
 class Lag:
     """Measured fifty times a second, by what waits as a report does. `clock`: monotonic seconds."""
 
-    def __init__(self, clock: Callable[[], float], turnstile: Turnstile) -> None:
+    def __init__(self, clock: Callable[[], float], throttle: Throttle) -> None:
         self._clock = clock
-        self._turnstile = turnstile
+        self._throttle = throttle
         self._last_s = 0.0
         self._due = clock()
         self._measuring: asyncio.Task[None] | None = None
 
     @property
     def seconds(self) -> float:
-        """As last measured, or of the measurement under way, if that is longer already."""
+        """The last measurement, or the current one if that is longer already."""
         return max(self._last_s, self._clock() - self._due) if self._measuring is not None else 0.0
 
     @property
     def exceeded(self) -> bool:
-        """Whether it is more than the loop may be late."""
+        """True when the loop is later than the limit."""
         return self.seconds > LIMIT_S
 
     @property
     def retry_after_s(self) -> float:
-        """When a request that is refused for it may come back."""
+        """Seconds after which a request that is refused for lag may come back."""
         return min(max(1.0, self.seconds / LIMIT_S), _LONGEST_RETRY_S)
 
     def start(self) -> None:
@@ -62,6 +62,6 @@ class Lag:
     async def _measure(self) -> None:
         while True:
             await asyncio.sleep(self._due - self._clock())
-            await self._turnstile.enter()
+            await self._throttle.enter()
             now = self._clock()
             self._last_s, self._due = now - self._due, now + _EVERY_S

@@ -1,4 +1,4 @@
-"""Which process of the pool leads: this one or another, and in which term."""
+"""The leadership of the pool's processes: this one or another, and in which term."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LeadershipService(leadership_pb2_grpc.LeadershipServicer):
         self._driver.wait()
 
     def lead(self, term: Callable[[], int]) -> None:
-        """This process leads, in the term that `term` says."""
+        """Note that this process leads, in the term that `term` says."""
         self._term = term
         self._driver.begin()
 
@@ -35,7 +35,7 @@ class LeadershipService(leadership_pb2_grpc.LeadershipServicer):
         return pb.LeaderReply(leads=not self._driver.waits, term=self._term())
 
     async def Ask(self, request: pb.LeaderRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.LeaderReply:
-        """In the event loop, so that an answer is a sign of its life."""
+        """Answer in the event loop, so that an answer proves that it runs."""
         return self.reply()
 
 

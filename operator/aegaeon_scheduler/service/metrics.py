@@ -1,4 +1,4 @@
-"""What Prometheus reads: events and decisions as they happen, the state of the pool at the moment of the scrape."""
+"""Metrics for Prometheus: events and decisions as they happen, the state of the pool at the moment of the scrape."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _EVENT_BUCKETS = (20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 20e-3,
 
 
 def process_registry() -> CollectorRegistry:
-    """With what the process takes: processor time, memory, open files."""
+    """A registry with the resources of the process: processor time, memory, open files."""
     registry = CollectorRegistry()
     ProcessCollector(_PREFIX, registry=registry)
     return registry
@@ -98,7 +98,7 @@ class EventMetrics:
 
 
 class LoadMetrics(Collector):
-    """How late the process is, and what that costs new requests."""
+    """The lag of the process, and its effect on new requests."""
 
     def __init__(self, load: Callable[[], SchedulerLoad]) -> None:
         self._load = load
@@ -133,7 +133,7 @@ class PoolMetrics(Collector):
         self._leads = leads
 
     def collect(self) -> Iterator[Metric]:
-        """Whether this process leads; if so, one family for each figure in the tables above."""
+        """A family that says whether this process leads; if so, one family for each figure in the tables above."""
         leads = self._leads()
         yield GaugeMetricFamily(f"{_PREFIX}_leads", "1 while this process leads, 0 while it stands by.", leads)
         if not leads:

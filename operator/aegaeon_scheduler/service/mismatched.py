@@ -14,7 +14,7 @@ from aegaeon_proto.v1 import gateway_pb2
 from aegaeon_scheduler.core.domain import GatewayId, RejectCode
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.driver import Driver
-from aegaeon_scheduler.service.rolls import Rolls
+from aegaeon_scheduler.service.rollouts import Rollouts
 from aegaeon_scheduler.service.sequences import Origin, remove_choices
 
 _LOOK_S = 0.05
@@ -23,15 +23,15 @@ _LOOK_S = 0.05
 class Mismatched:
     """Owner of the submissions that wait until their name stands for the model of their prompt."""
 
-    def __init__(self, catalog: Catalog, driver: Driver, rolls: Rolls) -> None:
+    def __init__(self, catalog: Catalog, driver: Driver, rollouts: Rollouts) -> None:
         self._catalog = catalog
         self._driver = driver
-        self._rolls = rolls
+        self._rollouts = rollouts
         self._waiting: list[tuple[Origin, gateway_pb2.Submit]] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def is_one(self, submit: gateway_pb2.Submit) -> bool:
-        """Whether the name is served and stands for another model than the prompt is of."""
+        """True when the name is served but stands for another model than that of the prompt."""
         return self._catalog.knows(submit.model) and not self._catalog.means(submit.model, submit.identity)
 
     def take(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
@@ -57,13 +57,13 @@ class Mismatched:
             self._timer.cancel()
 
     def _is_coming(self, submit: gateway_pb2.Submit) -> bool:
-        target = self._rolls.target(submit.model)
+        target = self._rollouts.target(submit.model)
         return target is not None and target.identity == submit.identity
 
     def _judge(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
         if not self.is_one(submit):
             self._driver.submit(origin, self._catalog.resolved(submit))
-        elif self._rolls.reattach_grace_over and not self._is_coming(submit):
+        elif self._rollouts.reattach_grace_over and not self._is_coming(submit):
             reason = f"{submit.model} stands for another model than it did"
             self._driver.refuse(origin, submit, RejectCode.CHANGED, reason)
         else:

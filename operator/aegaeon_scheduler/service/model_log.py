@@ -22,7 +22,7 @@ _LONG_S = 2.0
 
 @dataclass(slots=True)
 class _Summary:
-    """Of one model, since its line before."""
+    """Counts of one model since its last line."""
 
     written_at: float = -inf
     held: int = 0

@@ -1,4 +1,4 @@
-"""What waits to be written to one peer: bounded, so that a peer that stopped reading cannot fill our memory."""
+"""Messages that wait to be written to one peer: bounded, so that a peer that stopped reading cannot fill our memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the core does not see of a sequence but an engine needs: prompt, prefix, sampling, limits, where tokens go.
+"""Data of a sequence that engines need and the core does not: prompt, prefix, sampling, limits, the destination of
+tokens.
 
 Kept from the submission until the core has forgotten the sequence.
 """
@@ -77,15 +78,15 @@ class SequenceBook:
         return {SeqId(request, choice): kept for choice, kept in self._requests.get(request, {}).items()}
 
     def any_of_model(self, model: str) -> bool:
-        """Whether a request for this model is open."""
+        """True when a request for this model is open."""
         return any(self._of_model(model))
 
     def any_begun(self, model: str) -> bool:
-        """Whether one is of which a part was answered when it was submitted."""
+        """True when a request was partly answered when it was submitted."""
         return any(kept.choice.prefix for kept in self._of_model(model))
 
     def older_than(self, origin: Origin) -> list[SeqId]:
-        """What the same gateway submitted on an earlier stream and has not submitted again."""
+        """Sequences that the same gateway submitted on an earlier stream and has not submitted again."""
         return [
             SeqId(request, choice)
             for request, choices in self._requests.items()

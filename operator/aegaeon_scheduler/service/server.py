@@ -33,8 +33,8 @@ from aegaeon_scheduler.service.mismatched import Mismatched
 from aegaeon_scheduler.service.model_log import ModelLog
 from aegaeon_scheduler.service.status import StatusView
 from aegaeon_scheduler.service.tenants import configured
+from aegaeon_scheduler.service.throttle import Throttle
 from aegaeon_scheduler.service.tracing import RequestSpans
-from aegaeon_scheduler.service.turnstile import Turnstile
 
 if TYPE_CHECKING:
     from aegaeon_proto.pages import Pages
@@ -80,10 +80,10 @@ class Service:
         self.leadership = LeadershipService(self.driver)
         self.catalog = Catalog(config.models, self._announce, brain.apart, brain.roles)
         self._changes = CatalogChanges(self.catalog, self.driver, self._tell_engines, config.start_s)
-        turnstile = Turnstile()
-        self._lag = Lag(clock, turnstile)
+        throttle = Throttle()
+        self._lag = Lag(clock, throttle)
         self.engine = EngineService(
-            self.driver, self.catalog, self._changes, config.heartbeat_timeout_s, config.reattach_s, bases, turnstile
+            self.driver, self.catalog, self._changes, config.heartbeat_timeout_s, config.reattach_s, bases, throttle
         )
         self._view = view = StatusView(
             config.pool,
@@ -94,7 +94,7 @@ class Service:
             self.engine.starting.suspects,
             self._load,
         )
-        mismatched = Mismatched(self.catalog, self.driver, self._changes.rolls)
+        mismatched = Mismatched(self.catalog, self.driver, self._changes.rollouts)
         self.frontend = FrontendService(
             self.driver, self.catalog, mismatched, config.gateway_grace_s, view.status, brain.kv_used, self._lag
         )
@@ -158,19 +158,19 @@ class Service:
     async def start(self) -> None:
         """Tell the core of the models, then serve. Raises ListenError when an address cannot be bound."""
         self.driver.handle(self.catalog.event())
-        for one in self._servers:
+        for listener in self._servers:
             try:
-                add_port(one.server, one.address, one.tls)
+                add_port(listener.server, listener.address, listener.tls)
             except (RuntimeError, TlsError) as error:
-                raise ListenError(f"{one.key}: cannot serve on {one.address}: {error}") from error
+                raise ListenError(f"{listener.key}: cannot serve on {listener.address}: {error}") from error
         if self._pages:
             try:
                 await self._pages.start()
             except OSError as error:
                 raise ListenError(str(error)) from error
         self._lag.start()
-        for one in self._servers:
-            await one.server.start()
+        for listener in self._servers:
+            await listener.server.start()
         self._serving = True
 
     async def stop(self) -> None:
@@ -181,7 +181,7 @@ class Service:
         self.frontend.stop()
         self.driver.stop()
         await self._lag.stop()
-        await asyncio.gather(*(one.server.stop(_DRAIN_S) for one in self._servers))
+        await asyncio.gather(*(listener.server.stop(_DRAIN_S) for listener in self._servers))
         if self._pages:
             await self._pages.stop()
         await self._tracing.close()

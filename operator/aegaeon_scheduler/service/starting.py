@@ -22,7 +22,7 @@ class Starting:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def note(self, announcement: engine_pb2.Announcement) -> None:
-        """It counts until it has attached, or was silent for `KEPT_S`."""
+        """Note an announcement; it is valid until the engine attaches, or is silent for `KEPT_S`."""
         instance = announcement.instance
         self._cancel(instance)
         self._doing[instance] = announcement.doing[:_MOST_CHARACTERS]
@@ -33,7 +33,7 @@ class Starting:
         self._changed(self._sentence())
 
     def end(self, instance: str) -> None:
-        """It has attached, or is gone. Idempotent."""
+        """Remove an engine that attached or is gone. Idempotent."""
         self._cancel(instance)
         self._suspects.pop(instance, None)
         if self._doing.pop(instance, None) is not None:
@@ -44,7 +44,7 @@ class Starting:
         return [device for _, device in sorted(self._suspects.items())]
 
     def stop(self) -> None:
-        """Of no further interest."""
+        """Cancel all timers."""
         for timer in self._timers.values():
             timer.cancel()
 
@@ -53,7 +53,7 @@ class Starting:
             timer.cancel()
 
     def _sentence(self) -> str:
-        """Without times, since a status that keeps it is written again at each change."""
+        """A sentence without times, since a status that contains it is rewritten at each change."""
         counts = sorted(Counter(self._doing.values()).items())
         return "; ".join(f"{_engines(count)} starting: {doing}" for doing, count in counts)
 

@@ -51,7 +51,7 @@ class StatusView:
         models = {
             view.model: self._catalog.model(view.model) for view in core.models if self._catalog.serves(view.model)
         }
-        there = frozenset(view.instance for view in core.instances if view.instance in self._connected)
+        attached = frozenset(view.instance for view in core.instances if view.instance in self._connected)
         load = self._load()
         status = gateway_pb2.PoolStatus(
             pool=self._pool,
@@ -64,18 +64,18 @@ class StatusView:
             intake=load.waiting,
             refused=load.refused,
         )
-        return await asyncio.to_thread(_complete, status, core, models, there, self._epoch)
+        return await asyncio.to_thread(_complete, status, core, models, attached, self._epoch)
 
 
 def _complete(
     status: gateway_pb2.PoolStatus,
     core: Snapshot,
     models: Mapping[ModelName, gateway_pb2.ModelStatus],
-    there: Container[InstanceId],
+    attached: Container[InstanceId],
     epoch: float,
 ) -> gateway_pb2.PoolStatus:
     """`epoch`: Unix time when the scheduler's clock was 0."""
-    status.instances.extend(_instance(view, view.instance in there) for view in core.instances)
+    status.instances.extend(_instance(view, view.instance in attached) for view in core.instances)
     for view in core.models:
         if view.model in models:
             status.models.append(_model(view, models[view.model], core.now, epoch))

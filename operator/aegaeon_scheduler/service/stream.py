@@ -1,4 +1,4 @@
-"""Both directions of one stream at once: messages in go to a plain function, messages out come from an outbox."""
+"""The two directions of one stream: messages in go to a plain function, messages out come from an outbox."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def converse(
     outgoing: AsyncIterable[Out],
     context: grpc.aio.ServicerContext[Any, Any],
 ) -> None:
-    """Until the peer ends the stream or the outbox closes; `outgoing` is what the outbox holds, as messages.
+    """Serve until the peer ends the stream or the outbox closes; `outgoing` yields the outbox's content as messages.
 
     The peer gets the reason: INVALID_ARGUMENT when it broke the contract, RESOURCE_EXHAUSTED when it did not read,
     UNAVAILABLE when this side wants it to connect anew.

@@ -89,7 +89,7 @@ class RequestSpans:
         return self._turns, self._copies, self._loads
 
     def __len__(self) -> int:
-        """What is kept; 0 when everything that is traced is over."""
+        """The number of kept records; 0 when all traced work has ended."""
         return len(self._traced) + sum(len(kept) for kept in self._kept)
 
     # ---- what happened ----------------------------------------------------------------------------------------------
@@ -98,10 +98,10 @@ class RequestSpans:
         if not (traceparent := self._traceparent_of(event.seq)):
             return
         context = context_of_parent(traceparent)
-        asked: Attributes = {"aegaeon.choice": event.seq.choice, "aegaeon.epoch": event.epoch}
-        asked |= {"aegaeon.prompt_tokens": event.prompt_tokens, "aegaeon.prefix_tokens": event.prefix_tokens}
+        attributes: Attributes = {"aegaeon.choice": event.seq.choice, "aegaeon.epoch": event.epoch}
+        attributes |= {"aegaeon.prompt_tokens": event.prompt_tokens, "aegaeon.prefix_tokens": event.prefix_tokens}
         self._end_queue(event.seq, now, "submitted again")
-        queue = self._tracer.start_span("queue", context, attributes=asked, start_time=self._wall(now))
+        queue = self._tracer.start_span("queue", context, attributes=attributes, start_time=self._wall(now))
         self._traced[event.seq] = _Traced(context, queue)
 
     def _progressed(self, event: events.TurnProgress, now: float) -> None:
@@ -128,8 +128,8 @@ class RequestSpans:
         key = event.instance, event.id
         began = now - event.seconds
         if (copy := self._copies.get(key)) is not None and (traced := self._traced.get(copy.seq)) is not None:
-            said: Attributes = {"aegaeon.instance": event.instance, "aegaeon.reason": copy.reason}
-            self._span(copy.name, traced.context, began, now, said | {"aegaeon.bytes": event.bytes_moved})
+            attributes: Attributes = {"aegaeon.instance": event.instance, "aegaeon.reason": copy.reason}
+            self._span(copy.name, traced.context, began, now, attributes | {"aegaeon.bytes": event.bytes_moved})
         if (load := self._loads.get(key)) is not None:
             for (instance, _), turn in self._turns.items():
                 if instance == event.instance and event.id in turn.after:
@@ -192,7 +192,7 @@ class RequestSpans:
         traced = self._traced.get(seq)
         if joined is None or traced is None or turn.began is None:
             return
-        said: Attributes = {
+        attributes: Attributes = {
             "aegaeon.instance": instance,
             "aegaeon.model": turn.model,
             "aegaeon.reason": turn.reason,
@@ -201,10 +201,10 @@ class RequestSpans:
             "aegaeon.prefill_tokens": turn.prefill_tokens,
         }
         if finish is not None:
-            said["aegaeon.finish"] = finish.value
-        self._span("turn", traced.context, max(turn.began, joined), now, said)
+            attributes["aegaeon.finish"] = finish.value
+        self._span("turn", traced.context, max(turn.began, joined), now, attributes)
         if turn.wait_s > 0 and joined < turn.began:
-            switch = self._span("switch", traced.context, turn.began - turn.wait_s, turn.began, said)
+            switch = self._span("switch", traced.context, turn.began - turn.wait_s, turn.began, attributes)
             for model, reason, began, ended in turn.loads:
                 loaded: Attributes = {"aegaeon.instance": instance, "aegaeon.model": model, "aegaeon.reason": reason}
                 self._span("load", set_span_in_context(switch, traced.context), began, ended, loaded)

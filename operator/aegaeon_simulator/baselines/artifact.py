@@ -19,7 +19,7 @@ ALPHA_FLOOR = 0.5
 
 
 class _Worker:
-    """What both roles share: one model at a time, whose load runs while the one before computes, if both fit."""
+    """Common part of both roles: one model at a time; a load overlaps the previous model's computation if both fit."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -39,7 +39,7 @@ class _Worker:
         self._model, self._kind = job.model, kind
 
     def fits(self, jobs: Iterable[Job], new: Job) -> bool:
-        """Whether the KV of all fits beside the weights."""
+        """True when the KV cache of all jobs fits beside the weights."""
         tokens = contexts(job for job in jobs if job.state is not State.FINISHED)
         return tokens + new.context <= self._bench.device.kv_tokens(new.kind)
 
@@ -53,7 +53,7 @@ class PrefillWorker(_Worker):
         self.groups: deque[list[Job]] = deque()
 
     def run(self) -> Process:
-        """The first prompt of the first group, for ever."""
+        """Run the first prompt of the first group, endlessly."""
         while True:
             if not self.groups:
                 yield self._bench.wake
@@ -115,12 +115,13 @@ class DecodeWorker(_Worker):
         device, tokens = self._bench.device, contexts(batch)
         kind = batch[0].kind
         each = device.kv_load_s_per_token or kind.kv_bytes_per_token / kind.latency.kv_bytes_per_s
-        seconds = device.whole(tokens * each)
+        seconds = device.cut_to_ticks(tokens * each)
         self._usage.switch_s += seconds
         yield seconds
 
     def _accept(self) -> None:
-        """What was sent here joins a batch of its model, or waits as a batch without a quota for the next round."""
+        """Add each new job to a batch of its model; without one it waits as a batch without a quota for the next
+        round."""
         if not self.queue:
             return
         for job in self.queue:
@@ -158,7 +159,7 @@ class DecodeWorker(_Worker):
         switch_s = sum(_load_s(kind) for kind in kinds.values())
         share = sum(1 / x for x in n)
         alpha = max(switch_s / min(n) / Q_MAX_S + share, ALPHA_FLOOR)
-        return [device.whole(switch_s / (x * (alpha - share))) for x in n]
+        return [device.cut_to_ticks(switch_s / (x * (alpha - share))) for x in n]
 
 
 def _load_s(kind: Kind) -> float:
@@ -166,7 +167,7 @@ def _load_s(kind: Kind) -> float:
 
 
 class ArtifactPool:
-    """Where prompts and prefilled requests go."""
+    """Assigns prompts and prefilled requests to workers."""
 
     def __init__(self, bench: Bench, prefill: int, decode: int) -> None:
         self._bench = bench
@@ -177,7 +178,7 @@ class ArtifactPool:
         self.decode = [DecodeWorker(bench) for _ in range(decode)]
 
     def arrive(self, job: Job) -> None:
-        """Into the first group of its model that has room, else a new one where there are fewest."""
+        """Add the job to the first group of its model with room, else to a new group of the worker with the fewest."""
         self._silent.append(job)
         self._give_up()
         self._place(job)
@@ -224,7 +225,7 @@ class ArtifactPool:
         self.decode[at].queue.append(job)
 
     def _give_up(self) -> None:
-        """Who has no token after so long is not decoded any more, though its prefill still runs."""
+        """Drop jobs without a token after the patience; their prefill still runs."""
         now = self._bench.clock.now
         while self._silent and now - self._silent[0].arrival_s > PATIENCE_S:
             job = self._silent.popleft()

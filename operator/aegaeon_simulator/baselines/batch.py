@@ -25,22 +25,22 @@ class Batch:
 
     @property
     def kv_bytes(self) -> int:
-        """Of all, at their lengths so far."""
+        """KV bytes of all jobs at their lengths so far."""
         return self.context * self.kind.kv_bytes_per_token
 
     def jobs(self) -> list[Job]:
-        """Those in it, in the order in which they joined."""
+        """The jobs of the batch, in the order in which they joined."""
         return list(self._since)
 
     def join(self, job: Job) -> None:
-        """From the next step on."""
+        """Add the job, from the next step on."""
         ticks = len(self._ticks)
         self._since[job] = ticks
         self._last.setdefault(ticks + job.length - job.done, []).append(job)
         self.context += job.context
 
     def step(self, now: float) -> None:
-        """One more token of each is out."""
+        """Output one more token of each job."""
         self._ticks.append(now)
         self.context += len(self._since)
         for job in self._last.pop(len(self._ticks), ()):
@@ -50,7 +50,7 @@ class Batch:
             self._ticks = []
 
     def write_outcomes(self) -> None:
-        """Nothing more comes: what became of all that are in it."""
+        """Write the outcomes of all jobs in it at the end of the run."""
         for job in list(self._since):
             self._write(job)
 

@@ -16,7 +16,7 @@ from aegaeon_simulator.workload import Workload
 
 
 class State(Enum):
-    """How far a request is; `over`: nothing is left to do for it."""
+    """The progress of a request; `over`: it needs no more work."""
 
     WAITING = "waiting", False
     RUNNING = "running", False

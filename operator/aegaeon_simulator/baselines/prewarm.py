@@ -28,7 +28,7 @@ class _Forecast:
         self._seen[model] = (self.expected(model) + 1.0, self._clock.now)
 
     def expected(self, model: int) -> float:
-        """How much it is asked for."""
+        """The expected demand for a model."""
         count, at = self._seen.get(model, (0.0, 0.0))
         return count * exp((at - self._clock.now) / FORGET_S)
 
@@ -51,7 +51,7 @@ class PrewarmPool(FairPool):
         return super().workers() + [self._warm_up(station) for station in self._stations]
 
     def arrive(self, job: Job) -> None:
-        """As before, and seen by the forecast."""
+        """Update the forecast, then serve as without prewarming."""
         self._forecast.saw(job.model)
         for station in self._stations:
             self._make_room(station)
@@ -61,16 +61,16 @@ class PrewarmPool(FairPool):
         return super()._here(station, model) or model in self._warm[station]
 
     def _change(self, station: Station, job: Job) -> float:
-        """The model before stays warm while there is room; a warm one runs at once."""
+        """Keep the previous model warm while there is room; a warm model runs at once."""
         warm = self._warm[station]
-        found = warm.pop(job.model, None) is not None
+        was_warm = warm.pop(job.model, None) is not None
         warm.update((model, self._bench.kinds[model].weight_bytes) for model in station.models)
         seconds = super()._change(station, job)
         self._make_room(station)
-        return self._bench.device.change_s if found else seconds
+        return self._bench.device.change_s if was_warm else seconds
 
     def _make_room(self, station: Station) -> None:
-        """KV and the running model come first: those expected least go."""
+        """Evict the models with the least expected demand: KV and the running model have priority."""
         warm = self._warm[station]
         for model in reversed(self._forecast.by_need()):
             if sum(warm.values()) <= station.spare_bytes:
@@ -78,7 +78,7 @@ class PrewarmPool(FairPool):
             warm.pop(model, None)
 
     def _warm_up(self, station: Station) -> Process:
-        """Load what is expected most and is on no device, as long as there is room."""
+        """Load the model with the most expected demand that is on no device, while there is room."""
         while True:
             model = self._next(station)
             if model is None:
@@ -95,9 +95,9 @@ class PrewarmPool(FairPool):
     def _next(self, station: Station) -> int | None:
         warm = self._warm[station]
         room = station.spare_bytes * (1 - FOR_KV) - sum(warm.values())
-        there = {model for s in self._stations for model in (*s.models, *self._warm[s])} | self._loading
+        loaded = {model for s in self._stations for model in (*s.models, *self._warm[s])} | self._loading
         for model in self._forecast.by_need():
-            if model in there:
+            if model in loaded:
                 continue
             drop = [m for m in warm if 2 * self._forecast.expected(m) < self._forecast.expected(model)]
             if self._bench.kinds[model].weight_bytes > room + sum(warm[m] for m in drop):

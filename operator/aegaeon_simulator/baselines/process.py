@@ -11,7 +11,7 @@ _DIGITS = 9  # of a second: what ends in the same tick ends at the same time, in
 
 
 class Signal:
-    """What idle processes wait for."""
+    """An event that idle processes wait for."""
 
     __slots__ = ("_waiting",)
 
@@ -19,11 +19,11 @@ class Signal:
         self._waiting: list[Process] = []
 
     def add(self, process: Process) -> None:
-        """It goes on when the signal is given."""
+        """Add a process that resumes when the signal is given."""
         self._waiting.append(process)
 
     def give(self, clock: Clock, start: StartProcess) -> None:
-        """All waiting processes resume at this time, after the current one."""
+        """Resume all waiting processes at this time, after the current one."""
         waiting, self._waiting = self._waiting, []
         for process in waiting:
             clock.at(clock.now, lambda p=process: start(p))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
@@ -42,10 +42,10 @@ class StartProcess:
         self.steps = 0
 
     def __call__(self, process: Process) -> None:
-        """Run it up to its next pause."""
+        """Run the process up to its next pause."""
         self.steps += 1
-        wanted = next(process, None)
-        if isinstance(wanted, Signal):
-            wanted.add(process)
-        elif wanted is not None:
-            self._clock.at(round(self._clock.now + wanted, _DIGITS), lambda: self(process))
+        pause = next(process, None)
+        if isinstance(pause, Signal):
+            pause.add(process)
+        elif pause is not None:
+            self._clock.at(round(self._clock.now + pause, _DIGITS), lambda: self(process))

@@ -71,7 +71,7 @@ class SlotWorker:
         self.last_batch_s = self._bench.clock.now
 
     def _front(self) -> list[Job]:
-        """What is of the model in place at the front of the queue, as far as its KV fits."""
+        """The jobs of the resident model at the front of the queue, as far as their KV fits."""
         front: list[Job] = []
         room = self._bench.device.kv_tokens(self.queue[0].kind)
         for job in self.queue:
@@ -110,24 +110,24 @@ class SlotPool:
         self._bench.wake_all()
 
     def _worker_for(self, job: Job) -> SlotWorker:
-        """One with a free slot of the model; else another takes the model, the one that ran longest ago."""
+        """A worker with a free slot of the model; else the least recently used worker, which switches to the model."""
         counts = [self._tail(worker) for worker in self.workers]
-        mine = [
+        serving = [
             (worker, count) for worker, (model, count) in zip(self.workers, counts, strict=True) if model == job.model
         ]
-        if not any(count < SLOTS for _, count in mine):
+        if not any(count < SLOTS for _, count in serving):
             other = self._least_recent(job, counts)
             if other is not None:
                 return other
-        return min(mine, key=lambda pair: pair[1])[0]
+        return min(serving, key=lambda pair: pair[1])[0]
 
     def _least_recent(self, job: Job, counts: list[tuple[int | None, int]]) -> SlotWorker | None:
-        others = [w for w, (model, _) in zip(self.workers, counts, strict=True) if model != job.model]
+        candidates = [w for w, (model, _) in zip(self.workers, counts, strict=True) if model != job.model]
         fresh = next((w for w, (model, _) in zip(self.workers, counts, strict=True) if model is None), None)
-        return fresh or min(others, key=lambda w: w.last_batch_s, default=None)
+        return fresh or min(candidates, key=lambda w: w.last_batch_s, default=None)
 
     def _tail(self, worker: SlotWorker) -> tuple[int | None, int]:
-        """The model at the end of the queue, and how many of it in a row."""
+        """The model at the end of the queue, and the length of its run there."""
         if not worker.queue:
             return worker.model, 0
         model, count = worker.queue[-1].model, 0
@@ -161,11 +161,11 @@ class SlotPool:
         return groups
 
     def _left_s(self, group: list[Job]) -> float:
-        """Seconds left: of the prompts alone when there are any, else of the first one's answer."""
+        """Seconds left: those of the prompts when there are any, else of the first job's answer."""
         first, k = group[0], group[0].kind.latency
         prompts = [j.input_tokens for j in group if not j.cached and j.state is not State.FAILED]
         if prompts:
             return k.p0 + k.p1 * sum(prompts) + k.p2 * sum(n * n for n in prompts)
-        whole = first.input_tokens + first.length
-        step_s = k.a + k.b * ((first.context + whole) // 2) + k.c
-        return step_s * (whole - first.context)
+        total_tokens = first.input_tokens + first.length
+        step_s = k.a + k.b * ((first.context + total_tokens) // 2) + k.c
+        return step_s * (total_tokens - first.context)

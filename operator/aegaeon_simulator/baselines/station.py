@@ -34,7 +34,7 @@ class Station:
             batch.write_outcomes()
 
     def clear(self) -> None:
-        """No model is resident."""
+        """Unload all models."""
         self.models, self._room = {}, 0.0
 
     def drop_kv(self) -> list[Job]:
@@ -49,16 +49,16 @@ class Station:
 
     @property
     def spare_bytes(self) -> float:
-        """Memory that neither weights nor the KV of what runs or waits takes."""
+        """Memory that is used neither by weights nor by the KV of running or waiting jobs."""
         return self._room - self._used()
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs or waits here."""
+        """True when no job runs or waits on this device."""
         return not self.prompts and not any(self.models.values())
 
     def fits(self, job: Job) -> bool:
-        """Whether the KV of one more fits, at its length so far."""
+        """True when the KV of one more job fits at its length so far."""
         return job.context * job.kind.kv_bytes_per_token <= self.spare_bytes
 
     def _used(self) -> float:
@@ -66,7 +66,7 @@ class Station:
         return used + sum(j.context * j.kind.kv_bytes_per_token for j in self.prompts)
 
     def work(self, until: Callable[[], bool] = lambda: False) -> Process:
-        """Until nothing is left: the oldest prompt that fits, else one step of the next model."""
+        """Work until the queue is empty: the oldest prompt that fits, else one step of the next model."""
         while not self.idle and not until():
             if self.prompts and self._fits_now(self.prompts[0]):
                 yield from self._prefill(self.prompts.popleft())
@@ -123,7 +123,7 @@ class StaticPool:
         return [self._run(station) for station in self._stations]
 
     def arrive(self, job: Job) -> None:
-        """To its model's device; without one it is never served."""
+        """Send the job to its model's device; without one it is never served."""
         station = self._home.get(job.model)
         if station is not None:
             station.prompts.append(job)
@@ -176,15 +176,15 @@ class FairPool:
             station.write_outcomes()
 
     def _first(self, station: Station) -> Job | None:
-        """The first in line; a device that has its model and nothing to do is left to take it."""
+        """The first job in line, unless an idle device with its model can take it."""
         for job in self._queue:
-            others = (s for s in self._stations if s is not station and s.idle and self._here(s, job.model))
-            if self._here(station, job.model) or next(others, None) is None:
+            idle_with_model = (s for s in self._stations if s is not station and s.idle and self._here(s, job.model))
+            if self._here(station, job.model) or next(idle_with_model, None) is None:
                 return job
         return None
 
     def _here(self, station: Station, model: int) -> bool:
-        """Whether the device has the model's weights."""
+        """True when the device has the model's weights."""
         return model in station.models
 
     def _serve(self, station: Station, job: Job) -> Process:
@@ -200,7 +200,7 @@ class FairPool:
         yield from self._work(station)
 
     def _change(self, station: Station, job: Job) -> float:
-        """Its model takes the place of the one before; seconds until it runs."""
+        """Replace the resident model; returns the seconds until the new one runs."""
         station.clear()
         station.hold(job.model, job.kind)
         return self._bench.device.load_s(job.kind)
@@ -209,7 +209,7 @@ class FairPool:
         yield from station.work()
 
     def _take(self, station: Station) -> None:
-        """Who waits for the model joins."""
+        """Add the queued jobs whose model is resident."""
         for job in [j for j in self._queue if j.model in station.models]:
             if station.fits(job):
                 self._queue.remove(job)

@@ -1,6 +1,6 @@
-"""What a modelled device takes for its work: constants from a file, shipped ones by name.
+"""Durations of a modelled device's work: constants from a file; shipped devices are found by name.
 
-A file is one of ours (devices/*.json), or what `aegaeon calibrate` writes; models then have the sizes of their kind.
+A file has the form of devices/*.json, or that of `aegaeon calibrate`; models then have the sizes of their kind.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What one policy alone pays. `load_tax`: share of the device while it loads; `nodes`: models bound to one each."""
+    """Costs of one policy only. `load_tax`: share of the device while it loads; `nodes`: models bound to one each."""
 
     load_tax: float = 0.0
     nodes: int = 1
@@ -85,60 +85,60 @@ class Device:
         if kind is None:
             known = ", ".join(sorted(self.kinds))
             raise DeviceError(
-                f"device {self.name} has no constants of {name}, but of {known}; give models of these kinds, "
+                f"device {self.name} has no constants of {name}, but of {known}; use models of these kinds, "
                 f"or another --device"
             )
         if kind.weight_bytes > self.model_bytes:
             raise DeviceError(
                 f"{name} has {kind.weight_bytes / 1e9:.1f} GB of weights and fits no {self.name}, which has "
-                f"{self.model_bytes / 1e9:.1f} GB for models; leave it out or give another --device"
+                f"{self.model_bytes / 1e9:.1f} GB for models; omit the model or use another --device"
             )
         return kind
 
-    def holds_both(self, one: Kind, other: Kind) -> bool:
-        """Whether the weights of two models fit side by side."""
-        return one.weight_bytes + other.weight_bytes <= self.model_bytes
+    def holds_both(self, first: Kind, second: Kind) -> bool:
+        """True when the weights of two models fit side by side."""
+        return first.weight_bytes + second.weight_bytes <= self.model_bytes
 
     def kv_tokens(self, kind: Kind) -> int:
         """Tokens of KV that fit beside the weights of this kind alone."""
         room = (self.kv_of_bytes or self.model_bytes) - kind.weight_bytes
         return int(room * self.kv_share / kind.kv_bytes_per_token)
 
-    def whole(self, seconds: float) -> float:
-        """Seconds, cut to whole ticks where the device has such."""
+    def cut_to_ticks(self, seconds: float) -> float:
+        """Seconds, cut to whole ticks if the device has ticks."""
         return int(seconds / self.tick_s) * self.tick_s if self.tick_s else seconds
 
     def load_s(self, kind: Kind) -> float:
-        """Weights from host memory."""
-        return self.whole(kind.weight_bytes / kind.latency.load_bytes_per_s)
+        """Seconds to load the weights from host memory."""
+        return self.cut_to_ticks(kind.weight_bytes / kind.latency.load_bytes_per_s)
 
     def prefill_s(self, kind: Kind, lengths: Iterable[int]) -> float:
-        """One batch of prompts (Eq. 5 with a floor)."""
+        """Seconds of one batch of prompts (Eq. 5 with a floor)."""
         tokens = squares = 0
         for length in lengths:
             tokens += length
             squares += length * length
         k = kind.latency
-        return self.whole(max(k.floor, k.p0 + k.p1 * tokens + k.p2 * squares))
+        return self.cut_to_ticks(max(k.floor, k.p0 + k.p1 * tokens + k.p2 * squares))
 
     def step_s(self, kind: Kind, context_tokens: int, batch: int) -> float:
-        """One decode step (Eq. 6 with a term in the batch)."""
-        return self.whole(self.estimated_step_s(kind, context_tokens, batch))
+        """Seconds of one decode step (Eq. 6 with a term in the batch)."""
+        return self.cut_to_ticks(self.estimated_step_s(kind, context_tokens, batch))
 
     def estimated_step_s(self, kind: Kind, context_tokens: int, batch: int) -> float:
-        """The same, not cut to ticks."""
+        """Seconds of one decode step, not cut to ticks."""
         k = kind.latency
         return k.a + k.b * context_tokens + k.c * (self.step_batch or batch)
 
 
 def shipped() -> list[str]:
-    """Names of the devices that come with the package."""
+    """Names of the shipped devices."""
     folder = resources.files("aegaeon_simulator") / "devices"
     return sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
 
 
 def read_device(name: str) -> Device:
-    """A shipped device by its name, else a file. Raises DeviceError with what is wrong and what to do."""
+    """A shipped device by its name, else one from a file. Raises DeviceError with the problem and the remedy."""
     if name in shipped():
         text = (resources.files("aegaeon_simulator") / "devices" / f"{name}.json").read_text("utf-8")
     else:
@@ -146,9 +146,7 @@ def read_device(name: str) -> Device:
             text = Path(name).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             known = ", ".join(shipped())
-            raise DeviceError(
-                f"--device {name}: neither a file that can be read nor one of {known} ({error})"
-            ) from error
+            raise DeviceError(f"--device {name}: neither a readable file nor one of {known} ({error})") from error
     try:
         content = json.loads(text)
         return _calibrated(name, content) if "constants" in content else _device(content)
@@ -180,20 +178,20 @@ def _kind(name: str, k: dict[str, Any], load: float, kv: float, context: int) ->
 
 
 def _calibrated(name: str, c: dict[str, Any]) -> Device:
-    """The models of a constants file are its kinds; sizes are in the file (see docs), or those of their kind."""
+    """A device from a constants file: its models are the kinds; sizes come from the file, else from their kind."""
     like = read_device(_SIZES)
     kinds, derived = {}, [str(line) for line in c.get("derived", ())]
-    for given in c["constants"]:
-        k, model = dict(given), str(given["model"])
+    for entry in c["constants"]:
+        k, model = dict(entry), str(entry["model"])
         sizes = like.kinds.get(model)
         if sizes is None and not {"weight_bytes", "kv_bytes_per_token"} <= k.keys():
-            raise DeviceError(f"{name}: give weight_bytes and kv_bytes_per_token of {model}; its size is not known")
+            raise DeviceError(f"{name}: the size of {model} is not known; add its weight_bytes and kv_bytes_per_token")
         if sizes is not None and "weight_bytes" not in k:
             k |= {"weight_bytes": sizes.weight_bytes, "kv_bytes_per_token": sizes.kv_bytes_per_token}
             derived.append(f"{model}: sizes are those of {_SIZES}, not of this file")
         kinds[model] = _kind(model, k, float(k["load_bytes_per_s"]), float(k["kv_bytes_per_s"]), _LONGEST)
     if not kinds:
-        raise DeviceError(f"{name}: holds no constants; run aegaeon calibrate")
+        raise DeviceError(f"{name}: contains no constants; make them with `aegaeon calibrate`")
     gpu = c.get("gpu", {})
     if "model_bytes" not in gpu:
         gpu = {**gpu, "model_bytes": like.model_bytes}

@@ -1,4 +1,4 @@
-"""The devices of a pool: those of the split, and more of other makes beside them."""
+"""The devices of a pool: those of the split, and additional ones of other makes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aegaeon_simulator.errors import DeviceError
 
 @dataclass(frozen=True, slots=True)
 class More:
-    """So many devices of one make, which prefill and decode."""
+    """`count` devices of one make, which prefill and decode."""
 
     count: int
     device: Device
@@ -23,16 +23,17 @@ class Machines:
     """All devices of a pool. A kind of model has one size, wherever it runs."""
 
     first: Device
-    others: tuple[More, ...] = ()
+    more: tuple[More, ...] = ()
 
     @staticmethod
-    def of(first: Device, others: Iterable[More]) -> Machines:
-        """Memory is cut alike everywhere: as on the first. Raises DeviceError for files that contradict each other."""
-        machines = Machines(first, tuple(replace(m, device=_cut_as(first, m.device)) for m in others))
+    def of(first: Device, more: Iterable[More]) -> Machines:
+        """Build the pool's devices with the first one's memory layout. Raises DeviceError for files that contradict
+        each other."""
+        machines = Machines(first, tuple(replace(m, device=_cut_as(first, m.device)) for m in more))
         seen: dict[str, Device] = {}
         for device in machines.devices:
             if seen.setdefault(device.name, device) != device:
-                raise DeviceError(f"two files name their device {device.name}; give each a name of its own")
+                raise DeviceError(f"two files have a device named {device.name}; rename one of them")
             machines._check_sizes(device)
         return machines
 
@@ -48,29 +49,29 @@ class Machines:
 
     @cached_property
     def devices(self) -> tuple[Device, ...]:
-        """One of each make."""
-        return (self.first, *(m.device for m in self.others))
+        """One device of each make."""
+        return (self.first, *(m.device for m in self.more))
 
     @cached_property
     def kinds(self) -> dict[str, Kind]:
-        """Every kind that some device has constants for, from the first that has it."""
-        found: dict[str, Kind] = {}
+        """Every kind with constants of some device, from the first device that has them."""
+        kinds: dict[str, Kind] = {}
         for device in self.devices:
-            found |= {name: kind for name, kind in device.kinds.items() if name not in found}
-        return found
+            kinds |= {name: kind for name, kind in device.kinds.items() if name not in kinds}
+        return kinds
 
     def kind(self, name: str) -> Kind:
         """The kind of this name, where it fits some device. Raises DeviceError."""
-        if not self.others:
+        if not self.more:
             return self.first.kind(name)
         able = [device for device in self.devices if name in device.kinds]
         fitting = [device for device in able if device.kinds[name].weight_bytes <= device.model_bytes]
         if fitting:
             return self.kinds[name]
         if able:
-            return max(able, key=lambda device: device.model_bytes).kind(name)  # says how large it is
+            return max(able, key=lambda device: device.model_bytes).kind(name)  # its error reports the size
         known, makes = ", ".join(sorted(self.kinds)), ", ".join(device.name for device in self.devices)
-        raise DeviceError(f"none of {makes} has constants of {name}, but of {known}; give --also with one that has")
+        raise DeviceError(f"none of {makes} has constants of {name}, but of {known}; add a device that has with --also")
 
 
 def _cut_as(first: Device, device: Device) -> Device:

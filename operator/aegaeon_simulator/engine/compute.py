@@ -29,7 +29,7 @@ def part_s(latency: LatencyConstants, done: int, tokens: int) -> float:
 
 
 class ComputeLane:
-    """What runs turns. `over` is called when the running turn has ended and was reported."""
+    """Runs turns. `over` is called when the running turn has ended and was reported."""
 
     def __init__(self, state: EngineState, lanes: Lanes, sink: TokenSink, over: Callable[[CommandId], None]) -> None:
         self.turn: Running | None = None
@@ -42,11 +42,11 @@ class ComputeLane:
         self._stall_s = 0.0  # the lane owes so much before it goes on
 
     def stall(self, seconds: float) -> None:
-        """What a load costs the lane, before its next part or step."""
+        """Add seconds that a load delays the lane, due before its next part or step."""
         self._stall_s += seconds
 
     def wait(self) -> None:
-        """The next turn is here and waits for what it needs."""
+        """Note that the next turn is queued and waits for its data."""
         self._state.usage.block(self._state.clock.now)
 
     def begin(self, send: cmd.Send, body: cmd.Turn) -> None:
@@ -79,13 +79,13 @@ class ComputeLane:
             self._advance()
 
     def is_cold(self, model: ModelName) -> bool:
-        """Whether its first step here will take longer."""
+        """True when the model's first step on this engine will take longer."""
         spec = self._state.spec
         decodes = spec.role is not Role.PREFILL and not self._state.models[model].footprint.pools
         return decodes and spec.first_s > 0.0 and model not in self._tried
 
     def touch(self, body: cmd.Body) -> None:
-        """What concerns the running turn acts at its next token boundary."""
+        """Interrupt the running turn at its next token boundary when the command concerns it."""
         turn = self.turn
         if turn is None:
             return
@@ -107,11 +107,11 @@ class ComputeLane:
         turn.parts = deque(p for p in turn.parts if p.seq not in body.leave and turn.steps)
 
     def decodes(self, seq: SeqId) -> bool:
-        """Whether the running turn decodes this sequence."""
+        """True when the running turn decodes this sequence."""
         return self.turn is not None and seq in self.turn.decode
 
     def runs(self, model: ModelName) -> bool:
-        """Whether the running turn is of this model."""
+        """True when the running turn belongs to this model."""
         return self.turn is not None and self.turn.body.model == model
 
     def _advance(self) -> None:
@@ -189,7 +189,8 @@ class ComputeLane:
         self._await_chunk(turn, turn.chunk)
 
     def _is_first(self, turn: Running) -> bool:
-        """Before a model's first step graphs are captured: as long as that takes, nothing runs."""
+        """Start the capture of a model's graphs before its first step; True when it did: nothing else runs
+        meanwhile."""
         first_s, model = self._state.spec.first_s, turn.body.model
         if not self.is_cold(model):
             return False
@@ -242,7 +243,7 @@ class ComputeLane:
                 self._produced(turn, q, times)
 
     def interrupt(self) -> None:
-        """Something concerns the running turn: it goes on, or looks around at its next token boundary."""
+        """Let the running turn check its state at its next token boundary."""
         turn = self.turn
         if turn is None:
             return

@@ -18,19 +18,19 @@ PeerState = Callable[[InstanceId], EngineState | None]
 
 
 class Completion(Protocol):
-    """Takes the end of a copying command."""
+    """Receives the end of a copying command."""
 
     def fail(self, send: cmd.Send, kind: FailureKind, reason: str) -> None:
-        """It could not be carried out."""
+        """Report that the command failed."""
 
     def end(self, send: cmd.Send, seconds: float, nbytes: int = 0, kv: int = 0) -> None:
-        """It is done after so long: bytes copied, tokens of KV that were moved out."""
+        """Report the end after `seconds`: bytes copied, tokens of KV moved out."""
 
 
 class CopyLanes:
-    """What loads, unloads and moves KV; the engine decides when each command begins.
+    """Loads, unloads and moves KV; the engine decides when each command begins.
 
-    Every method returns whether the command runs; False: it has failed already.
+    Every method returns True when the command runs, False when it has already failed.
     """
 
     def __init__(

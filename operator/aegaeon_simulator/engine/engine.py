@@ -51,7 +51,7 @@ class Engine:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """True while the process runs."""
         return self.state.alive
 
     def hello(self) -> list[ev.Event]:
@@ -83,7 +83,7 @@ class Engine:
         self._lanes.clear()
 
     def busy(self) -> bool:
-        """Whether any lane still runs something."""
+        """True while any lane has work."""
         return self._lanes.busy()
 
     # -- its inputs ------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class Lanes:
         return next((id for id in send.after if self._ended[id] is False), None)
 
     def waits(self, send: cmd.Send) -> bool:
-        """Whether a command that this one waits for is pending."""
+        """True when a command that this one waits for is pending."""
         return any(self._ended[id] is None for id in send.after)
 
     def end(self, id: CommandId, done: bool) -> None:
@@ -51,18 +51,18 @@ class Lanes:
         self._ended[id] = done
 
     def clear(self) -> None:
-        """What has not begun is forgotten."""
+        """Drop the commands that have not begun."""
         for queue in self.queues.values():
             queue.clear()
 
     def busy(self) -> bool:
-        """Whether any lane runs something."""
+        """True while any lane has work."""
         return any(send is not None for send in self.active.values())
 
     def bring_in(self, sequences: Iterable[SeqId]) -> bool:
-        """Whether a copy to the device of one of these is queued."""
-        wanted = set(sequences)
-        return any(isinstance(s.body, (cmd.SwapIn, cmd.Adopt)) and s.body.seq in wanted for s in self.queues["in"])
+        """True when a copy of one of these sequences to the device is queued."""
+        chosen = set(sequences)
+        return any(isinstance(s.body, (cmd.SwapIn, cmd.Adopt)) and s.body.seq in chosen for s in self.queues["in"])
 
     def amend(self, body: cmd.Amend) -> None:
         """Change a turn that is queued, or what is known of the running one."""
@@ -75,7 +75,7 @@ class Lanes:
 
 
 def _runs(send: cmd.Send | None) -> bool:
-    """Whether a turn has anything to do: one that was amended to no steps ends as it begins, or at once."""
+    """True when a turn has work to do: one amended to no steps ends as it begins, or at once."""
     if send is None or not isinstance(send.body, cmd.Turn):
         return False
     return bool(send.body.steps or send.body.prefill or send.body.warm_up)

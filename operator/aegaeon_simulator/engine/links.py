@@ -65,18 +65,18 @@ class Node:
 
 
 class Link:
-    """One device's link. With `one` its copies run one after the other, else all at once; `node` may slow them down."""
+    """A device's link. With `serial` copies run one after the other, else all at once; `node` may slow them down."""
 
-    def __init__(self, clock: Clock, one: bool, node: Node | None) -> None:
+    def __init__(self, clock: Clock, serial: bool, node: Node | None) -> None:
         self._clock = clock
-        self._one = one
+        self._serial = serial
         self._node = node
         self._busy = False
         self._queue: deque[tuple[float, float, Callable[[], None]]] = deque()
 
     def copy(self, nbytes: float, bytes_per_s: float, done: Callable[[], None]) -> None:
         """Copy so many bytes; `done` is called at the end."""
-        if self._one and self._busy:
+        if self._serial and self._busy:
             self._queue.append((nbytes, bytes_per_s, done))
         else:
             self._begin(nbytes, bytes_per_s, done)

@@ -19,7 +19,7 @@ class Tier:
     mapped: dict[KvShape, int] = field(default_factory=dict)
     block_bytes: dict[KvShape, int] = field(default_factory=dict)
     free: int = field(init=False)  # slabs that nothing is mapped to
-    _said: dict[KvShape, ShapeMemory] | None = field(init=False, default=None)
+    _reported: dict[KvShape, ShapeMemory] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.free = self.slabs - self.weights
@@ -52,7 +52,7 @@ class Tier:
         self.used[shape] = used
         self.mapped[shape] = self.mapped.get(shape, 0) + extra
         self.free -= extra
-        self._said = None
+        self._reported = None
         return extra
 
     def shrink(self, footprint: Footprint, blocks: int) -> None:
@@ -64,13 +64,13 @@ class Tier:
         mapped = self.mapped[shape]
         self.mapped[shape] = min(mapped, self._slabs_for(shape, self.used[shape]))
         self.free += mapped - self.mapped[shape]
-        self._said = None
+        self._reported = None
 
     def shapes(self) -> dict[KvShape, ShapeMemory]:
-        """Blocks by shape, as a report says them; the same object until something changes."""
-        if self._said is None:
-            self._said = {shape: self._shape(shape, mapped) for shape, mapped in self.mapped.items()}
-        return self._said
+        """Blocks by shape, as reported; the same object until something changes."""
+        if self._reported is None:
+            self._reported = {shape: self._shape(shape, mapped) for shape, mapped in self.mapped.items()}
+        return self._reported
 
     def _shape(self, shape: KvShape, mapped: int) -> ShapeMemory:
         used = self.used[shape]
@@ -78,5 +78,5 @@ class Tier:
 
 
 def report(device: Tier, host: Tier) -> Memory:
-    """What a sidecar with these tiers reports."""
+    """The memory report of a sidecar with these tiers."""
     return Memory(device.free, host.free, device.shapes(), host.shapes())

@@ -22,7 +22,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the driver adds to Open. `length`: output tokens after which the sequence ends by itself."""
+    """Facts that the driver adds to Open. `length`: output tokens after which the sequence ends by itself."""
 
     prompt_tokens: int
     prefix_tokens: int
@@ -91,12 +91,12 @@ class Chunk:
         return steps * self.first_s + self.slope_s * (steps * (steps - 1) // 2)
 
     def times(self, upto: int) -> list[float]:
-        """When each step that is not done ends, up to this one."""
+        """The end times of the steps that are not done, up to this one."""
         began, first_s, slope_s = self.began, self.first_s, self.slope_s
         return [began + (j * first_s + slope_s * (j * (j - 1) // 2)) for j in range(self.done + 1, upto + 1)]
 
     def done_by(self, now: float) -> int:
-        """How many steps have ended at this time."""
+        """The number of steps that have ended at this time."""
         done = self.done
         while done < self.steps and self.began + self.seconds(done + 1) <= now:
             done += 1

@@ -30,7 +30,7 @@ class EngineState:
         self._emit = emit
 
     def memory(self) -> Memory:
-        """What is free now."""
+        """The memory that is free now."""
         return report(self.device, self.host)
 
     def say(self, event: ev.Event) -> None:
@@ -39,7 +39,7 @@ class EngineState:
             self._emit(event)
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Run the action after so long, if the engine is alive then."""
+        """Run the action after `seconds`, if the engine is alive then."""
         self.clock.at(self.clock.now + seconds, lambda: action() if self.alive else None)
 
     def drop(self, q: Sequence) -> None:

@@ -18,19 +18,19 @@ _MEANS = ("switches", "prefetch_hits", "stall_s", "span_s")
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """Panels by name, each with `loads` and per policy the results at them; Figure 4; how it was run."""
+    """Panels by name, each with `loads` and the results per policy; Figure 4; the run's settings."""
 
     panels: dict[str, Any]
     figure_4: dict[str, Any]
     run: dict[str, Any]
 
     def share(self, panel: str, policy: str, load: float, form: str) -> float | None:
-        """Attainment 0..1, None where it was not run."""
-        found = self.value(panel, policy, load, "attainment")
-        return None if found is None else float(found[form])
+        """Attainment 0..1; None when the point was not run."""
+        shares = self.value(panel, policy, load, "attainment")
+        return None if shares is None else float(shares[form])
 
     def value(self, panel: str, policy: str, load: float, name: str) -> Any:
-        """Anything that is kept of a run, None where it was not run."""
+        """Any stored value of a run; None when the point was not run."""
         for row in self.rows(panel, policy):
             if row["load"] == load:
                 return row[name]
@@ -38,15 +38,15 @@ class Book:
 
     def rows(self, panel: str, policy: str) -> list[Result]:
         """Results in order of load."""
-        found: list[Result] = self.panels.get(panel, {}).get("curves", {}).get(policy, [])
-        return found
+        rows: list[Result] = self.panels.get(panel, {}).get("curves", {}).get(policy, [])
+        return rows
 
     def loads(self, panel: str, policy: str) -> list[float]:
-        """Where it was run."""
+        """The loads that were run."""
         return [row["load"] for row in self.rows(panel, policy)]
 
     def band(self, panel: str, policy: str, form: str) -> list[tuple[float, float]]:
-        """The least and the most attainment of the seeds, 0..1, in order of load."""
+        """The lowest and highest attainment of the seeds, 0..1, in order of load."""
         return [tuple(row["between"][form]) for row in self.rows(panel, policy)]
 
     def line(self, panel: str, policy: str, form: str) -> list[tuple[float, float]]:
@@ -54,13 +54,13 @@ class Book:
         return [(row["load"], row["attainment"][form]) for row in self.rows(panel, policy)]
 
     def crossing(self, panel: str, policy: str, form: str) -> float | None:
-        """Where attainment first falls below 90 %, None where it never does."""
+        """The load at which attainment first falls below 90 %; None when it never does."""
         line = self.line(panel, policy, form)
         return crossing(line) if line else None
 
 
 def book_of(curves: list[Curve], figure_4: dict[str, Any], run: dict[str, Any]) -> Book:
-    """All results, means over seeds."""
+    """All results, as means over seeds."""
     panels: dict[str, Any] = {}
     for curve in curves:
         panel = panels.setdefault(curve.panel.name, {**_described(curve), "curves": {}})
@@ -82,29 +82,29 @@ def _described(curve: Curve) -> dict[str, Any]:
 
 
 def _row(load: float, results: list[Result]) -> Result:
-    """Attainment and counts are means over seeds, `between` the least and the most of them; quantiles are those of the
+    """Attainment and counts are means over seeds, `between` their minimum and maximum; quantiles are those of the
     first seed."""
     first = results[0]
     each = {form: [r["attainment"][form] for r in results] for form in FORMS}
-    shares = {form: sum(found) / len(found) for form, found in each.items()}
-    between = {form: [min(found), max(found)] for form, found in each.items()}
+    shares = {form: sum(values) / len(values) for form, values in each.items()}
+    between = {form: [min(values), max(values)] for form, values in each.items()}
     means = {name: sum(r[name] for r in results) / len(results) for name in _MEANS}
     kept = {name: first[name] for name in ("requests", "ttft_s", "latency_parts", "stalls_s", "gpu_seconds")}
     return {"load": load, "attainment": shares, "between": between, "seeds": len(results), **means, **kept}
 
 
 def write(book: Book, folder: Path) -> None:
-    """One file for each panel, Figure 4, and how it was run. The same results give the same bytes."""
+    """Write a file for each panel, Figure 4, and the run's settings. Equal results give identical bytes."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in [*book.panels.items(), ("4", book.figure_4), ("run", book.run)]:
             (folder / f"figure-{name}.json").write_text(json.dumps(_rounded(content), sort_keys=True) + "\n", "utf-8")
     except OSError as error:
-        raise FiguresError(f"{folder}: figures cannot be written there ({error})") from error
+        raise FiguresError(f"{folder}: figures cannot be written into this folder ({error})") from error
 
 
 def write_json(file: Path, content: Any) -> None:
-    """Something that is made from the results, beside them."""
+    """Write a file that is derived from the results, beside them."""
     try:
         file.write_text(json.dumps(_rounded(content), sort_keys=True, indent=1) + "\n", "utf-8")
     except OSError as error:
@@ -112,16 +112,18 @@ def write_json(file: Path, content: Any) -> None:
 
 
 def read(folder: Path) -> Book:
-    """What `write` wrote."""
+    """Read the files that `write` wrote."""
     try:
         files = {p.stem.removeprefix("figure-"): json.loads(p.read_text("utf-8")) for p in folder.glob("figure-*.json")}
         return Book({k: files[k] for k in sorted(files) if k not in ("4", "run")}, files["4"], files["run"])
     except (OSError, json.JSONDecodeError, KeyError) as error:
-        raise FiguresError(f"{folder}: holds no figures ({error!r}); make them first with make figures") from error
+        raise FiguresError(
+            f"{folder}: contains no complete figures ({error!r}); make them with `make figures`"
+        ) from error
 
 
 def _rounded(value: Any) -> Any:
-    """Six digits are more than the runs mean, and keep files small."""
+    """Round to six digits, more than the runs' precision, to keep files small."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):

@@ -31,18 +31,18 @@ class Cache:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise FiguresError(f"--cache {folder}: cannot be made ({error})") from error
+            raise FiguresError(f"--cache {folder}: cannot be created ({error})") from error
 
     def get(self, point: Point) -> dict[str, Any] | None:
-        """The point's result, if it is there."""
+        """The point's result, if it is cached."""
         path = self._path(point)
         if not path.exists():
             return None
-        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        return found
+        result: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        return result
 
     def put(self, point: Point, result: dict[str, Any]) -> None:
-        """Keep a result; a file appears whole or not at all."""
+        """Store a result atomically."""
         path = self._path(point)
         part = path.with_suffix(".part")
         part.write_text(json.dumps(result, sort_keys=True), "utf-8")
@@ -50,13 +50,13 @@ class Cache:
 
     def _path(self, point: Point) -> Path:
         trace = _digest_of(self._data / point.work.file) if isinstance(point.work, Trace) else ""
-        whole = json.dumps([asdict(point), type(point.work).__name__, trace, code_version(point.policy)], default=str)
-        return self._folder / f"{hashlib.sha256(whole.encode()).hexdigest()[:24]}.json"
+        key = json.dumps([asdict(point), type(point.work).__name__, trace, code_version(point.policy)], default=str)
+        return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
 
 
 @cache
 def code_version(policy: str) -> str:
-    """A hash of the sources that decide the runs of a policy; what only other policies use is not in it."""
+    """A hash of the sources that decide the runs of a policy, without those that only other policies use."""
     core, simulator = Path(aegaeon_scheduler.core.__path__[0]), Path(aegaeon_simulator.__path__[0])
     digest = hashlib.sha256(inspect.getsource(LatencyConstants).encode())
     for path in sorted(core.rglob("*.py")):

@@ -76,11 +76,11 @@ def _artifact() -> list[Panel]:
     """The artifact's own workload, device and length of trace."""
     low, high = Trace("ae_synth_80models_rps0.1.csv"), Trace("ae_synth_80models_rps0.5.csv")
     title = "the artifact's trace, its device, {} req/s per model"
-    found = [
+    panels = [
         Panel("11a-artifact", "11", title.format(0.1), "models", low, (16, 24, 32, 36, 40, 48, 56, 64, 70, 72, 80)),
         Panel("11b-artifact", "11", title.format(0.5), "models", high, (16, 19, 22, 28, 34, 40, 46, 48, 52)),
     ]
-    return [replace(panel, device="artifact", refine=False) for panel in found]
+    return [replace(panel, device="artifact", refine=False) for panel in panels]
 
 
 def _figure_12(seconds: float) -> list[Panel]:

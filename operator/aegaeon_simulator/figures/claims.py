@@ -20,7 +20,7 @@ _SLOS = ("strict", "normal", "loose")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One row. `ours` is None where the runs do not tell."""
+    """One row. `ours` is None when the runs have no value for it."""
 
     id: str
     where: str
@@ -31,10 +31,10 @@ class Verdict:
 
 
 def published() -> dict[str, Any]:
-    """What others published, with its sources."""
+    """Published values of other work, with sources."""
     text = (resources.files("aegaeon_simulator.figures") / "data" / "published.json").read_text("utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    values: dict[str, Any] = json.loads(text)
+    return values
 
 
 def verdicts(book: Book) -> list[Verdict]:
@@ -92,7 +92,7 @@ def _increasing(values: list[float | None]) -> float | None:
 
 
 def _overloaded_order(book: Book) -> float | None:
-    """At the highest load that both ran."""
+    """Compare at the highest load that both ran."""
     loads = sorted(set(book.loads("11b", SLLM)) & set(book.loads("11b", PLUS)))
     if not loads:
         return None

@@ -27,8 +27,8 @@ class Curve:
     seeds: range
     results: dict[float, list[Result]] = field(default_factory=dict)
 
-    def wanted(self) -> float | None:
-        """The next load to run, None when the curve is done."""
+    def next_load(self) -> float | None:
+        """The next load to run; None when the curve is finished."""
         for load in self.panel.loads:
             if load not in self.results:
                 return load
@@ -45,9 +45,9 @@ class Curve:
         return [self.panel.point(self.policy, load, seed) for seed in self.seeds]
 
     def share(self, load: float, form: str) -> float:
-        """Attainment, mean over seeds; no request is offered at no load that is declared."""
-        found = [r["attainment"][form] for r in self.results[load] if r["attainment"]]
-        return sum(found) / len(found) if found else 1.0
+        """Attainment, mean over seeds; without requests it is 1."""
+        shares = [r["attainment"][form] for r in self.results[load] if r["attainment"]]
+        return sum(shares) / len(shares) if shares else 1.0
 
     def line(self, form: str) -> list[tuple[float, float]]:
         """(load, attainment) in order of load."""

@@ -98,13 +98,13 @@ def _curves(axes: list[Any], book: Book, name: str) -> None:
 
 
 def _marks(ax: Any, name: str, form: str) -> None:
-    given = published()
+    values = published()
     if form == "time":
-        for policy, points in given["artifact"].get(name, {}).items():
+        for policy, points in values["artifact"].get(name, {}).items():
             label = f"published: {policy}"
             ax.plot(*zip(*points, strict=True), "o", mfc="none", color=COLOUR[policy], ms=6, label=label)
     if form == "token":
-        for policy, load in given["paper_crossings"].get(name, {}).items():
+        for policy, load in values["paper_crossings"].get(name, {}).items():
             ax.plot([load], [100 * TARGET], "D", mfc="none", color=COLOUR[policy], ms=6, label=f"published: {policy}")
 
 
@@ -118,7 +118,7 @@ def _figure_4(ax: Any, book: Book) -> None:
 
 
 def _figure_14(axes: list[Any], book: Book, setups: list[tuple[str, float]]) -> None:
-    """Where a request's latency goes, by policy."""
+    """The parts of a request's latency, by policy."""
     for ax, (name, load) in zip(axes, setups, strict=True):
         policies = list(book.panels[name]["curves"])
         bottom = [0.0] * len(policies)
@@ -131,15 +131,15 @@ def _figure_14(axes: list[Any], book: Book, setups: list[tuple[str, float]]) -> 
 
 
 def _legend(axes: list[Any]) -> None:
-    """One for all plots, beside them: every label once."""
-    found = [pair for ax in axes for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
-    shown = {label: handle for handle, label in reversed(found)}
-    labels = list(dict.fromkeys(label for _, label in found))
+    """Draw one legend for all plots, beside them, with every label once."""
+    pairs = [pair for ax in axes for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
+    shown = {label: handle for handle, label in reversed(pairs)}
+    labels = list(dict.fromkeys(label for _, label in pairs))
     axes[0].figure.legend([shown[label] for label in labels], labels, fontsize=7, loc="outside right upper")
 
 
 def _figure_15(ax: Any, book: Book) -> None:
-    """How long a change of the model waits, 32 models at 0.1 req/s."""
+    """Delays of model switches, 32 models at 0.1 req/s."""
     for policy in book.panels.get("14-0.1", {}).get("curves", {}):
         stalls = book.value("14-0.1", policy, 32, "stalls_s")
         if stalls is not None:

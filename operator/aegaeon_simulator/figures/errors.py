@@ -1,4 +1,4 @@
-"""What making the figures raises.
+"""Errors of making figures.
 
 SimulatorError
 └── FiguresError   a point that cannot be run, a folder that cannot be used, a library that is missing
@@ -10,4 +10,4 @@ from aegaeon_simulator.errors import SimulatorError
 
 
 class FiguresError(SimulatorError):
-    """The figures cannot be made; says why and what to do."""
+    """The figures cannot be made; the message gives the problem and the remedy."""

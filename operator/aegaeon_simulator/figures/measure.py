@@ -21,11 +21,11 @@ def measure(point: Point, data: Path) -> dict[str, Any]:
     """Run a point; figures as JSON values, the same bytes for the same point. Seconds; shares in 0..1."""
     run = run_of(point, data)
     outcome = simulate(run)
-    whole = result(run, outcome)
+    figures = result(run, outcome)
     workload = effective(run)
     kinds = [run.device.kind(name) for name in workload.kinds]
     lengths = [arrival.input_tokens for arrival in workload.arrivals]
-    kept = {name: whole[name] for name in _KEPT}
+    kept = {name: figures[name] for name in _KEPT}
     return {
         **kept,
         "derived": list(run.device.derived),
@@ -59,6 +59,6 @@ def _add(sums: dict[str, float], request: Served, prefill_s: float) -> None:
 
 
 def _stalls(outcome: Outcome) -> list[float] | None:
-    """Quantiles of what a change of the model waited, seconds; None when none was changed."""
+    """Quantiles of the seconds that model switches waited; None when there was no switch."""
     waits = [s for used in outcome.usage for s in used.stalls]
     return [float(v) for v in np.quantile(waits, STALL_QUANTILES)] if waits else None

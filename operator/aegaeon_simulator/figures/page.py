@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from aegaeon_simulator.figures import standing
+from aegaeon_simulator.figures import comparison
 from aegaeon_simulator.figures.book import Book
 from aegaeon_simulator.figures.catalog import BASELINES, FORMS, OURS, panels
 from aegaeon_simulator.figures.claims import Verdict, oracle, published, verdicts
@@ -149,11 +149,12 @@ def _crossed(book: Book, name: str, policy: str, form: str) -> str:
 
 def _behind(book: Book) -> Iterator[str]:
     """Every load at which ours is below a baseline by more than half a point, in any form."""
-    found = standing.points(book)
-    rows = [p for p in found if p.behind]
+    comparisons = comparison.points(book)
+    rows = [p for p in comparisons if p.behind]
     yield f"`{OURS}` beside the best of all other policies in Figures 11 to 13, 17 and the traces, in each form: at the"
     yield "same load, on the straight line between two loads, or at the last load where a baseline's curve had ended."
-    yield f"{len(found)} comparisons, in {len(rows)} of them it is more than half a point below (see standing.json)."
+    counted = f"{len(comparisons)} comparisons, in {len(rows)} of them"
+    yield f"{counted} it is more than half a point below (see standing.json)."
     yield ""
     if rows:
         yield from _table(

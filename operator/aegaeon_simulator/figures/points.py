@@ -87,17 +87,17 @@ def _poisson(work: Poisson, seed: int) -> Workload:
 def _trace(work: Trace, data: Path) -> Workload:
     path = data / work.file
     if not path.is_file():
-        raise FiguresError(f"{path}: no such trace; give --data the folder benchmarks/data of the repository")
+        raise FiguresError(f"{path}: no such trace; set --data to the folder benchmarks/data of the repository")
     models_file = data / work.models_file if work.models_file else None
-    found = _single(path) if work.single else read_trace(path, models_file=models_file, kind=QWEN_7B)
+    workload = _single(path) if work.single else read_trace(path, models_file=models_file, kind=QWEN_7B)
     if work.mix:
-        found = replace(found, kinds=tuple(paper_kind(m) for m in range(len(found.kinds))))
+        workload = replace(workload, kinds=tuple(paper_kind(m) for m in range(len(workload.kinds))))
     if work.models:
-        found = found.first_models(work.models)
-    found = found.scaled(time=work.speedup)
+        workload = workload.first_models(work.models)
+    workload = workload.scaled(time=work.speedup)
     if work.window_s:
-        found = found.window(work.window_s)
-    return found.capped(work.most_input, work.most_output) if work.most_input else found
+        workload = workload.window(work.window_s)
+    return workload.capped(work.most_input, work.most_output) if work.most_input else workload
 
 
 def _single(path: Path) -> Workload:

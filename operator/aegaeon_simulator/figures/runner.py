@@ -42,13 +42,13 @@ class Runner:
         return curves
 
     def _advance(self, curve: Curve, pool: ProcessPoolExecutor) -> bool:
-        """Take what is known, start what is wanted while there is room; whether something is missing."""
-        while (load := curve.wanted()) is not None:
+        """Take cached results and start missing runs while workers are free; returns True while results are missing."""
+        while (load := curve.next_load()) is not None:
             points = curve.points(load)
-            found = [self._cache.get(point) for point in points]
-            known = [result for result in found if result is not None]
+            cached = [self._cache.get(point) for point in points]
+            known = [result for result in cached if result is not None]
             if len(known) < len(points):
-                self._start([p for p, result in zip(points, found, strict=True) if result is None], pool)
+                self._start([p for p, result in zip(points, cached, strict=True) if result is None], pool)
                 return True
             curve.results[load] = known
         return False

@@ -12,7 +12,7 @@ from aegaeon_simulator.plan.price import ModelCost, saving
 
 
 def plan_json(plan: Plan, evaluator: PoolEvaluator, price: float, gpus_per_device: int = 1) -> dict[str, Any]:
-    """Everything that was found, and what it rests on. GPUs are devices times `gpus_per_device`."""
+    """The plan with all results and their basis. GPUs are devices times `gpus_per_device`."""
     each, goal, static = gpus_per_device, evaluator.objective, plan.static
     traffic = evaluator.traffic
     needs = {"pool": plan.best.gpus, "dedicated": static.dedicated, "muxserve": static.muxserve}

@@ -38,11 +38,11 @@ class ModelDemand:
 
 
 class Traffic(Protocol):
-    """Where requests come from. A fixed trace has one draw, whatever the seed."""
+    """A source of requests. A fixed trace has one draw, whatever the seed."""
 
     @property
     def models(self) -> Sequence[ModelDemand]:
-        """Who is asked for, and how much."""
+        """The models and their rates."""
 
     @property
     def window_s(self) -> float:
@@ -50,7 +50,7 @@ class Traffic(Protocol):
 
     @property
     def random(self) -> bool:
-        """Whether another seed gives other arrivals."""
+        """True when another seed gives other arrivals."""
 
     def draw(self, seed: int) -> Workload:
         """Arrivals of one window."""
@@ -66,10 +66,10 @@ class PoissonTraffic:
     random: bool = True
 
     def draw(self, seed: int) -> Workload:
-        """Arrivals of one window: same seed, same arrivals."""
-        found = [a for m, model in enumerate(self.models) for a in self._arrivals(m, model, seed)]
-        found.sort(key=lambda a: a.t_s)
-        return Workload(tuple(m.kind for m in self.models), tuple(found), tuple(m.name for m in self.models))
+        """Arrivals of one window; equal seeds give equal arrivals."""
+        arrivals = [a for m, model in enumerate(self.models) for a in self._arrivals(m, model, seed)]
+        arrivals.sort(key=lambda a: a.t_s)
+        return Workload(tuple(m.kind for m in self.models), tuple(arrivals), tuple(m.name for m in self.models))
 
     def _arrivals(self, index: int, model: ModelDemand, seed: int) -> list[Arrival]:
         random = np.random.default_rng([seed, crc32(model.name.encode())])
@@ -78,8 +78,10 @@ class PoissonTraffic:
         arrivals: list[Arrival] = []
         t_s = float(random.exponential(1 / model.rate))
         while t_s < self.window_s:
-            asked, given = self.lengths.pairs[int(random.integers(len(self.lengths.pairs)))]
-            arrivals.append(Arrival(t_s, index, max(1, round(asked * longer)), max(1, round(given * further))))
+            input_tokens, output_tokens = self.lengths.pairs[int(random.integers(len(self.lengths.pairs)))]
+            arrivals.append(
+                Arrival(t_s, index, max(1, round(input_tokens * longer)), max(1, round(output_tokens * further)))
+            )
             t_s += float(random.exponential(1 / model.rate))
         return arrivals
 
@@ -105,16 +107,18 @@ def mean_lengths(lengths: Lengths) -> tuple[float, float]:
 
 
 def poisson_traffic(models: Sequence[ModelDemand], lengths: Lengths, window_s: float | None = None) -> PoissonTraffic:
-    """Traffic of these models; the window is long enough for REQUESTS where none is given. Raises PlanError."""
+    """Traffic of these models; without a window, one that is long enough for REQUESTS. Raises PlanError."""
     if not models:
-        raise PlanError("no model is asked for; give a file of models, a trace, or --models and --rate")
+        raise PlanError("no models; add a file of models, a trace, or --models and --rate")
     for model in models:
         if not 0 < model.rate < math.inf:
-            raise PlanError(f"model {model.name}: the rate is {model.rate:g}; give requests per second, more than 0")
+            raise PlanError(
+                f"model {model.name}: the rate is {model.rate:g}; it must be requests per second, more than 0"
+            )
     names = [m.name for m in models]
     twice = next((n for n in names if names.count(n) > 1), None)
     if twice is not None:
-        raise PlanError(f"model {twice} is named twice; give every model a name of its own")
+        raise PlanError(f"model {twice} appears twice; rename one of them")
     total = sum(m.rate for m in models)
     return PoissonTraffic(tuple(models), lengths, _window(window_s, REQUESTS / total))
 
@@ -133,7 +137,7 @@ def trace_traffic(trace: Workload, window_s: float | None = None) -> TraceTraffi
 
 
 def busiest(trace: Workload, seconds: float) -> Workload:
-    """The window that asks for most output tokens among those that begin at an arrival; its times begin at 0."""
+    """The window with the most output tokens among those that begin at an arrival; its times begin at 0."""
     times = [a.t_s for a in trace.arrivals]
     tokens = np.cumsum([0] + [a.output_tokens for a in trace.arrivals])
     ends = [bisect_left(times, t + seconds) for t in times]
@@ -143,9 +147,9 @@ def busiest(trace: Workload, seconds: float) -> Workload:
     return Workload(trace.kinds, tuple(kept), trace.names)
 
 
-def _window(given: float | None, wanted: float) -> float:
-    if given is None:
-        return min(LONGEST_S, max(SHORTEST_S, wanted))
-    if not 0 < given < math.inf:
-        raise PlanError(f"the window is {given:g} s; it must be more than 0")
-    return given
+def _window(window_s: float | None, default_s: float) -> float:
+    if window_s is None:
+        return min(LONGEST_S, max(SHORTEST_S, default_s))
+    if not 0 < window_s < math.inf:
+        raise PlanError(f"the window is {window_s:g} s; it must be more than 0")
+    return window_s

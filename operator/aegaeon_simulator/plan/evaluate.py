@@ -19,13 +19,13 @@ Reshape = Callable[[Workload], Workload]
 
 
 def one_by_one(trials: Sequence[Trial]) -> list[Sample]:
-    """Runs trials in this process."""
+    """Run trials in this process."""
     return [sample(trial) for trial in trials]
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What is promised: this share of tokens (requests, time) within `slo`, or the model's own, at this one-sided
+    """The target: this share of tokens (requests, time) within `slo`, or the model's own, at this one-sided
     confidence."""
 
     slo: Slo
@@ -37,17 +37,19 @@ class Objective:
         """Raises PlanError."""
         if not (self.slo.ttft_s > 0 and self.slo.tbt_s > 0):
             raise PlanError(
-                f"the objective is TTFT {self.slo.ttft_s:g} s, TBT {self.slo.tbt_s:g} s; give both more than 0"
+                f"the objective is TTFT {self.slo.ttft_s:g} s, TBT {self.slo.tbt_s:g} s; both must be more than 0"
             )
         if not 0 < self.share < 1:
-            raise PlanError(f"the attainment asked for is {self.share:g}; give a share between 0 and 1, such as 0.9")
+            raise PlanError(f"the attainment is {self.share:g}; it must be a share between 0 and 1, such as 0.9")
         if not 0.5 < self.confidence < 1:
-            raise PlanError(f"the confidence is {self.confidence:g}; give a share between 0.5 and 1, such as 0.95")
+            raise PlanError(
+                f"the confidence is {self.confidence:g}; it must be a share between 0.5 and 1, such as 0.95"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One pool's answer. `models`: each model's share, None where it was not asked; `busy_s` its GPU-seconds."""
+    """One pool's result. `models`: each model's share, None when it received no request; `busy_s` its GPU-seconds."""
 
     policy: str
     split: Split
@@ -86,7 +88,7 @@ class PoolEvaluator:
         self._draws = [self.traffic.draw(seed) for seed in range(count)]
 
     def point(self, policy: str, split: Split, reshape: Reshape | None = None, shape: tuple[int, ...] = ()) -> Point:
-        """The pool on every draw. `reshape` makes copies of models, `shape` says how many of each."""
+        """Evaluate the pool on every draw. `reshape` makes copies of models, `shape` gives the number of each."""
         key = (policy, split, shape)
         if key not in self._known:
             self.progress(f"{policy} on {in_words(split)}")
@@ -96,16 +98,16 @@ class PoolEvaluator:
         return self._known[key]
 
     def points(self, policy: str) -> list[Point]:
-        """All pools without roles that were tried under this policy, by size."""
-        found = (p for (name, s, shape), p in self._known.items() if name == policy and s.unified and not shape)
-        return sorted(found, key=lambda p: p.gpus)
+        """All pools without roles evaluated under this policy, by size."""
+        evaluated = (p for (name, s, shape), p in self._known.items() if name == policy and s.unified and not shape)
+        return sorted(evaluated, key=lambda p: p.gpus)
 
     def suffices(self, point: Point) -> bool:
-        """Whether the objective is met, at the confidence asked for."""
+        """True when the objective is met at its confidence."""
         return point.share.low >= self.objective.share
 
     def _slos(self, copies: tuple[int, ...]) -> tuple[Slo, ...]:
-        """Of every model, or of so many copies of each."""
+        """The objectives of all models, or of `copies` of each."""
         own = [model.slo or self.objective.slo for model in self.traffic.models]
         return tuple(slo for slo, count in zip(own, copies or (1,) * len(own), strict=True) for _ in range(count))
 
@@ -119,7 +121,7 @@ class PoolEvaluator:
         samples = self.trials(trials)
         share = estimate([s for each in samples for s in each.slices], self.objective.confidence)
         if share is None:
-            raise PlanError(f"no request falls into the window of {self.traffic.window_s:g} s; give a longer --window")
+            raise PlanError(f"no request arrives in the window of {self.traffic.window_s:g} s; use a longer --window")
         models = zip(*(each.models for each in samples), strict=True)
         busy = zip(*(each.busy_s for each in samples), strict=True)
         return Point(

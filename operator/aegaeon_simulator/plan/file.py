@@ -1,8 +1,7 @@
 """Models and rates from a small file: YAML (`models:` with a list) or CSV with a header, the same fields in both.
 
-Fields: `kind` and `rate` (requests per second, of each); optional `model` (name), `tenant`, `count` (so many alike),
-`input_len`, `output_len` (mean tokens), `ttft` and `tbt` (seconds: its own objective). What cannot be used is named
-with its line.
+Fields: `kind` and `rate` (requests per second, of each); optional `model` (name), `tenant`, `count` (copies of it),
+`input_len`, `output_len` (mean tokens), `ttft` and `tbt` (seconds: its own objective). Errors name the line.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ def read_models(path: Path, known: Collection[str]) -> list[ModelDemand]:
     for line, entry in entries:
         for model in _models(path, line, entry, known):
             if model.name in seen:
-                raise FileError(path, line, f"model {model.name} is there already; give it a name of its own")
+                raise FileError(path, line, f"model {model.name} appears twice; rename one of them")
             seen.add(model.name)
             models.append(model)
     if not models:
-        raise FileError(path, None, "names no model; add one with its kind and rate")
+        raise FileError(path, None, "contains no model; add one with its kind and rate")
     return models
 
 
@@ -53,28 +52,30 @@ def _models(path: Path, line: int, entry: dict[str, str], known: Collection[str]
     if count != int(count) or count > MOST_MODELS:
         raise FileError(path, line, f"count is {entry['count']!r}; it must be a whole number of models")
     name = entry.get("model") or f"line{line}-{kind}"
-    asked, given = (_number(path, line, entry, f, 0.0) if entry.get(f) else None for f in ("input_len", "output_len"))
+    input_tokens, output_tokens = (
+        _number(path, line, entry, f, 0.0) if entry.get(f) else None for f in ("input_len", "output_len")
+    )
     rate, slo = _number(path, line, entry, "rate", None), _slo(path, line, entry)
     for i in range(int(count)):
         each = name if count == 1 else f"{name}-{i + 1}"
-        yield ModelDemand(each, kind, rate, entry.get("tenant", ""), asked, given, slo)
+        yield ModelDemand(each, kind, rate, entry.get("tenant", ""), input_tokens, output_tokens, slo)
 
 
 def _slo(path: Path, line: int, entry: dict[str, str]) -> Slo | None:
-    """Both or none of them."""
+    """The objective; both fields are needed, or neither."""
     if bool(entry.get("ttft")) != bool(entry.get("tbt")):
-        raise FileError(path, line, "gives one of ttft and tbt; give both, in seconds, or neither")
+        raise FileError(path, line, "has only one of ttft and tbt; add the other, in seconds, or remove both")
     if not entry.get("ttft"):
         return None
     return Slo(_number(path, line, entry, "ttft", None), _number(path, line, entry, "tbt", None))
 
 
 def _kind(path: Path, line: int, name: str, known: Collection[str]) -> str:
-    found = name if name in known else canonical(name)
-    if found is None or found not in known:
-        said = f"unknown kind {name!r}" if name else "gives no kind"
-        raise FileError(path, line, f"{said}; the device knows {', '.join(sorted(known))}")
-    return found
+    kind = name if name in known else canonical(name)
+    if kind is None or kind not in known:
+        problem = f"unknown kind {name!r}" if name else "has no kind"
+        raise FileError(path, line, f"{problem}; the device knows {', '.join(sorted(known))}")
+    return kind
 
 
 def _number(path: Path, line: int, entry: dict[str, str], field: str, missing: float | None) -> float:
@@ -94,7 +95,7 @@ def _csv(path: Path, text: str) -> Iterator[Entry]:
     reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
     missing = [f for f in ("kind", "rate") if f not in (reader.fieldnames or [])]
     if missing:
-        raise FileError(path, 1, f"misses the column {missing[0]}; the header takes {', '.join(FIELDS)}")
+        raise FileError(path, 1, f"lacks the column {missing[0]}; known columns are {', '.join(FIELDS)}")
     for row in reader:
         if None in row:
             raise FileError(path, reader.line_num, "has more fields than the header; check its commas")
@@ -113,7 +114,7 @@ def _yaml(path: Path, text: str) -> Iterator[Entry]:
     for node in listed.value:
         line = node.start_mark.line + 1
         if not isinstance(node, yaml.MappingNode):
-            raise FileError(path, line, "is no mapping; write for example {kind: 7b, rate: 0.1}")
+            raise FileError(path, line, "is not a mapping; write for example {kind: 7b, rate: 0.1}")
         yield line, {str(key.value): _scalar(path, value) for key, value in node.value}
 
 

@@ -35,7 +35,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one window gave. Pairs are (what was on time, of what); `busy_s` GPU-seconds of each model."""
+    """The result of one window. Pairs are (amount on time, total); `busy_s` GPU-seconds of each model."""
 
     slices: tuple[tuple[float, float], ...]
     models: tuple[tuple[float, float], ...]
@@ -46,7 +46,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """An estimated share with a one-sided bound on either side, each at the confidence asked for."""
+    """An estimated share with a one-sided bound on either side, each at the objective's confidence."""
 
     mean: float
     low: float
@@ -85,7 +85,7 @@ def _add(pair: list[float], score: tuple[float, float]) -> None:
 
 
 def _score(request: Served, slo: Slo, form: Form) -> tuple[float, float]:
-    """What of one request was on time, of what; one never served counts in full."""
+    """The amount of one request on time, and its total; a request that is never served counts in full."""
     due = max(request.length, len(request.times), 1)
     if form == "time":
         return time_attained(request.times, slo), 1.0
@@ -115,7 +115,7 @@ def busy_seconds(outcome: Outcome, inputs: Sequence[int], kinds: Sequence[str], 
 
 
 def estimate(slices: Sequence[tuple[float, float]], confidence: float) -> Share | None:
-    """A ratio of sums with its bounds from the spread between slices (Student's t); None where nothing was asked."""
+    """A ratio of sums with its bounds from the spread between slices (Student's t); None without requests."""
     used = [(met, of) for met, of in slices if of > 0]
     total = sum(of for _, of in used)
     if not used:

@@ -74,14 +74,15 @@ def _fewest(evaluator: PoolEvaluator, policy: str) -> Point:
     def suffice(gpus: int) -> bool:
         return evaluator.suffices(evaluator.point(policy, Split(unified=gpus)))
 
-    found = fewest(suffice, 1, MOST_GPUS, first_guess(evaluator))
-    if found is None:
+    gpus = fewest(suffice, 1, MOST_GPUS, first_guess(evaluator))
+    if gpus is None:
         raise PlanError(f"not even {MOST_GPUS} GPUs meet the objective; relax --slo-ttft, --slo-tbt or --attainment")
-    return evaluator.point(policy, Split(unified=found))
+    return evaluator.point(policy, Split(unified=gpus))
 
 
 def first_guess(evaluator: PoolEvaluator) -> int:
-    """Where to begin: models expected to be active (Theorem 3.1), each at its slowest pace of one step per TBT."""
+    """The number to begin with: models expected to be active (Theorem 3.1), each at its slowest pace of one step per
+    TBT."""
     output, gpus = mean_output(evaluator.traffic), 0.0
     for model in evaluator.traffic.models:
         tbt_s = (model.slo or evaluator.objective.slo).tbt_s
@@ -92,7 +93,7 @@ def first_guess(evaluator: PoolEvaluator) -> int:
 
 
 def _splits(evaluator: PoolEvaluator, policy: str, gpus: int) -> list[Point]:
-    """Pools with roles, of as many GPUs."""
+    """Pools with roles and the same number of GPUs."""
     counts = sorted({max(1, round(share * gpus)) for share in _PREFILL_SHARES}) if gpus > 1 else []
     return [evaluator.point(policy, Split(prefill=n, decode=gpus - n)) for n in counts if n < gpus]
 
@@ -109,5 +110,5 @@ def mean_output(traffic: Traffic) -> float:
 
 
 def tokens_asked(traffic: Traffic) -> float:
-    """Output tokens per second that are asked for."""
+    """The demand in output tokens per second."""
     return sum(m.rate for m in traffic.models) * mean_output(traffic)

@@ -84,7 +84,7 @@ def _engines(settings: Settings, machines: Machines, kinds: dict[ModelName, str]
     split = settings.split
     roles = [Role.PREFILL] * split.prefill + [Role.DECODE] * split.decode + [Role.UNIFIED] * split.unified
     specs: list[EngineSpec] = []
-    for device, these in [(machines.first, roles), *((m.device, [Role.UNIFIED] * m.count) for m in machines.others)]:
+    for device, these in [(machines.first, roles), *((m.device, [Role.UNIFIED] * m.count) for m in machines.more)]:
         nodes = len({spec.node for spec in specs})
         maker = _Maker(device, device.charges.get(settings.policy, Charge()), kinds, len(specs))
         at = _nodes(these, device.gpus_per_node)
@@ -93,14 +93,15 @@ def _engines(settings: Settings, machines: Machines, kinds: dict[ModelName, str]
 
 
 def _nodes(roles: list[Role], size: int) -> list[int]:
-    """The node of each engine. KV is handed off within a node, so each, of `size` places, has its share of a role."""
+    """The node of each engine. KV is handed off within a node, so each node of `size` places has its share of each
+    role."""
     nodes = -(-len(roles) // size)
     counts, seen = Counter(roles), Counter[Role]()
-    found = []
+    nodes_of = []
     for role in roles:
-        found.append(seen[role] // size if role is Role.UNIFIED else seen[role] * nodes // counts[role])
+        nodes_of.append(seen[role] // size if role is Role.UNIFIED else seen[role] * nodes // counts[role])
         seen[role] += 1
-    return found
+    return nodes_of
 
 
 @dataclass(frozen=True, slots=True)

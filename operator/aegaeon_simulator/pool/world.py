@@ -39,7 +39,7 @@ GATEWAY = GatewayId("gateway")
 
 
 class World:
-    """Everything around the core. `delay_s` is the network's, one way."""
+    """The environment of the core. `delay_s` is the network's, one way."""
 
     def __init__(
         self,
@@ -88,26 +88,26 @@ class World:
         self._beat(engine)
 
     def _state_of(self, instance: InstanceId) -> EngineState | None:
-        """What other engines may adopt from."""
+        """The state of an engine from which other engines may adopt sequences."""
         engine = self.engines.get(instance)
         return engine.state if engine is not None else None
 
     def _served(self, spec: EngineSpec) -> dict[ModelName, Served]:
         """The models that the engine's node has and its device can run, at the device's pace."""
-        mine, pace = spec.models, spec.latency
-        served = {name: s for name, (s, _) in self.models.items() if mine is None or name in mine}
+        bound, pace = spec.models, spec.latency
+        served = {name: s for name, (s, _) in self.models.items() if bound is None or name in bound}
         if pace is None:
             return served
         return {name: replace(s, latency=pace[name]) for name, s in served.items() if name in pace}
 
     def _node(self, spec: EngineSpec) -> Node | None:
-        """The memory that the engine shares with others of its node, where that limits it."""
+        """The memory that the engine shares with its node, when that limits it."""
         if not spec.node_bytes_per_s:
             return None
         return self._nodes.setdefault(spec.node, Node(self.clock, spec.node_bytes_per_s))
 
     def _cache(self, spec: EngineSpec) -> HostCache | None:
-        """The weights that the engine's node keeps, where that is not all of them."""
+        """The host cache of the engine's node, when it cannot hold all weights."""
         if not spec.host_cache_bytes:
             return None
         return self._caches[spec.node]
@@ -228,7 +228,7 @@ class World:
             self.feed(ev.Submitted(*age, *size, c.defer_s, c.tenant, c.priority, c.adapter))
 
     def submit_again(self, client: Client) -> None:
-        """As after a broken stream between gateway and scheduler."""
+        """Submit again, as after a broken stream between gateway and scheduler."""
         client.epoch += 1
         self._submit(client)
 
@@ -289,7 +289,7 @@ class World:
                 return
 
     def any_open(self) -> bool:
-        """Whether any client still waits; looks at each client that has its answer once."""
+        """True while any client waits; looks only once at each client that has its answer."""
         waiting = self._waiting
         while waiting and not waiting[-1].open:
             waiting.pop()

@@ -1,4 +1,5 @@
-"""Where a curve of attainment over load falls below its target: the figure that policies are compared by."""
+"""The point at which a curve of attainment over load falls below its target: the figure that policies are compared
+by."""
 
 from __future__ import annotations
 

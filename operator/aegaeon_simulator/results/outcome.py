@@ -1,4 +1,4 @@
-"""What a run gives: every request with the times of its tokens, and what the devices' seconds went to."""
+"""Results of a run: every request with the times of its tokens, and the use of the devices' seconds."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Served:
 
     @property
     def refused(self) -> bool:
-        """Whether it was answered with a refusal."""
+        """True when the request was refused."""
         return self.refused_s is not None
 
     @property
     def finished(self) -> bool:
-        """Whether every token came."""
+        """True when every token was delivered."""
         return len(self.times) >= self.length
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A whole run of `gpus` devices over `span_s` seconds. `events`: how many the run took."""
+    """The results of a run of `gpus` devices over `span_s` seconds. `events`: how many the run took."""
 
     requests: list[Served]
     usage: list[DeviceUsage]
@@ -52,7 +52,7 @@ class Outcome:
 
 
 def by_tier(outcome: Outcome, slo_of: SloOf, terms: Sequence[Terms]) -> dict[str, dict[str, float] | None]:
-    """Attainment of the models of each tier that there is."""
+    """Attainment of the models of each tier in use."""
     tiers = [t for t in Tier if any(x.tier is t for x in terms)]
     return {t.value: _shares([r for r in outcome.requests if terms[r.model].tier is t], slo_of) for t in tiers}
 
@@ -81,7 +81,7 @@ def report(outcome: Outcome, slo_of: SloOf, names: Sequence[str], kinds: Sequenc
 
 
 def _shares(requests: list[Served], slo_of: SloOf) -> dict[str, float] | None:
-    """None when nothing was asked for: no share is neither good nor bad."""
+    """Shares on time; None without requests."""
     if not requests:
         return None
     a = attainment((r.times, slo_of(r.model), r.length) for r in requests)
@@ -105,8 +105,8 @@ def _gaps(requests: list[Served]) -> list[float]:
 def _quantiles(values: list[float]) -> dict[str, float] | None:
     if not values:
         return None
-    found = np.quantile(np.array(values), list(_QUANTILES.values()))
-    return dict(zip(_QUANTILES, (float(v) for v in found), strict=True))
+    quantiles = np.quantile(np.array(values), list(_QUANTILES.values()))
+    return dict(zip(_QUANTILES, (float(v) for v in quantiles), strict=True))
 
 
 def _seconds(usage: list[DeviceUsage], span_s: float) -> dict[str, float]:
@@ -118,6 +118,6 @@ def _seconds(usage: list[DeviceUsage], span_s: float) -> dict[str, float]:
 
 
 def seconds_by_device(outcome: Outcome) -> dict[str, dict[str, float]]:
-    """What the GPU-seconds of each make went to."""
+    """GPU-seconds by use, for each make."""
     makes = dict.fromkeys(u.device for u in outcome.usage)
     return {make: _seconds([u for u in outcome.usage if u.device == make], outcome.span_s) for make in makes}

@@ -1,4 +1,4 @@
-"""What the seconds of a modelled device went to, and how often it changed its model."""
+"""The use of a modelled device's seconds, and its changes of model."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class DeviceUsage:
     _blocked_since: float | None = None
 
     def block(self, now: float) -> None:
-        """The next turn is here and waits for what it needs."""
+        """Note that the next turn is queued and waits for its data."""
         if self._blocked_since is None:
             self._blocked_since = now
 
     def unblock(self, now: float) -> float:
-        """It begins; seconds that it waited."""
+        """Note that the turn begins; returns the seconds that it waited."""
         since, self._blocked_since = self._blocked_since, None
         waited = 0.0 if since is None else now - since
         self.switch_s += waited
         return waited
 
     def changed(self, waited_s: float) -> None:
-        """Another model runs, after so long a wait."""
+        """Note a change of the model after a wait of `waited_s`."""
         self.stalls.append(waited_s)
 
     @property
     def hits(self) -> int:
-        """Changes of the model that found its weights there."""
+        """Changes of the model whose weights were already resident."""
         return sum(1 for s in self.stalls if s <= HIT_S)

@@ -1,4 +1,4 @@
-"""Where the simulator's requests come from: traces read from files, and Poisson traces with the paper's mix."""
+"""Sources of the simulator's requests: traces read from files, and Poisson traces with the paper's mix."""
 
 from aegaeon_simulator.workload.errors import TraceError, WorkloadError
 from aegaeon_simulator.workload.model import Arrival, Workload

@@ -1,4 +1,4 @@
-"""What the simulator of the paper's artifact makes of a trace before it runs it; facts read from its source.
+"""Changes that the simulator of the paper's artifact makes to a trace before running it, read from its source.
 
 Lengths are drawn anew from the trace's own pairs, model by model; kinds follow the order of first appearance.
 """
@@ -12,7 +12,7 @@ import numpy as np
 from aegaeon_simulator.workload.kinds import paper_kind
 from aegaeon_simulator.workload.model import Arrival, Workload
 
-_WINDOW_S = 120.0  # what arrives later is not read
+_WINDOW_S = 120.0  # later arrivals are not read
 _SLACK_TOKENS = 32
 _LEAST_DIVISOR = 16_384  # over-long requests shrink at least as if they were so long
 

@@ -1,4 +1,4 @@
-"""A workload as plain values: which models there are, of which kind, and when a request of which length arrives."""
+"""A workload as plain values: its models and their kinds, and the time and length of each request."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Workload:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the trace calls its models; their numbers where it has no names."""
+        """The model names of the trace; their numbers when it has no names."""
         return self.given_names or tuple(str(m) for m in range(len(self.kinds)))
 
     def first_models(self, count: int) -> Workload:
-        """The part of the first `count` models: how the paper's artifact scales its own traces."""
+        """The first `count` models and their requests: how the paper's artifact scales its own traces."""
         if not 0 < count <= len(self.kinds):
             raise WorkloadError(f"the workload has {len(self.kinds)} models, {count} were asked for")
         kept = tuple(arrival for arrival in self.arrivals if arrival.model < count)
@@ -53,11 +53,11 @@ class Workload:
         return replace(self, arrivals=tuple(arrivals))
 
     def window(self, duration_s: float) -> Workload:
-        """What arrives before `duration_s`."""
+        """The arrivals before `duration_s`."""
         return replace(self, arrivals=tuple(a for a in self.arrivals if a.t_s < duration_s))
 
     def capped(self, input_tokens: int, output_tokens: int) -> Workload:
-        """Lengths cut to what the models' context takes."""
+        """Cut lengths to the models' context."""
         cut = (
             replace(
                 a, input_tokens=min(a.input_tokens, input_tokens), output_tokens=min(a.output_tokens, output_tokens)

@@ -28,7 +28,7 @@ class Lengths:
 
     @staticmethod
     def read(path: Path) -> Lengths:
-        """From a CSV file (also .gz) with the columns input_len and output_len. Raises TraceError."""
+        """Read a CSV file (also .gz) with the columns input_len and output_len. Raises TraceError."""
         try:
             with open_text(path) as file:
                 rows = [(int(row["input_len"]), int(row["output_len"])) for row in csv.DictReader(file)]
@@ -40,7 +40,7 @@ class Lengths:
 
     @staticmethod
     def packaged() -> Lengths:
-        """Of ShareGPT conversations; they come with the simulator."""
+        """The lengths of ShareGPT conversations, shipped with the simulator."""
         with resources.as_file(resources.files("aegaeon_simulator") / "data" / "sharegpt_pairs.csv.gz") as path:
             return Lengths.read(path)
 

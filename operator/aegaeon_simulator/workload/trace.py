@@ -56,21 +56,21 @@ def read_trace(
 def _ordered(names: list[str], by_file: dict[str, str]) -> list[str]:
     """Numeric ids count from 0 without gaps, so that `first_models` means what the traces' makers meant."""
     known = list(dict.fromkeys([*by_file, *names]))
-    numbers = [whole(name, MOST_MODELS - 1) for name in known]
+    numbers = [parse_count(name, MOST_MODELS - 1) for name in known]
     if not all(number is not None and str(number) == name for number, name in zip(numbers, known, strict=True)):
         return known
     return [str(i) for i in range(max(int(name) for name in known) + 1)]
 
 
 def open_text(path: Path) -> IO[str]:
-    """A CSV file, also a compressed one; a mark of byte order at its start (spreadsheets write one) is skipped."""
+    """Open a CSV file, possibly compressed; skips a byte order mark (spreadsheets write one)."""
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
     return path.open(encoding="utf-8-sig", newline="")
 
 
-def whole(text: str, most: int) -> int | None:
-    """The whole number from 0 to `most` that the text says, else None."""
+def parse_count(text: str, most: int) -> int | None:
+    """The integer from 0 to `most` that the text represents, else None."""
     if not text.isdecimal() or len(text) > len(str(most)) or int(text) > most:
         return None
     return int(text)
@@ -93,7 +93,7 @@ def _check_columns(path: Path, columns: list[str]) -> None:
         missing.append("model (or model_idx)")
     if missing:
         has = ", ".join(columns) or "none"
-        raise TraceError(path, 1, f"misses the columns {', '.join(missing)}; it has {has}; add them, or {_HINT}")
+        raise TraceError(path, 1, f"lacks the columns {', '.join(missing)}; it has {has}; add them, or {_HINT}")
 
 
 def _time(path: Path, line: int, row: Row, last_s: float) -> float:
@@ -109,13 +109,13 @@ def _time(path: Path, line: int, row: Row, last_s: float) -> float:
 def _model(path: Path, line: int, row: Row) -> str:
     name = row.get("model_idx") or row.get("model")
     if not name:
-        raise TraceError(path, line, "names no model; fill the column model")
+        raise TraceError(path, line, "has no model; fill the column model")
     return name
 
 
 def _tokens(path: Path, line: int, row: Row, column: str) -> int:
     text = row[column]
-    tokens = whole(text or "", MOST_TOKENS)
+    tokens = parse_count(text or "", MOST_TOKENS)
     if not tokens:
         raise TraceError(path, line, f"{column} is {text!r}; it must be a number of tokens from 1 to {MOST_TOKENS}")
     return tokens
@@ -125,11 +125,11 @@ def _kind(path: Path, line: int | None, name: str | None, extra: Collection[str]
     if name and name in extra:
         return name
     if not name:
-        raise TraceError(path, line, "gives no model_kind; add the column, or give --models-file or --kind")
+        raise TraceError(path, line, "has no model_kind; add the column, or use --models-file or --kind")
     known = canonical(name)
     if known is None:
         raise TraceError(
-            path, line, f"unknown kind {name!r}; give one of {', '.join(sorted({*KINDS, *ALIASES, *extra}))}"
+            path, line, f"unknown kind {name!r}; use one of {', '.join(sorted({*KINDS, *ALIASES, *extra}))}"
         )
     return known
 

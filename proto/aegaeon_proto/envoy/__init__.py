@@ -1,1 +1,2 @@
-"""What the endpoint picker speaks of Envoy's protocols. Generated modules; the source is the .proto file beside them."""
+"""The parts of Envoy's protocols that the endpoint picker uses. Generated modules; the source is the .proto file beside
+them."""

@@ -1,4 +1,4 @@
-"""The one HTTP client for sources of models: it asks the policy, follows few redirects, counts bytes and time.
+"""The HTTP client for sources of models: it checks the policy, follows few redirects, and limits bytes and time.
 
 http.client frames the messages. A proxy is used only where the platform says so (egress.py), netrc never.
 """
@@ -27,27 +27,27 @@ _MOST_REDIRECTS = 5
 
 
 class Answer:
-    """One answer, to be read once and closed. Errors are OutboundError alone."""
+    """One answer, read once and then closed. Raises only OutboundError."""
 
-    def __init__(self, url: Url, given: HTTPResponse, sock: GuardedSocket, watch: Watch) -> None:
+    def __init__(self, url: Url, response: HTTPResponse, sock: GuardedSocket, watch: Watch) -> None:
         self.url = url
-        self.status = given.status
-        self.headers: HTTPMessage = given.headers
-        self._given = given
+        self.status = response.status
+        self.headers: HTTPMessage = response.headers
+        self._response = response
         self._sock = sock
         self._watch = watch
         self._came_bytes = 0
         self.nbytes = _length(self.headers.get("Content-Length"))
-        """what Content-Length says; -1 when nothing"""
+        """the Content-Length; -1 without one"""
 
     def part(self, most: int = CHUNK_BYTES) -> bytes:
         """The next bytes; b"" at the end."""
         with _errors(self.url):
-            chunk = self._given.read1(most)
+            chunk = self._response.read1(most)
             self._came_bytes += len(chunk)
             self._sock.overhead.body_bytes = self._came_bytes
-            if not chunk and 0 <= self._came_bytes < self.nbytes and not self._given.chunked:
-                raise UnreachableError(f"{self._came_bytes} of {self.nbytes} bytes came")
+            if not chunk and 0 <= self._came_bytes < self.nbytes and not self._response.chunked:
+                raise UnreachableError(f"{self._came_bytes} of {self.nbytes} bytes arrived")
             return chunk
 
     def chunks(self) -> Iterator[bytes]:
@@ -56,25 +56,26 @@ class Answer:
             yield chunk
 
     def whole(self, most_bytes: int) -> bytes:
-        """All bytes at once. Raises RefusedError when there are more, and when they take too long."""
-        found = bytearray()
+        """Read all bytes at once. Raises RefusedError when there are too many, UnreachableError when they take too
+        long."""
+        content = bytearray()
         with self._watch.within(self._watch.limits.small_s, "the answer"):
-            while chunk := self.part(min(most_bytes + 1 - len(found), CHUNK_BYTES)):
-                found += chunk
-                if len(found) > most_bytes:
-                    raise RefusedError(f"{self.url}: has more than {most_bytes} bytes, which is too much for it")
-        return bytes(found)
+            while chunk := self.part(min(most_bytes + 1 - len(content), CHUNK_BYTES)):
+                content += chunk
+                if len(content) > most_bytes:
+                    raise RefusedError(f"{self.url}: has more than {most_bytes} bytes, the limit for it")
+        return bytes(content)
 
     def close(self) -> None:
         try:
-            self._given.close()
+            self._response.close()
         finally:
             self._sock.release()
 
 
 @dataclass(frozen=True)
 class Outbound:
-    """What all fetches of a process share. `ambient`: tokens and folders of the environment are the owner's wish."""
+    """Shared settings of all fetches of a process. `ambient`: use tokens and folders of the environment."""
 
     policy: Policy
     limits: Limits = field(default_factory=Limits)
@@ -82,7 +83,7 @@ class Outbound:
     egress: Egress = DIRECT
 
     def client(self, cancelled: Callable[[], bool] = lambda: False) -> Client:
-        """For one fetch."""
+        """A client for one fetch."""
         return Client(self, Watch(self.limits, cancelled))
 
 
@@ -126,10 +127,10 @@ class Client:
             more = {**plain.headers, "Host": url.authority} if plain else {}
             try:
                 made.request(method, target, headers={"Accept-Encoding": "identity", **headers, **more})
-                given = made.getresponse()
-                if plain and given.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
-                    raise refused_by(plain, given.status)
-                return Answer(url, given, sock, self.watch)
+                response = made.getresponse()
+                if plain and response.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+                    raise refused_by(plain, response.status)
+                return Answer(url, response, sock, self.watch)
             except BaseException:
                 sock.release()
                 raise
@@ -154,39 +155,39 @@ class Client:
 
     def _next(self, place: Url, location: str, hosts: tuple[str, ...]) -> Url:
         try:
-            there = redirected(place, location)
+            target = redirected(place, location)
         except (OutboundError, ValueError):
-            raise RefusedError(f"{place}: redirects to what is no URL") from None
-        if place.scheme == "https" and there.scheme != "https":
+            raise RefusedError(f"{place}: redirects to an invalid URL") from None
+        if place.scheme == "https" and target.scheme != "https":
             raise RefusedError(f"{place}: redirects from https to http, which is not followed")
-        upgraded = (place.scheme, place.port, there.scheme, there.port) == ("http", 80, "https", 443)
-        if there.host == place.host and (there.port == place.port or upgraded):
-            return there
-        if self._outbound.policy.names(there.scheme, there.host, there.port):
-            return there
-        if any(there.host == host or there.host.endswith(f".{host}") for host in hosts):
-            return there  # whether the list, if there is one, admits it is seen when it is dialled
-        raise RefusedError(f"{place}: redirects to {there.host}, which the GpuPool's allowedSources does not name")
+        upgraded = (place.scheme, place.port, target.scheme, target.port) == ("http", 80, "https", 443)
+        if target.host == place.host and (target.port == place.port or upgraded):
+            return target
+        if self._outbound.policy.names(target.scheme, target.host, target.port):
+            return target
+        if any(target.host == host or target.host.endswith(f".{host}") for host in hosts):
+            return target  # the list, if any, is checked when the address is dialled
+        raise RefusedError(f"{place}: redirects to {target.host}, which the GpuPool's allowedSources does not name")
 
 
-def _length(said: str | None) -> int:
-    if said is None:
+def _length(text: str | None) -> int:
+    if text is None:
         return -1
-    if not (said.isascii() and said.isdigit() and len(said) <= 18):
-        raise RefusedError("the server tells a size that is none")
-    return int(said)
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise RefusedError("the server sends an invalid Content-Length")
+    return int(text)
 
 
 @contextmanager
 def _errors(url: Url) -> Iterator[None]:
-    """The errors of sockets, TLS and http.client become this package's, with the URL and without what may be secret."""
+    """Convert errors of sockets, TLS and http.client to this package's, with the URL and without possible secrets."""
     try:
         yield
     except OutboundError as error:
-        said = str(error)
-        raise error if said.startswith(str(url)) else type(error)(f"{url}: {said}") from None
+        message = str(error)
+        raise error if message.startswith(str(url)) else type(error)(f"{url}: {message}") from None
     except ssl.SSLCertVerificationError as error:
-        raise RefusedError(f"{url}: its certificate does not hold: {error.verify_message}") from error
+        raise RefusedError(f"{url}: its certificate is not valid: {error.verify_message}") from error
     except (OSError, HTTPException) as error:
         raise UnreachableError(f"{url}: {sentence(error)}") from error
     except ValueError as error:  # http.client's of headers and targets that it does not send

@@ -1,4 +1,5 @@
-"""Connections to an address that was checked, with waits that end. What is resolved once is what is dialled."""
+"""Connections to checked addresses, with bounded waits. The address that was resolved and checked is the one
+dialled."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _CONNECT_S = 10.0  # to one of a host's addresses; there may be others
 
 
 class GuardedSocket:
-    """What http.client needs of a socket. It stays open until `release`, as an answer is read after its connection."""
+    """The socket interface that http.client needs. It stays open until `release`, as an answer is read after its
+    connection."""
 
     def __init__(self, sock: socket.socket, watch: Watch) -> None:
         self._sock = sock
@@ -32,7 +34,7 @@ class GuardedSocket:
         self.overhead = Overhead()
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """For reading alone: http.client asks for no other."""
+        """A reader: http.client asks for no other mode."""
         return io.BufferedReader(_Waits(self._sock, self._watch, self.overhead), _BUFFER_BYTES)
 
     def sendall(self, data: Any) -> None:
@@ -40,7 +42,7 @@ class GuardedSocket:
         self._sock.sendall(data)
 
     def close(self) -> None:
-        """http.client lets go of it here."""
+        """Do nothing: http.client closes it before the answer is read; see `release`."""
 
     def release(self) -> None:
         self._sock.close()
@@ -79,7 +81,7 @@ class _Waits(io.RawIOBase):
 
 
 def connect(url: Url, policy: Policy, watch: Watch, tls: ssl.SSLContext) -> tuple[HTTPConnection, GuardedSocket]:
-    """A connection to an address of the host that the policy admits. Raises RefusedError, UnreachableError, OSError."""
+    """Connect to an address of the host that the policy admits. Raises RefusedError, UnreachableError, OSError."""
     error: OSError | None = None
     for address in _admitted(url, policy):
         try:
@@ -95,7 +97,7 @@ def connect(url: Url, policy: Policy, watch: Watch, tls: ssl.SSLContext) -> tupl
 def through(
     proxy: Proxy, url: Url, policy: Policy, watch: Watch, tls: ssl.SSLContext
 ) -> tuple[HTTPConnection, GuardedSocket]:
-    """By way of a proxy of the machine's owner or the platform team, which resolves the name."""
+    """Connect through a proxy of the machine's owner or the platform team, which resolves the name."""
     objection = policy.objection(url.scheme, url.host, url.port, _literal(url.host))
     if objection:
         raise RefusedError(objection)
@@ -135,16 +137,16 @@ def _connect(made: HTTPConnection) -> None:
 
 
 def refused_by(proxy: Proxy, status: int) -> RefusedError:
-    """What a proxy answers that wants credentials, or allows none of these servers."""
-    return RefusedError(f"the proxy {proxy} answers {status}; check its credentials, and what it allows")
+    """The error for a proxy that demands credentials, or does not allow the server."""
+    return RefusedError(f"the proxy {proxy} answers {status}; check its credentials and its allowed servers")
 
 
 def _not_through(proxy: Proxy, error: OSError) -> RefusedError | UnreachableError:
     tunnel = _TUNNEL.match(str(error))
     if tunnel and int(tunnel[1]) in _REFUSALS:
         return refused_by(proxy, int(tunnel[1]))
-    said = f"answers {tunnel[1]}" if tunnel else f"cannot be reached: {error.strerror or error}"
-    return UnreachableError(f"the proxy {proxy} {said}")
+    problem = f"answers {tunnel[1]}" if tunnel else f"cannot be reached: {error.strerror or error}"
+    return UnreachableError(f"the proxy {proxy} {problem}")
 
 
 def _over(sock: socket.socket, url: Url, watch: Watch, tls: ssl.SSLContext) -> tuple[HTTPConnection, GuardedSocket]:
@@ -165,13 +167,13 @@ def _over(sock: socket.socket, url: Url, watch: Watch, tls: ssl.SSLContext) -> t
 
 
 def _admitted(url: Url, policy: Policy) -> list[str]:
-    """The host's addresses that may be dialled, one at least. Raises RefusedError and UnreachableError."""
+    """The host's addresses that may be dialled, at least one. Raises RefusedError and UnreachableError."""
     try:
-        found = socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+        resolved = socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "no name of a host"
-        raise UnreachableError(f"the name {url.host} cannot be resolved: {said}") from None
-    objections = {str(entry[4][0]): "" for entry in found}
+        reason = error.strerror if isinstance(error, OSError) else "not a host name"
+        raise UnreachableError(f"the name {url.host} cannot be resolved: {reason}") from None
+    objections = {str(entry[4][0]): "" for entry in resolved}
     for text in objections:
         objections[text] = policy.objection(url.scheme, url.host, url.port, parse_address(text))
     admitted = [text for text, objection in objections.items() if not objection]
@@ -183,7 +185,7 @@ def _admitted(url: Url, policy: Policy) -> list[str]:
 def _literal(host: str) -> Address | None:
     """The address that a host is written as, in any of the forms that a resolver takes; None for a name."""
     try:
-        found = socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
+        resolved = socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):
         return None
-    return parse_address(str(found[0][4][0]))
+    return parse_address(str(resolved[0][4][0]))

@@ -1,6 +1,7 @@
-"""By which proxy a server outside of the pool is reached, and which authorities vouch for it: as curl and Go decide.
+"""Proxies and certificate authorities for servers outside the pool, chosen as by curl and Go.
 
-Of a pod it is the GpuPool's `egress`, on a person's own machine the environment. Peers within the pool do not ask it.
+A pod takes them from the GpuPool's `egress`, a person's machine from the environment. Peers within the pool are not
+affected.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from aegaeon_proto.redaction import remember
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """As text it is HOST:PORT, without who uses it."""
+    """Prints as HOST:PORT, without the user."""
 
     host: str
     port: int
@@ -32,7 +33,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """With user and password, for clients that take no other form."""
+        """The URL with user and password, for clients that take no other form."""
         user = f"{quote(self.user, safe='')}:{quote(self.password, safe='')}@" if self.user else ""
         return f"http://{user}{self}"
 
@@ -45,7 +46,7 @@ class Proxy:
 
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """The way to servers outside of the pool. Without settings it is direct; the system's authorities are trusted."""
+    """The route to servers outside of the pool. By default it is direct, and the system's authorities are trusted."""
 
     https_proxy: str = ""
     """http://HOST:PORT of the proxy for https:// URLs, which it tunnels (CONNECT), and for traces"""
@@ -60,20 +61,20 @@ class Egress:
     """certificate authorities in PEM, which are trusted beside the system's"""
 
     def proxy(self, scheme: str, host: str, port: int) -> Proxy | None:
-        """None: the server is reached directly. Raises RefusedError and CredentialsError."""
-        given = self.https_proxy if scheme == "https" else self.http_proxy
-        if not given or _is_loopback(host) or any(_matches(entry, host, port) for entry in self.no_proxy):
+        """The proxy for a server; None: connect directly. Raises RefusedError and CredentialsError."""
+        setting = self.https_proxy if scheme == "https" else self.http_proxy
+        if not setting or _is_loopback(host) or any(_matches(entry, host, port) for entry in self.no_proxy):
             return None
-        found = parse_proxy(given)
-        return Proxy(found.host, found.port, *proxy_user(self.credentials_file)) if self.credentials_file else found
+        proxy = parse_proxy(setting)
+        return Proxy(proxy.host, proxy.port, *proxy_user(self.credentials_file)) if self.credentials_file else proxy
 
     def proxy_of(self, url: str) -> Proxy | None:
-        """As `proxy`, for a URL that was checked."""
+        """The proxy for a URL that was checked; see `proxy`."""
         parts = urlsplit(url)
         return self.proxy(parts.scheme, parts.hostname or "", parts.port or PORTS[parts.scheme])
 
     def tls(self) -> ssl.SSLContext:
-        """For connections to such servers. Raises RefusedError when the file cannot be used."""
+        """A TLS context for connections to such servers. Raises RefusedError when the file cannot be used."""
         context = as_usual(ssl.create_default_context())
         if self.ca_file:
             try:
@@ -83,11 +84,11 @@ class Egress:
         return context
 
     def authorities(self) -> bytes | None:
-        """What `tls` trusts, in PEM, for clients with a TLS of their own; None: let them trust what they do."""
+        """The authorities that `tls` trusts, in PEM, for clients with a TLS of their own; None: their defaults."""
         if not self.ca_file:
             return None
-        found = self.tls().get_ca_certs(binary_form=True)
-        return "".join(map(ssl.DER_cert_to_PEM_cert, found)).encode()
+        certificates = self.tls().get_ca_certs(binary_form=True)
+        return "".join(map(ssl.DER_cert_to_PEM_cert, certificates)).encode()
 
 
 DIRECT = Egress()
@@ -102,16 +103,15 @@ def as_usual(context: ssl.SSLContext) -> ssl.SSLContext:
 
 
 def from_environment(environment: Mapping[str, str]) -> Egress:
-    """As curl takes it: HTTPS_PROXY, HTTP_PROXY, ALL_PROXY for both, NO_PROXY, each in small letters first; and
-    SSL_CERT_FILE. Passwords that it holds are in no message from then on.
-    """
+    """Read the environment as curl does: HTTPS_PROXY, HTTP_PROXY, ALL_PROXY for both, NO_PROXY, each in small letters
+    first; and SSL_CERT_FILE. Registers its passwords for redaction."""
 
     def value(name: str) -> str:
         return environment.get(name.lower()) or environment.get(name) or ""
 
     every = value("ALL_PROXY")
     https, http = value("HTTPS_PROXY") or every, value("HTTP_PROXY") or every
-    remember(password for one in (https, http) if (password := _parts(one)[1]))
+    remember(password for proxy in (https, http) if (password := _parts(proxy)[1]))
     without = tuple(entry for entry in value("NO_PROXY").replace(",", " ").split())
     return Egress(https, http, without, ca_file=environment.get("SSL_CERT_FILE", ""))
 
@@ -124,8 +124,8 @@ def parse_proxy(text: str) -> Proxy:
     except ValueError:
         host, port = "", 0
     if parts.scheme != "http" or not host:
-        said = f"{parts.scheme}://{host}"
-        raise RefusedError(f"the proxy {said} cannot be used: it must be http://HOST:PORT, also for https:// URLs")
+        shown = f"{parts.scheme}://{host}"
+        raise RefusedError(f"the proxy {shown} cannot be used: it must be http://HOST:PORT, also for https:// URLs")
     return Proxy(host, port, *_parts(text))
 
 
@@ -145,7 +145,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _matches(entry: str, host: str, port: int) -> bool:
-    """Whether an entry of no_proxy is about this server; one that is none is about no server."""
+    """True when an entry of no_proxy covers this server; an invalid entry covers none."""
     entry = entry.lower()
     if entry == "*":
         return True

@@ -1,4 +1,4 @@
-"""Why a request to a source did not bring what was asked for. Messages are redacted and may be shown to tenants.
+"""Errors of requests to a source. Messages are redacted and may be shown to tenants.
 
 OutboundError
 ├── RefusedError      not retryable: not allowed, not valid, too much, too slow
@@ -8,11 +8,11 @@ OutboundError
 
 
 class OutboundError(Exception):
-    """The root."""
+    """Base of the errors of this package."""
 
 
 class RefusedError(OutboundError):
-    """The address may not be reached, or what is there goes beyond the limits."""
+    """The address is not allowed, or the answer exceeds the limits."""
 
 
 class UnreachableError(OutboundError):
@@ -20,4 +20,4 @@ class UnreachableError(OutboundError):
 
 
 class GivenUpError(OutboundError):
-    """`cancelled` said so."""
+    """The caller cancelled the request."""

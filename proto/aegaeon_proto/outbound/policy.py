@@ -1,8 +1,9 @@
-"""Whom the sources of tenants may reach: `allowedSources` of a GpuPool, decided on the address that is dialled.
+"""The servers that tenants' sources may reach: `allowedSources` of a GpuPool, checked on the dialled address.
 
-An empty list: any public address. Else the host must be on it. A host (`models.internal`, `http://store:9000`) may be
-at a private address, as the author of the list vouches for it; one of `*` or `*.example.com` may not. A network
-(`10.0.0.0/8`) admits hosts that resolve into it; loopback, link-local and the like are only ever admitted by a network.
+An empty list allows any public address. Else the host must be on it. A host (`models.internal`, `http://store:9000`)
+may be at a private address, as the author of the list vouches for it; a host of `*` or `*.example.com` may not. A
+network (`10.0.0.0/8`) admits hosts that resolve into it; loopback, link-local and similar addresses are only admitted
+by a network.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ PRIVATE = "a private"
 
 
 class EntryError(ValueError):
-    """An entry of allowedSources that is none."""
+    """An invalid entry of allowedSources."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one entry admits; "" and None: any scheme, any port. Of `host` and `network` one is given."""
+    """The servers that one entry admits; "" and None: any scheme, any port. Either `host` or `network` is set."""
 
     scheme: str
     host: str
@@ -45,21 +46,21 @@ class Entry:
 
     @property
     def is_exact(self) -> bool:
-        """Whether one host is named."""
+        """True when the entry names a single host."""
         return bool(self.host) and "*" not in self.host
 
     def fits(self, scheme: str, port: int) -> bool:
-        """Whether it is about that kind of server."""
+        """True when scheme and port match."""
         return (self.scheme or scheme) == scheme and (self.port or port) == port
 
     def admits(self, scheme: str, host: str, port: int, address: Address | None) -> bool:
-        """Whether it is about this server."""
+        """True when the entry admits this server."""
         if not self.fits(scheme, port):
             return False
         if self.network is not None and address is None:  # a proxy resolves the name
             return self.network.prefixlen == 0
         if self.network is not None and address is not None:
-            return any(_within(one, self.network) for one in (address, _inner(address)))
+            return any(_within(form, self.network) for form in (address, _inner(address)))
         if self.host.startswith("*."):
             return host.endswith(self.host[1:])
         return self.host in ("*", host)
@@ -73,21 +74,22 @@ class Policy:
         self._entries = [parse_entry(text) for text in allowed]
 
     def objection(self, scheme: str, host: str, port: int, address: Address | None) -> str:
-        """Why this server may not be reached there; "" when it may. None: a proxy of the platform's resolves it."""
+        """The reason why this server must not be reached at this address; "" when it may. None: a proxy of the
+        platform's resolves it."""
         kind = kind_of(address) if address is not None else ""
         if not self._entries:
             return f"is at {kind} address, and the GpuPool's allowedSources does not name it" if kind else ""
-        matching = [one for one in self._entries if one.admits(scheme, host, port, address)]
+        matching = [entry for entry in self._entries if entry.admits(scheme, host, port, address)]
         if not matching:
             return "is not in the GpuPool's allowedSources"
-        named = any(one.network is not None or (one.is_exact and kind == PRIVATE) for one in matching)
+        named = any(entry.network is not None or (entry.is_exact and kind == PRIVATE) for entry in matching)
         return "" if not kind or named else f"is at {kind} address, which the GpuPool's allowedSources does not name"
 
     def names(self, scheme: str, host: str, port: int) -> bool:
-        """Whether an entry could admit this server, whatever its address: where a redirect may lead."""
+        """True when an entry could admit this server at some address, so that a redirect may lead to it."""
         return any(
-            one.admits(scheme, host, port, None) or (one.network is not None and one.fits(scheme, port))
-            for one in self._entries
+            entry.admits(scheme, host, port, None) or (entry.network is not None and entry.fits(scheme, port))
+            for entry in self._entries
         )
 
 
@@ -96,10 +98,10 @@ def parse_entry(text: str) -> Entry:
 
     Raises EntryError.
     """
-    found = _ENTRY.fullmatch(_bracketed(text))
-    if found is None or not text.isascii():
+    match = _ENTRY.fullmatch(_bracketed(text))
+    if match is None or not text.isascii():
         raise EntryError(_wrong(text))
-    scheme, place, port = (found[1] or "").lower(), found[2].strip("[]").lower(), found[3]
+    scheme, place, port = (match[1] or "").lower(), match[2].strip("[]").lower(), match[3]
     if port and not 0 < int(port) < 65536:
         raise EntryError(_wrong(text))
     number = int(port) if port else None
@@ -112,7 +114,7 @@ def parse_entry(text: str) -> Entry:
 
 
 def kind_of(address: Address) -> str:
-    """What kind of address that is not public it is; "" when it is public. Embedded IPv4 addresses count as such."""
+    """The kind of an address that is not public; "" for a public one. Embedded IPv4 addresses count as such."""
     address = _inner(address)
     if address.is_unspecified or address.is_loopback:
         return "a loopback"
@@ -126,12 +128,12 @@ def kind_of(address: Address) -> str:
 
 
 def parse_address(text: str) -> Address:
-    """As getaddrinfo gives it: an IPv6 address may have a zone."""
+    """Parse an address as getaddrinfo returns it: an IPv6 address may have a zone."""
     return ip_address(text.partition("%")[0])
 
 
 def _inner(address: Address) -> Address:
-    """The IPv4 address that an IPv6 one stands for, where it does."""
+    """The IPv4 address embedded in an IPv6 address, if any."""
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:

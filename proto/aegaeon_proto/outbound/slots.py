@@ -1,4 +1,4 @@
-"""Threads for fetches: one each, a few of the same source at a time, and sources that do not wait for each other."""
+"""Threads for fetches: one each, a few of the same source at a time; sources do not wait for each other."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-_AT_A_TIME = 4  # of one source; together they rarely get more out of it than one
+_AT_A_TIME = 4  # of one source; more rarely increase its rate
 
 
 class Slots:
-    """At most `at_a_time` jobs of a source run, in the order in which they came, urgent ones before others; other
+    """Runs up to `at_a_time` jobs of a source, in the order in which they came, urgent ones before others; other
     sources never wait for them.
 
     There is no bound over all sources: slow ones could use it up for every other. A waiting thread costs

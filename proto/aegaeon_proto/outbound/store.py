@@ -1,6 +1,6 @@
 """A client of S3-compatible stores: botocore signs and parses, the one client for sources sends.
 
-Of the machine's environment, files and metadata service it sees nothing, unless these are the owner's own (`ambient`).
+It uses the machine's environment, files and metadata service only with `ambient`.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def s3_client(endpoint: str, keys: Mapping[str, str], client: Client, ambient: b
 
 def read_whole(body: Any, most_bytes: int, name: str) -> bytes:
     """All bytes of an object; its body is closed. Raises RefusedError when there are more, and what botocore raises."""
-    found = bytearray()
+    content = bytearray()
     with closing(body):
         for chunk in body.iter_chunks(CHUNK_BYTES):
-            found += chunk
-            if len(found) > most_bytes:
+            content += chunk
+            if len(content) > most_bytes:
                 raise RefusedError(f"{name}: has more than {most_bytes} bytes, which is too much for it")
-    return bytes(found)
+    return bytes(content)
 
 
 def _isolated() -> Any:
@@ -70,21 +70,21 @@ def _isolated() -> Any:
 
 
 class _Raw:
-    """What botocore wants of an answer's body."""
+    """The interface that botocore needs of an answer's body."""
 
     def __init__(self, answer: Answer, method: str) -> None:
         self._answer = answer
         self._empty = method == "HEAD"
 
     def stream(self) -> Iterator[bytes]:
-        """All of it: botocore parses it."""
+        """Yield the body at once: botocore parses it."""
         try:
             yield b"" if self._empty else self._answer.whole(_MOST_ANSWER_BYTES)
         finally:
             self.close()
 
     def read(self, amt: int) -> bytes:
-        """The next bytes of a file."""
+        """Read the next bytes of a file."""
         return b"" if self._empty else self._answer.part(amt)
 
     def close(self) -> None:

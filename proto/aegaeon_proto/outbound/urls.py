@@ -1,4 +1,4 @@
-"""URLs in the one form that every part of this project reads alike: ASCII, http or https, no credentials in them."""
+"""URLs in one form that every part of this project reads alike: ASCII, http or https, without credentials."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Url:
 
     @property
     def server(self) -> tuple[str, str, int]:
-        """Whom credentials for this URL may be sent to."""
+        """The server to which credentials for this URL may be sent."""
         return self.scheme, self.host, self.port
 
     @property
@@ -44,22 +44,22 @@ class Url:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
-        """For people: without the query, which may be a signature, and without a port that goes without saying."""
+        """The URL for people: without the query, which may be a signature, and without a default port."""
         authority = self.authority.removesuffix(f":{PORTS[self.scheme]}")
         return f"{self.scheme}://{authority}{self.target.partition('?')[0]}"
 
 
 def parse(text: str) -> Url:
-    """Raises RefusedError, which does not quote a URL that may hold credentials."""
-    found = _URL.fullmatch(text) if text.isascii() else None
-    if found is None:
-        raise RefusedError("is no URL: http:// or https://, a host, and what else must be percent-encoded ASCII")
-    scheme = found["scheme"].lower()
-    port = int(found["port"]) if found["port"] else PORTS[scheme]
+    """Parse a URL. Raises RefusedError, which does not quote a URL that may contain credentials."""
+    match = _URL.fullmatch(text) if text.isascii() else None
+    if match is None:
+        raise RefusedError("is not a URL: it must be http:// or https://, a host and percent-encoded ASCII")
+    scheme = match["scheme"].lower()
+    port = int(match["port"]) if match["port"] else PORTS[scheme]
     if not 0 < port < 65536:
-        raise RefusedError(f"is no URL: {port} is no port")
-    target = found["target"] or "/"
-    host = found["host"].lower().strip("[]").rstrip(".")
+        raise RefusedError(f"is not a URL: {port} is not a port")
+    target = match["target"] or "/"
+    host = match["host"].lower().strip("[]").rstrip(".")
     return Url(scheme, host, port, target if target[0] == "/" else "/" + target)
 
 
@@ -67,19 +67,22 @@ def check_source(text: str) -> str:
     """A source's URL as a manifest gives it, unchanged. Raises RefusedError with a sentence."""
     if not _SOURCE.fullmatch(text):
         raise RefusedError(
-            "is no http:// or https:// address of a folder: a host (its xn-- form beyond ASCII) and a percent-encoded "
-            "path, without user, query and fragment; credentials go into credentialsFile or credentialsSecretRef"
+            "is not an http:// or https:// address of a folder: a host (its xn-- form beyond ASCII) and a "
+            "percent-encoded path, without user, query and fragment; credentials go into credentialsFile or "
+            "credentialsSecretRef"
         )
     url = parse(text)
     if ":" in url.host:
         _check_ipv6(url.host)
     elif not all(0 < len(label) < 64 for label in url.host.split(".")):
-        raise RefusedError(f"is no address: the host {url.host[:80]!r} has an empty part, or one of over 63 characters")
+        raise RefusedError(
+            f"is not an address: the host {url.host[:80]!r} has an empty label, or a label of over 63 characters"
+        )
     return text
 
 
 def redirected(url: Url, location: str) -> Url:
-    """Where an answer sends to. Raises RefusedError."""
+    """The URL that an answer redirects to. Raises RefusedError."""
     return parse(urljoin(f"{url.scheme}://{url.authority}{url.target}", quote(location, safe=_PRINTABLE)))
 
 
@@ -87,4 +90,4 @@ def _check_ipv6(host: str) -> None:
     try:
         IPv6Address(host)
     except ValueError:
-        raise RefusedError("is no address: what stands in brackets is no IPv6 address") from None
+        raise RefusedError("is not an address: the text in brackets is not an IPv6 address") from None

@@ -21,8 +21,8 @@ MAX_GRAPHS = 128
 
 @dataclass(frozen=True, slots=True)
 class AdapterLimits:
-    """What an engine reserves for adapters. `slots`: adapters of one model that a step computes with, and that are on
-    the device; `nbytes`: of all models' slots together, each of which has room for a rank of `max_rank`."""
+    """Reservation of an engine for adapters. `slots`: adapters of one model on the device that a step can compute with;
+    `nbytes`: of all models' slots together, each of which has room for a rank of `max_rank`."""
 
     max_rank: int
     slots: int
@@ -151,5 +151,5 @@ class Backend(Protocol):
         ...
 
     def may_follow(self, samplers: Seq[SamplerState | None]) -> bool:
-        """Whether a step may be launched after a decode with these samplers before its tokens are known to the host."""
+        """True when a step may be launched after a decode with these samplers before the host knows its tokens."""
         ...

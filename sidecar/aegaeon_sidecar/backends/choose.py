@@ -1,4 +1,5 @@
-"""From logits to tokens, for a whole batch: penalties, bias and masks before the draw of draws.py, logprobs after it.
+"""The choice of tokens from logits, for an entire batch: penalties, bias and masks before the draw of draws.py,
+logprobs after it.
 
 Order: repetition penalty, frequency and presence penalty, logit bias, masked tokens, constraint; argmax if greedy;
 else temperature, top-k, top-p, min-p, draw. Ties at a filter's edge are kept. Every row is computed as if alone.
@@ -50,8 +51,8 @@ def masked(logits: Tensor, masks: Masks | None) -> Tensor:
 
 
 def refused(chosen: Seq[Picked], masks: Masks | None) -> list[Picked]:
-    """What was chosen, but of rows whose constraint cannot be followed."""
-    return [masks.refused.get(row, one) if masks else one for row, one in enumerate(chosen)]
+    """The choices, with those of rows whose constraint cannot be followed replaced."""
+    return [masks.refused.get(row, pick) if masks else pick for row, pick in enumerate(chosen)]
 
 
 def sampled_from(token: int) -> Sampled | NotFinite:
@@ -66,9 +67,9 @@ def _tokens(logits: Tensor, samplers: Seq[SamplerState]) -> Tensor:
     tokens = likeliest_list(logits)
     drawn = [i for i, sampler in enumerate(samplers) if not sampler.greedy and tokens[i] != NO_TOKEN]
     if drawn:
-        given = [samplers[i] for i in drawn]
-        filtered = any(sampler.params.top_k or sampler.params.top_p < 1.0 for sampler in given)
-        picked: list[int] = pick(logits[drawn], _rules(logits, given), filtered).tolist()
+        drawing = [samplers[i] for i in drawn]
+        filtered = any(sampler.params.top_k or sampler.params.top_p < 1.0 for sampler in drawing)
+        picked: list[int] = pick(logits[drawn], _rules(logits, drawing), filtered).tolist()
         for i, token in zip(drawn, picked, strict=True):
             tokens[i] = token
     return torch.tensor(tokens)
@@ -96,7 +97,7 @@ def _reshaped(logits: Tensor, samplers: Seq[SamplerState]) -> Tensor:
 
 
 def _mask(row: Tensor, sampler: SamplerState) -> None:
-    """What may not be chosen. Ids outside of the vocabulary stand for nothing."""
+    """Mask the tokens that may not be chosen. Ids outside of the vocabulary are ignored."""
     if (forced := sampler.forced) is not None and forced < len(row):
         row.fill_(NEVER)[forced] = 0.0
         return

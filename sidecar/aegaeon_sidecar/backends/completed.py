@@ -53,8 +53,8 @@ def chosen_rows(logits: Tensor, inputs: Seq[StepInput], masks: Masks | None = No
         return _pooled_rows(logits, inputs)
     samplers = [part.sampler for part in inputs if part.sampler is not None]
     if inputs and (scored := inputs[0].scored) is not None:
-        said = score(logits[: len(scored)], scored, inputs[0].likeliest)
-        return [Scored(said, choose(logits[-1:], samplers, masks)[0] if samplers else None)]
+        prompt = score(logits[: len(scored)], scored, inputs[0].likeliest)
+        return [Scored(prompt, choose(logits[-1:], samplers, masks)[0] if samplers else None)]
     chosen = iter(choose(logits, samplers, masks))
     return [None if part.sampler is None else next(chosen) for part in inputs]
 

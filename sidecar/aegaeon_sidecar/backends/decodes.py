@@ -35,7 +35,7 @@ LEAST_CONTEXT = 2048  # tokens: of shorter contexts all programs of attention ru
 
 
 class FixedModel(Protocol):
-    """What is computed in a decode of one shape. Everything is launched, nothing waited for."""
+    """The computation of a decode of one shape. Launches everything and waits for nothing."""
 
     @property
     def block_tokens(self) -> int: ...
@@ -75,7 +75,7 @@ def context_size(longest: int, most: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Of a pass: its rows, and the tokens of its longest context."""
+    """The shape of a pass: its rows, and the tokens of its longest context."""
 
     rows: int
     size: int
@@ -115,7 +115,7 @@ class Decodes:
 
     @property
     def _buffers(self) -> Buffers:
-        """As they are now: a model that needs larger ones replaces them."""
+        """The current buffers: a model that needs larger ones replaces them."""
         return self._passes.buffers
 
     def _tiles(self, inputs: Seq[StepInput]) -> list[Seq[StepInput]]:
@@ -167,10 +167,10 @@ class Decodes:
     def _forward(self, shape: _Shape) -> None:
         """All rows, padded ones as well; ends with the likeliest tokens in `chosen`."""
         state = self._state(shape)
-        given, follows = state[:, TOKEN], state[:, FOLLOWS]
+        own, follows = state[:, TOKEN], state[:, FOLLOWS]
         before = self._buffers.before[follows.clamp(min=0).long()]
         before = before.clamp(min=0)  # NO_TOKEN: that row is thrown away anyhow
-        tokens = torch.where(follows < 0, given.long(), before)
+        tokens = torch.where(follows < 0, own.long(), before)
         logits, chosen = self._logits(shape), self._buffers.chosen[: shape.rows]
         logits.copy_(self._model.forward(tokens, state, shape.size))
         chosen.copy_(likeliest(logits))
@@ -178,23 +178,24 @@ class Decodes:
     def _choose(
         self, logits: Tensor, samplers: tuple[SamplerState | None, ...], drawn: bool
     ) -> tuple[Chosen, ...] | None:
-        """What greedy does not cover: draws stay on the device; None. Penalties and logprobs: on the host, at once."""
+        """Choices other than greedy ones: draws stay on the device, and return None; penalties and logprobs are
+        computed on the host at once."""
         if all(sampler is None or sampler.plain for sampler in samplers):
             return None
         if drawn:
             likeliest_ones = self._buffers.chosen[: len(samplers)]
             likeliest_ones.copy_(pick(logits, self._buffers.staging.rules(len(samplers)), best=likeliest_ones))
             return None
-        wanted = [i for i, sampler in enumerate(samplers) if sampler is not None]
-        picked = choose(logits[wanted], [s for s in samplers if s is not None])
+        rows = [i for i, sampler in enumerate(samplers) if sampler is not None]
+        picked = choose(logits[rows], [s for s in samplers if s is not None])
         chosen: list[Chosen] = [None] * len(samplers)
-        for i, one in zip(wanted, picked, strict=True):
-            chosen[i] = one
-            self._buffers.chosen[i] = one.token if isinstance(one, Sampled) else NO_TOKEN
+        for i, choice in zip(rows, picked, strict=True):
+            chosen[i] = choice
+            self._buffers.chosen[i] = choice.token if isinstance(choice, Sampled) else NO_TOKEN
         return tuple(chosen)
 
 
 def _are_drawn(samplers: Seq[SamplerState | None]) -> bool:
-    """Whether all rows are chosen by `pick`: one at least by a draw, none by what depends on the tokens so far."""
-    given = [sampler for sampler in samplers if sampler is not None]
-    return all(map(on_device, given)) and not all(sampler.plain for sampler in given)
+    """True when `pick` chooses for all rows: at least one is a draw, and none depends on the tokens so far."""
+    sampling = [sampler for sampler in samplers if sampler is not None]
+    return all(map(on_device, sampling)) and not all(sampler.plain for sampler in sampling)

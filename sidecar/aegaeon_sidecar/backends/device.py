@@ -36,8 +36,10 @@ def open_devices(name: str, ranks: int) -> tuple[torch.device, ...]:
 
 
 def memory_infos(name: str, ranks: int) -> tuple[Callable[[], tuple[int, int]], ...]:
-    """What tells how many bytes each rank's GPU has free, and altogether; none for a CPU. Raises BackendError."""
-    return tuple(partial(torch.cuda.mem_get_info, one) for one in open_devices(name, ranks) if one.type == "cuda")
+    """Functions that return the free and total bytes of each rank's GPU; none for a CPU. Raises BackendError."""
+    return tuple(
+        partial(torch.cuda.mem_get_info, device) for device in open_devices(name, ranks) if device.type == "cuda"
+    )
 
 
 def enter(name: str) -> None:
@@ -64,7 +66,7 @@ def recorded(device: torch.device) -> torch.cuda.Event | None:
 
 @contextmanager
 def drained_on_error(devices: tuple[torch.device, ...]) -> Iterator[None]:
-    """After a failure in here nothing is under way: memory that its kernels read may be given away.
+    """Drain the device after a failure inside: memory that its kernels read may then be reused.
 
     Raises DeviceLostError where the failure is sticky, or the device does not even say that it is done.
     """

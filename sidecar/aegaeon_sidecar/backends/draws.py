@@ -25,7 +25,7 @@ COLUMNS = 5  # temperature (0: greedy), top_k, top_p, min_p, draw
 
 
 def on_device(sampler: SamplerState) -> bool:
-    """Whether the next token, and the one after it, can be chosen by `pick`."""
+    """True when `pick` can choose the next token and the one after it."""
     return sampler.params.logprobs is None and not sampler.reshaped
 
 
@@ -92,7 +92,7 @@ def _weights(scaled: Tensor) -> Tensor:
 
 
 def _nucleus(scaled: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """For each row the smallest of the `top_k` largest (0: all) entries needed to hold `top_p` of their mass."""
+    """The smallest of the `top_k` largest (0: all) entries of each row needed to hold `top_p` of their mass."""
     ordered = _descending(scaled)
     size = scaled.shape[1]
     kept = torch.where((top_k > 0) & (top_k < size), top_k, size).long()

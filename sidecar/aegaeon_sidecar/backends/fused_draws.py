@@ -49,9 +49,9 @@ def _below(  # type: ignore[no-untyped-def]  # triton reads annotations
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
 def _least_key(  # type: ignore[no-untyped-def]  # triton reads annotations
-    row, vocab, peak, temperature, wanted, last: tl.constexpr, counted: tl.constexpr, tile: tl.constexpr
+    row, vocab, peak, temperature, target, last: tl.constexpr, counted: tl.constexpr, tile: tl.constexpr
 ):
-    """The least key such that entries up to it weigh `wanted`; last + 1: there is none."""
+    """The least key such that entries up to it weigh `target`; last + 1 when none does."""
     low = tl.zeros([], tl.int32)
     high = low + last + 1
     while low < high:
@@ -64,8 +64,8 @@ def _least_key(  # type: ignore[no-untyped-def]  # triton reads annotations
             of_third += tl.sum(weight, 0)
             of_second += tl.sum(tl.where(keys <= second, weight, 0.0), 0)
             of_first += tl.sum(tl.where(keys <= first, weight, 0.0), 0)
-        in_first, in_second = tl.sum(of_first, 0) >= wanted, tl.sum(of_second, 0) >= wanted
-        in_third = tl.sum(of_third, 0) >= wanted
+        in_first, in_second = tl.sum(of_first, 0) >= target, tl.sum(of_second, 0) >= target
+        in_third = tl.sum(of_third, 0) >= target
         low = tl.where(in_first, low, tl.where(in_second, first + 1, tl.where(in_third, second + 1, third + 1)))
         high = tl.where(in_first, first, tl.where(in_second, second, tl.where(in_third, third, high)))
     return low
@@ -117,20 +117,20 @@ def _draw(  # type: ignore[no-untyped-def]  # triton reads annotations
         for start in range(0, vocab, tile):
             _, scaled, keys = _scaled(row, start, vocab, peak, temperature, tile)
             total += tl.sum(tl.where((keys <= key) & (scaled >= floor), tl.exp(scaled), 0.0).to(tl.float64), 0)
-        wanted = tl.load(rule + 4) * tl.sum(total, 0)
+        target = tl.load(rule + 4) * tl.sum(total, 0)
         before, drawn = tl.zeros([], tl.float64), best
-        found = before > wanted  # not yet
+        reached = before > target  # not yet
         for start in range(0, vocab, tile):
             place, scaled, keys = _scaled(row, start, vocab, peak, temperature, tile)
             weight = tl.where((keys <= key) & (scaled >= floor), tl.exp(scaled), 0.0).to(tl.float64)
             after = before + tl.sum(weight, 0)
             # By rounding no partial sum may exceed what their total does: then it is the tile's last entry that counts.
-            beyond = (before + tl.cumsum(weight, 0) > wanted) & (weight > 0)
+            beyond = (before + tl.cumsum(weight, 0) > target) & (weight > 0)
             first = tl.min(tl.where(beyond, place, vocab), 0)
             latest = tl.max(tl.where(weight > 0, place, 0), 0)
-            here = (after > wanted) & (~found)
-            drawn = tl.where(here, tl.where(first < vocab, first, latest).to(tl.int64), drawn)
-            found = found | here
+            crosses = (after > target) & (~reached)
+            drawn = tl.where(crosses, tl.where(first < vocab, first, latest).to(tl.int64), drawn)
+            reached = reached | crosses
             before = after
         tl.store(tokens + number, drawn)
 

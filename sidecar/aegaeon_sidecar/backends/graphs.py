@@ -20,7 +20,7 @@ Capture = Callable[[Callable[[], None]], Callable[[], None]]
 
 
 class Cuda(Protocol):
-    """What is asked of torch.cuda: the current device, its streams, graphs. Streams and graphs are as torch's."""
+    """The part of torch.cuda in use: the current device, its streams, graphs. Streams and graphs are as torch's."""
 
     @property
     def Stream(self) -> Callable[[torch.device], Any]:  # noqa: N802  # torch's name
@@ -34,12 +34,12 @@ class Cuda(Protocol):
 
     @property
     def device(self) -> Callable[[torch.device], AbstractContextManager[Any]]:
-        """While it is entered, this device is the thread's current one."""
+        """A context in which this device is the thread's current one."""
         ...
 
     @property
     def stream(self) -> Callable[[Any], AbstractContextManager[Any]]:
-        """While it is entered, this stream is its device's current one."""
+        """A context in which this stream is its device's current one."""
         ...
 
     @property
@@ -108,7 +108,8 @@ def cuda_graphs(device: torch.device, cuda: Cuda = torch.cuda) -> Capture:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Graph:
-    """Of one pass. `replay`: None: it is still to be captured, or was dropped; `used`: larger, the later it ran."""
+    """The graph of one pass. `replay`: None while it is not captured, or after it was dropped; `used`: grows with each
+    replay."""
 
     replay: Callable[[], None] | None = None
     used: int = 0

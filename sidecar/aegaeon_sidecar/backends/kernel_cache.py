@@ -1,4 +1,4 @@
-"""Where Triton keeps the kernels that it has compiled: on the node, so that only its first engine compiles them."""
+"""The folder of compiled Triton kernels: on the node, so that only its first engine compiles them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VARIABLE = "TRITON_CACHE_DIR"
 
 
 def keep_kernels(segments: Path) -> None:
-    """For this process, from its first kernel on, unless its environment names a place already.
+    """Set the folder for this process, from its first kernel on, unless its environment names a folder already.
 
     In a folder of this user alone in that of segments, which outlives process, container and pod: kernels are loaded
     and run from there. Triton names them by its own version, their source and the device, so images share a folder.

@@ -19,23 +19,23 @@ Rows = list[list[float]]
 Top = tuple[tuple[int, float], ...]
 
 
-def with_logprobs(logits: Tensor, tokens: Tensor, wanted: Seq[int | None]) -> list[Picked]:
-    """Rows as chosen. `logits` float32 [rows, vocab_size]: what the model said, before anything was changed; `tokens`
-    int64 [rows], NO_TOKEN where there is none; `wanted`: how many of the likeliest of each row, None: no log
+def with_logprobs(logits: Tensor, tokens: Tensor, top_counts: Seq[int | None]) -> list[Picked]:
+    """Rows as chosen. `logits` float32 [rows, vocab_size]: those of the model, unchanged; `tokens` int64 [rows],
+    NO_TOKEN where there is none; `top_counts`: the number of likeliest tokens to report for each row, None: no log
     probabilities.
 
-    A row that is not finite is NotFinite, also where a mask hid that from the choice and log probabilities are wanted.
+    A row that is not finite is NotFinite, even if a mask hid that from the choice and log probabilities were requested.
     """
-    counts = sorted({most for most in wanted if most is not None})
-    groups = [[i for i, most in enumerate(wanted) if most == count] for count in counts]
-    tables = [_table(logits[mine], tokens[mine], count) for mine, count in zip(groups, counts, strict=True)]
+    counts = sorted({most for most in top_counts if most is not None})
+    groups = [[i for i, most in enumerate(top_counts) if most == count] for count in counts]
+    tables = [_table(logits[members], tokens[members], count) for members, count in zip(groups, counts, strict=True)]
     chosen, *read = _on_host([tokens[:, None], *tables])
-    said = {i: row for mine, rows in zip(groups, read, strict=True) for i, row in zip(mine, rows, strict=True)}
-    return [_picked(logits[i], int(token), said.get(i)) for i, (token,) in enumerate(chosen)]
+    values = {i: row for members, rows in zip(groups, read, strict=True) for i, row in zip(members, rows, strict=True)}
+    return [_picked(logits[i], int(token), values.get(i)) for i, (token,) in enumerate(chosen)]
 
 
 def score(logits: Tensor, tokens: Seq[int], likeliest: int) -> tuple[Said, ...]:
-    """What each row of float32 [len(tokens), vocab_size] says of its token and of the likeliest ones."""
+    """The logprob of each row's token and of the likeliest tokens, from float32 [len(tokens), vocab_size]."""
     if not len(tokens):
         return ()
     logprobs = logits.log_softmax(dim=-1)
@@ -44,7 +44,8 @@ def score(logits: Tensor, tokens: Seq[int], likeliest: int) -> tuple[Said, ...]:
     top = _top(logprobs, likeliest)
     (rows,) = _on_host([torch.cat((of_token.double(), ranks.double(), top), dim=1)])
     return tuple(
-        Said(token, said, int(rank), _read_top(row)) for token, (said, rank, *row) in zip(tokens, rows, strict=True)
+        Said(token, logprob, int(rank), _read_top(row))
+        for token, (logprob, rank, *row) in zip(tokens, rows, strict=True)
     )
 
 
@@ -77,10 +78,10 @@ def _on_host(tables: Seq[Tensor]) -> list[Rows]:
     return [part.view(table.shape).tolist() for part, table in zip(parts, tables, strict=True)]
 
 
-def _picked(row: Tensor, token: int, said: list[float] | None) -> Picked:
+def _picked(row: Tensor, token: int, values: list[float] | None) -> Picked:
     if token == NO_TOKEN:
-        return NotFinite(asked=bool(row.amax().isfinite()))
-    if said is None:
+        return NotFinite(by_request=bool(row.amax().isfinite()))
+    if values is None:
         return Sampled(token)
-    finite, of_token, *top = said
+    finite, of_token, *top = values
     return Sampled(token, of_token, _read_top(top)) if finite else NotFinite()

@@ -1,4 +1,4 @@
-"""What the decode passes of all models on one device share: their buffers and the number of their graphs.
+"""Resources that the decode passes of all models on one device share: their buffers and the number of their graphs.
 
 Passes run one behind another on one stream, in the order of their launches, and what is read later is copied out of the
 buffers on that stream (tiles.py): so no pass overwrites what another still needs, whichever models they are of.
@@ -18,7 +18,7 @@ from aegaeon_sidecar.backends.staging import Staging
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Of the largest pass. `rows`: its sequences; `blocks`: in each one's table."""
+    """The size of the largest pass. `rows`: its sequences; `blocks`: in each one's table."""
 
     rows: int = 0
     blocks: int = 0
@@ -45,7 +45,7 @@ class Buffers:
 
 
 class Passes:
-    """Of one device. Used by the thread that launches. `graphs`: None: passes run eagerly."""
+    """The passes of one device. Used by the thread that launches. `graphs`: None: passes run eagerly."""
 
     def __init__(self, device: torch.device, graphs: Graphs | None) -> None:
         self._device, self.graphs = device, graphs
@@ -53,7 +53,7 @@ class Passes:
         self.buffers = Buffers(self._room, device)
 
     def fit(self, room: Room) -> None:
-        """Where the buffers have less room they are made anew, and so is every graph, when it is next replayed."""
+        """Enlarge buffers that have less room; every graph is then captured again at its next replay."""
         larger = self._room | room
         if larger != self._room:
             self.buffers = Buffers(larger, self._device)

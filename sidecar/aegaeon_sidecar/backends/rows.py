@@ -60,7 +60,7 @@ def row_tile(dtype: torch.dtype, threads: int, product: Product = linear, shapes
 
 
 def low_rank_shapes(rank: int) -> Shapes:
-    """Of the two products of an adapter, for layers of some sizes."""
+    """The shapes of the two products of an adapter, for layers of several sizes."""
     return tuple(shape for size in (128, 256, 512, 1024, 4096) for shape in ((size, rank), (rank, size)))
 
 
@@ -88,7 +88,7 @@ def steady_product(dtype: torch.dtype, threads: int) -> Product:
 
 
 def has_native_product(dtype: torch.dtype, threads: int) -> bool:
-    """Whether `steady_product` is the native core's, of which any number of rows is computed as it is."""
+    """True when `steady_product` is the native core's, which computes any number of rows alike."""
     return dtype is torch.float32 and threads == 1 and row_product_supported()
 
 
@@ -139,13 +139,13 @@ def _ways(outer: int, inner: int, dtype: torch.dtype, threads: int) -> tuple[tup
     last are computed as that one is."""
     x, weight = _probe(PIECE_ROWS[0], outer, inner, dtype)
     few = torch.cat([_turned(x[at : at + SURE_ROWS], weight) for at in range(0, len(x), SURE_ROWS)])
-    found: list[tuple[int, _Plain]] = []
+    usable: list[tuple[int, _Plain]] = []
     for rows in PIECE_ROWS:
         ways = (_pointwise, _turned) if rows > TURNED_ROWS else (_turned,)
-        found += [(rows, way) for way in ways if torch.equal(way(x[:rows], weight), few[:rows])][:1]
-    turned = [(rows, way) for rows, way in found if rows <= TURNED_ROWS]
+        usable += [(rows, way) for way in ways if torch.equal(way(x[:rows], weight), few[:rows])][:1]
+    turned = [(rows, way) for rows, way in usable if rows <= TURNED_ROWS]
     steady = len(turned) == sum(rows <= TURNED_ROWS for rows in PIECE_ROWS)
-    return (*found[: len(found) - len(turned)], (TURNED_ROWS, _turned)) if steady else (*found, (SURE_ROWS, _turned))
+    return (*usable[: len(usable) - len(turned)], (TURNED_ROWS, _turned)) if steady else (*usable, (SURE_ROWS, _turned))
 
 
 def _turned(x: Tensor, weight: Tensor) -> Tensor:
@@ -170,5 +170,7 @@ def _probe(rows: int, outer: int, inner: int, dtype: torch.dtype) -> tuple[Tenso
 
 def _steady(x: Tensor, weight: Tensor, tile: int, product: Product) -> bool:
     """Products of the first rows alone, in multiples of `tile`, equal those of all rows, bit by bit."""
-    whole = product(x, weight, None)
-    return all(torch.equal(product(x[:rows], weight, None), whole[:rows]) for rows in range(tile, PROBED_COUNTS, tile))
+    complete = product(x, weight, None)
+    return all(
+        torch.equal(product(x[:rows], weight, None), complete[:rows]) for rows in range(tile, PROBED_COUNTS, tile)
+    )

@@ -28,8 +28,8 @@ _STAGES = 3  # host buffers: one being written, one being copied, one to spare
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one model. `block_tokens`: tokens of a block; `capacity`: blocks that there are; `vocab_size`: what tokens are
-    below."""
+    """Bounds of one model's inputs. `block_tokens`: tokens of a block; `capacity`: number of blocks; `vocab_size`: the
+    limit of token ids."""
 
     block_tokens: int
     capacity: int

@@ -15,7 +15,7 @@ from aegaeon_sidecar.sampling import Chosen, Masker, Masks, Sampled, SamplerStat
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """At most ROWS sequences of a step under way. `chosen`: their tokens, on the device, NO_TOKEN where a row is not
+    """Up to ROWS sequences of a step in flight. `chosen`: their tokens, on the device, NO_TOKEN where a row is not
     finite; `tokens`: on their way to the host, there when `ready`; `samplers` by row, None where nothing is wanted;
     `on_host`: results that were computed on the host; None: they are in `tokens`."""
 
@@ -54,9 +54,9 @@ class Guided:
         """Choose, once; the samplers have accepted every token before. No host round trip but for logprobs and
         penalties."""
         if self._tile is None:
-            here = all(sampler is None or on_device(sampler) for sampler in self._samplers)
+            drawn = all(sampler is None or on_device(sampler) for sampler in self._samplers)
             with torch.inference_mode():
-                self._tile = self._chosen() if here else self._chosen_on_host()
+                self._tile = self._chosen() if drawn else self._chosen_on_host()
             del self._logits
         return self._tile
 
@@ -72,13 +72,13 @@ class Guided:
         return tile_of(pick(masked(self._logits, masks), rules), self._samplers, masks=masks)
 
     def _chosen_on_host(self) -> Tile:
-        wanted = [i for i, sampler in enumerate(self._samplers) if sampler is not None]
+        rows = [i for i, sampler in enumerate(self._samplers) if sampler is not None]
         samplers = [sampler for sampler in self._samplers if sampler is not None]
         masks = self._masker.masks(samplers, self._logits.shape[1])
         on_host: list[Chosen] = [None] * len(self._samplers)
-        for i, one in zip(wanted, choose(self._logits[wanted], samplers, masks), strict=True):
-            on_host[i] = one
-        tokens = torch.tensor([one.token if isinstance(one, Sampled) else NO_TOKEN for one in on_host])
+        for i, choice in zip(rows, choose(self._logits[rows], samplers, masks), strict=True):
+            on_host[i] = choice
+        tokens = torch.tensor([choice.token if isinstance(choice, Sampled) else NO_TOKEN for choice in on_host])
         return tile_of(tokens.to(self._logits.device), self._samplers, on_host=tuple(on_host))
 
 

@@ -64,7 +64,7 @@ class Compute:
         return Outcome(silent=True)
 
     def _run(self, command: Queued, turn: Turn) -> None:
-        """Once its model is here, its steps."""
+        """Run the steps of a turn once its model is resident."""
         model = self._await_model(command, turn)
         if model is None:
             return
@@ -94,7 +94,7 @@ class Compute:
         )
 
     def _compute(self, running: RunningTurn) -> None:
-        """Until nothing is left to be launched, and nothing is under way."""
+        """Compute until no step is left to launch or in flight."""
         self._boundary_s = time.perf_counter()
         while (step := self._next(running)) or len(self._steps) or self._reuse.pending:
             if step is not None:
@@ -115,7 +115,7 @@ class Compute:
             return step
 
     def _sleep(self, command: Queued, turn: Turn) -> bool:
-        """Until something changes (lock held); False when the turn was cancelled or the engine stops."""
+        """Wait until something changes (lock held); False when the turn was cancelled or the engine stops."""
         start = time.monotonic()
         goes_on = self._state.monitor.sleep(command)
         turn.progress.wait_s += time.monotonic() - start

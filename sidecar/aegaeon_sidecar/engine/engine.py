@@ -51,7 +51,7 @@ from aegaeon_sidecar.weights.deaths import Deaths
 from aegaeon_sidecar.weights.disk import DiskTier
 from aegaeon_sidecar.weights.evictions import Evictions
 from aegaeon_sidecar.weights.fetcher import Fetcher
-from aegaeon_sidecar.weights.held import Held
+from aegaeon_sidecar.weights.host_cache_report import HostCacheReport
 from aegaeon_sidecar.weights.images import Images
 from aegaeon_sidecar.weights.phases import Phases
 from aegaeon_sidecar.weights.retries import Retries
@@ -97,7 +97,7 @@ class Engine:
         self._events = EventTable.private(_EVENTS * config.ranks)
         self._copiers = {lane: Copier(lane.value, self._events, gpus) for lane in _COPYING}
         self._cache = HostCache(config.segments, config.memory.host_cache_bytes, gpus[0])  # locked for all of them
-        self._held = Held(self.state.table, self._cache)
+        self._held = HostCacheReport(self.state.table, self._cache)
         self._ring = _ring(config, gpus[0] if config.ranks == 1 else None)
         self._phases = Phases(self.state.table, outbox.post, _hidden(config))
         sources = Sources(config.hub_cache, _disk(config), config.sources.outbound)
@@ -138,7 +138,7 @@ class Engine:
         self._cache.page_locks.start()
 
     def await_memory(self) -> None:
-        """Until there is memory behind all slabs: for measurements that come after."""
+        """Wait until all slabs have memory behind them: for measurements that follow."""
         self._prefaulter.join()
 
     def apply(self, command: commands.Command, attachment: int) -> None:
@@ -173,8 +173,8 @@ class Engine:
             self._outbox.post(reports.MemoryReported(self.state.program.instance, self.state.memory()))
 
     def host_cache(self) -> reports.HostReported | None:
-        """What the host cache holds when that has changed. It waits while another sidecar has the cache's folder
-        locked: for seconds, where that evicts a large image."""
+        """The content of the host cache, if it changed. Waits while another sidecar holds the cache folder's lock: for
+        seconds when that sidecar evicts a large image."""
         self._evictions.look()
         held = self._held.news()
         return None if held is None else reports.HostReported(self._config.node, tuple(map(ModelName, held)))
@@ -261,7 +261,7 @@ class Engine:
 
 
 def _captured(config: SidecarConfig, backend: Backend) -> tuple[int, ...]:
-    """Of the decodes that are captured each on its own, those that are computed here."""
+    """The separately captured decodes that this engine computes."""
     if config.role == "prefill":
         return ()
     return tuple(least for least in backend.captured if least <= config.max_batch)

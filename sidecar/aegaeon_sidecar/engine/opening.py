@@ -44,7 +44,7 @@ def open_sequence(
         stop_ids=frozenset(command.sampling.stop_ids),
         max_output=min(limit, room),
         reply_to=command.reply_to,
-        said=None if command.sampling.prompt_logprobs is None or command.prefix else [],
+        scored=None if command.sampling.prompt_logprobs is None or command.prefix else [],
         seed=seed,
         salt=command.salt,
         public_blocks=command.public_tokens // layout.kv_block_tokens,
@@ -54,15 +54,15 @@ def open_sequence(
 
 
 def _check(command: Open, layout: Layout) -> None:
-    found, stop_ids = fault(command.sampling), command.sampling.stop_ids
-    if found is not None:
-        raise InvalidError(found.message)
+    problem, stop_ids = fault(command.sampling), command.sampling.stop_ids
+    if problem is not None:
+        raise InvalidError(problem.message)
     if len(stop_ids) > MAX_STOP_IDS:
         raise InvalidError(f"stop_token_ids: {len(stop_ids)} tokens are more than {MAX_STOP_IDS}")
     if any(not run.tokens for run in command.sampling.bad_words):
-        raise InvalidError("bad_words: one of them has no tokens")
+        raise InvalidError("bad_words: an entry has no tokens")
     if not command.prompt:
-        raise InvalidError("prompt: it is empty")
+        raise InvalidError("prompt: must not be empty")
     if len(command.salt) > MOST_SALT_BYTES:
         raise InvalidError(f"salt: {len(command.salt)} bytes are more than {MOST_SALT_BYTES}")
     _check_pooling(command, layout)

@@ -24,12 +24,12 @@ class Outbox:
         self.closed = False
 
     def begin(self, attachment: int) -> None:
-        """From here on reports of this attachment are kept."""
+        """Keep reports of this attachment from now on."""
         self._reports.clear()
         self._attachment = attachment
 
     def end(self) -> None:
-        """No scheduler is attached."""
+        """Note that no scheduler is attached."""
         self._attachment = None
         self._reports.clear()
 
@@ -40,7 +40,7 @@ class Outbox:
             self._loop.call_soon_threadsafe(self._filled.set)
 
     def close(self) -> None:
-        """Nothing more is posted: what is queued is still handed out."""
+        """Refuse further reports; queued ones are still delivered."""
         self.closed = True
         self._filled.set()
 

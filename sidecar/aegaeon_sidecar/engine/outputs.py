@@ -26,7 +26,7 @@ PushTokens = Callable[[str, list[Token]], None]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a sequence ends without its next token."""
+    """The reason why a sequence ends without its next token."""
 
     kind: FailureKind
     reason: str
@@ -63,7 +63,7 @@ class Outputs:
             self._kv.monitor.notify()
 
     def _record(self, step: Step, sequence: Sequence, result: Result, now: float) -> Token | None:
-        """What a sequence has of its step; returns what its gateway is sent."""
+        """Record a sequence's result of the step; returns the token for its gateway."""
         judged = _judged(step.model, _kept(sequence, result))
         if isinstance(judged, Failure):
             return self._fail(step.turn, sequence, judged)
@@ -95,21 +95,21 @@ class Outputs:
 
 
 def _kept(sequence: Sequence, result: Result) -> Kept:
-    """What was said of the prompt stays with the sequence; what was chosen is left."""
+    """Store the logprobs of the prompt in the sequence; returns the choice."""
     chosen = result.chosen if isinstance(result, Scored) else result
-    if sequence.said is None:
+    if sequence.scored is None:
         return chosen
     if isinstance(result, Scored):
-        sequence.said[sequence.kv_tokens :] = result.prompt
+        sequence.scored[sequence.kv_tokens :] = result.prompt
     if sequence.output or not isinstance(chosen, Sampled):
         return chosen
-    if len(sequence.said) == len(sequence.prompt) - 1:
+    if len(sequence.scored) == len(sequence.prompt) - 1:
         return chosen
-    return Failure(FailureKind.ENGINE, "a part of the prompt was computed elsewhere, and its logprobs are not here")
+    return Failure(FailureKind.ENGINE, "a part of the prompt was computed on another engine, which has its logprobs")
 
 
 def _judged(model: Model, result: Kept) -> Judged:
-    """What counts of a result: no id goes into a prompt or to a client that is not in the vocabulary."""
+    """Check a result: no id outside the vocabulary reaches a prompt or a client."""
     if isinstance(result, Sampled):
         size = model.layout.vocab_size if model.layout is not None else 0
         if result.token >= 0 and (result.token < size or not size):
@@ -119,8 +119,8 @@ def _judged(model: Model, result: Kept) -> Judged:
         return Failure(FailureKind.ENGINE if result.ours else FailureKind.INVALID, result.reason)
     if not isinstance(result, NotFinite):
         return result
-    if result.asked:
-        reason = "the logits are not finite with the penalties, logit_bias and min_tokens that were asked for"
+    if result.by_request:
+        reason = "the logits are not finite with the penalties, logit_bias and min_tokens of the request"
         return Failure(FailureKind.INVALID, reason)
     what = "outputs" if model.layout is not None and model.layout.pools else "logits"
     return Failure(FailureKind.NOT_FINITE, f"the {what} that {model.name} computed are not finite")
@@ -152,6 +152,6 @@ def token_of(sequence: Sequence, index: int, finish: Finish | None = None) -> To
     logprob, top = sequence.logprobs.get(index, (None, ()))
     if index:
         return Token(key, epoch, index, token, logprob, top, finish, stall_s=sequence.stall_s)
-    said = tuple(sequence.said or ())
+    scored = tuple(sequence.scored or ())
     times = sequence.prefill_s, sequence.load_s
-    return Token(key, epoch, index, token, logprob, top, finish, sequence.reused, said, *times)
+    return Token(key, epoch, index, token, logprob, top, finish, sequence.reused, scored, *times)

@@ -32,13 +32,13 @@ class TurnCounts:
     _noted: dict[SeqId, Progress] = field(default_factory=dict)
 
     def advanced(self, sequence: Sequence) -> None:
-        """It stands elsewhere: the report will say where."""
+        """Note a sequence whose position changed, for the next report."""
         self._advanced.append(sequence)
         if self._noted:
             self._noted.pop(sequence.key, None)
 
     def note(self, standing: Progress) -> None:
-        """How a sequence has left the turn; an end or starvation is urgent."""
+        """Note how a sequence left the turn; an end or starvation is urgent."""
         self._noted[standing.seq] = standing
         self.urgent = self.urgent or standing.starved or standing.finish is not None
 
@@ -72,5 +72,5 @@ class TurnCounts:
 
 
 def standing(sequence: Sequence) -> Progress:
-    """Where it is."""
+    """The position of a sequence, for a report."""
     return Progress(sequence.key, sequence.epoch, len(sequence.output), sequence.kv_tokens)

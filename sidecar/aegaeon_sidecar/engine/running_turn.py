@@ -48,13 +48,13 @@ class RunningTurn:
         return step
 
     def waits(self) -> bool:
-        """Nothing is under way here, but KV or a grammar that another thread brings."""
+        """True when no step is in flight, but another thread will bring KV or a grammar."""
         if self._over or len(self.steps) or self.reuse.pending:
             return False
         return any(self._is_coming(key) for key in self.turn.waiting())
 
     def _is_coming(self, key: SeqId) -> bool:
-        """What this sequence lacks for a step is on its way: KV, or its compiled grammar."""
+        """True when the data that this sequence lacks for a step will arrive: its KV, or its compiled grammar."""
         sequence = self.state.kv.sequences.get(key)
         return self._kv_is_coming(key) or (sequence is not None and not sequence.ready)
 
@@ -68,7 +68,8 @@ class RunningTurn:
         return self.turn.ended or self.command.cancelled or self.state.monitor.stopping or not self.model.usable
 
     def _choose(self) -> Step | None:
-        """While a step is under way, only the decode step after it, where that is known before its tokens are."""
+        """Choose the next step; while one is in flight, only the decode step after it, if it is known before the tokens
+        are."""
         if not len(self.steps):
             return self._prefill() or self._decode()
         if self.steps.full or self.turn.prefill or self.reuse.pending:
@@ -90,7 +91,7 @@ class RunningTurn:
         return None
 
     def _begun(self, sequence: Sequence) -> bool:
-        """Whether it can be computed from where it stands; at first, with what is cached of its prompt."""
+        """True when it can be computed from its position; at first, after the cached part of its prompt."""
         if sequence.place is Place.NONE and not self._kv_is_coming(sequence.key):
             sequence.token_s = self.model.token_s
             self.reuse.begin(sequence, self.turn)
@@ -101,7 +102,7 @@ class RunningTurn:
         """Tokens of its next step; 0 where what was cached of the prompt made this part needless."""
         if sequence.sampled_here:
             return 0
-        most = self.chunk_tokens if sequence.said is None else min(self.chunk_tokens, _SCORED_TOKENS)
+        most = self.chunk_tokens if sequence.scored is None else min(self.chunk_tokens, _SCORED_TOKENS)
         return min(part.left, most, sequence.length - sequence.kv_tokens)
 
     def _decode(self) -> Step | None:
@@ -119,7 +120,7 @@ class RunningTurn:
         return Step(turn, self.model, batch, 1, again=together is not None)
 
     def _batch(self) -> list[Sequence]:
-        """Those of the turn's sequences that can decode a token, with blocks for it."""
+        """The turn's sequences that can decode a token, with blocks for it."""
         batch = []
         for key in list(self.turn.decode):
             sequence = self._here(key)
@@ -132,13 +133,13 @@ class RunningTurn:
     def _here(self, key: SeqId) -> Sequence | None:
         """The sequence if it is this model's, its grammar is compiled, and no copy touches or wants it."""
         sequence = self.state.kv.sequences.get(key)
-        if sequence is None or sequence.model != self.model.name or sequence.moving or sequence.wanted:
+        if sequence is None or sequence.model != self.model.name or sequence.moving or sequence.queued_moves:
             return None
         return sequence if sequence.ready else None
 
     def _admit(self, sequence: Sequence, tokens: int) -> bool:
-        """Into the next step, with blocks for `tokens` more. Where the grant is used up it leaves the turn, starved:
-        once no step of it is under way."""
+        """Admit a sequence to the next step, with blocks for `tokens` more. Where the grant is used up it leaves the
+        turn, starved: once no step of it is under way."""
         if not self._grow(sequence, tokens):
             if not sequence.busy:
                 self.turn.starve(sequence)

@@ -39,7 +39,7 @@ class State:
     scratch: tuple[str, Blocks] | None = None
 
     def memory(self) -> Memory:
-        """What is free, for a report."""
+        """The free memory, for a report."""
         with self.monitor.changed:
             kv = self.kv
             return Memory(
@@ -49,7 +49,7 @@ class State:
                 shapes=kv.device.shapes(),
                 host_shapes=kv.host.shapes(),
                 reuse=PrefixReuse(
-                    prompt_tokens=kv.reuse.asked,
+                    prompt_tokens=kv.reuse.prompt_tokens,
                     device_tokens=kv.reuse.on_device,
                     host_tokens=kv.reuse.on_host,
                 ),
@@ -68,9 +68,9 @@ class State:
             device, host = self.kv.sequences.owned()
             if self.scratch is not None:
                 kv_shape, blocks = self.scratch
-                mine = device.setdefault(kv_shape, Owned())
-                mine.blocks += blocks.tolist()
-                mine.writable += blocks.tolist()
+                owned = device.setdefault(kv_shape, Owned())
+                owned.blocks += blocks.tolist()
+                owned.writable += blocks.tolist()
             slabs = {
                 id(model.weights): len(model.weights.slabs) for model in self.table.all if model.weights is not None
             }

@@ -28,7 +28,7 @@ class Step:
     failed: Exception | None = None
 
     def claim(self) -> None:
-        """From here on (lock held) no other thread touches its model and sequences, until it is completed."""
+        """Protect its model and sequences from other threads (lock held) until it is completed."""
         self.model.users += 1
         for sequence in self.sequences:
             sequence.busy += 1

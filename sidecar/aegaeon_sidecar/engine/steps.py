@@ -52,8 +52,8 @@ class Steps:
         return not self.may_be_followed_by(step.sequences)
 
     def may_be_followed_by(self, batch: list[Sequence]) -> bool:
-        """Whether a decode of these may be launched behind one whose tokens are not known. A sequence that joins may be
-        one for which they must be."""
+        """True when a decode of these may be launched after a step whose tokens are not known. A sequence that joins
+        may need them."""
         return self._backend.may_follow([sequence.sampler for sequence in batch])
 
     def launch(self, step: Step) -> None:
@@ -106,7 +106,8 @@ class Steps:
         return step
 
     def _results(self, step: Step) -> list[Chosen]:
-        """Of those parts that have some. All are waited for: afterwards nothing of the step is under way.
+        """The results of the parts that have some; waits for all of them, so that no part of the step remains in
+        flight.
 
         Raises DeviceLostError.
         """
@@ -151,7 +152,7 @@ class Steps:
         return [inputs[first : first + self._max_batch] for first in range(0, len(inputs), self._max_batch)]
 
     def drain(self) -> None:
-        """At a turn's end: steps are still under way where it was cancelled. Raises DeviceLostError."""
+        """Complete the steps in flight at a turn's end, after it was cancelled. Raises DeviceLostError."""
         while self._under_way:
             self.complete()
         self._last = None

@@ -30,7 +30,7 @@ _STOP_S = 0.5
 
 
 class Kind(Enum):
-    """What a file in the folder of segments is. Values are for people."""
+    """Kinds of files in the folder of segments. Values are for people."""
 
     SEGMENT = "segment"  # owned: held by its sidecar for life
     LEASES = "leases"  # owned: held by its sidecar for life
@@ -41,7 +41,7 @@ class Kind(Enum):
 
     @property
     def owned(self) -> bool:
-        """Whether it is worth nothing once its owner has died."""
+        """True when the file is useless after its owner has died."""
         return self in (Kind.SEGMENT, Kind.LEASES, Kind.DRAFT)
 
 
@@ -57,7 +57,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SharedFile:
     """One file. `pids`: the processes that hold or pin it, as far as this process can see them."""
 
     path: Path
@@ -73,7 +73,7 @@ class Found:
         return self.kind.owned and not self.held
 
 
-def survey(folder: Path) -> list[Found]:
+def survey(folder: Path) -> list[SharedFile]:
     """Every file of a folder of segments. No process makes or removes one meanwhile. Raises OSError."""
     cache = folder / LOCK_NAME
     with locked(folder), locked(cache) if cache.exists() else nullcontext():
@@ -81,7 +81,7 @@ def survey(folder: Path) -> list[Found]:
 
 
 def sweep(folder: Path) -> list[Path]:
-    """Remove what dead processes left in a folder of segments; returns the files. Raises OSError."""
+    """Remove files of dead processes from a folder of segments; returns them. Raises OSError."""
     with locked(folder), locked(folder / LOCK_NAME):  # drafts are made under it
         return _remove_orphans(folder)
 
@@ -97,11 +97,11 @@ def _kind(path: Path) -> Kind:
     return _KINDS.get(path.suffix, Kind.OTHER)
 
 
-def _look(path: Path) -> Found:
+def _look(path: Path) -> SharedFile:
     kind, stat = _kind(path), path.lstat()
     if path.is_symlink() or kind is Kind.NOTE:
-        return Found(path, kind, stat.st_size, False, (), "")
-    return Found(path, kind, stat.st_size, is_held(path), tuple(holders(path)), _detail(path, kind))
+        return SharedFile(path, kind, stat.st_size, False, (), "")
+    return SharedFile(path, kind, stat.st_size, is_held(path), tuple(holders(path)), _detail(path, kind))
 
 
 def _detail(path: Path, kind: Kind) -> str:
@@ -146,8 +146,8 @@ def _leases(path: Path) -> str:
 
 
 class Sweeper:
-    """Sweeps in a thread of its own, and does what `also` a sidecar has to do now and then; `crashed` is called
-    with the defect that ends the thread."""
+    """Sweeps in a thread of its own and calls `also`, the sidecar's periodic work; `crashed` is called with the defect
+    that ends the thread."""
 
     def __init__(self, folder: Path, also: Callable[[], None], crashed: Callable[[BaseException], None]) -> None:
         self._folder = folder
@@ -160,7 +160,7 @@ class Sweeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends it after a sweep that runs; one that waits for a hung process's lock ends with this process."""
+        """Stop after the current sweep; a sweep that waits for a hung process's lock ends with this process."""
         self._stop.set()
         self._thread.join(_STOP_S)
 
@@ -170,7 +170,7 @@ class Sweeper:
                 self._also()
                 self._sweep()
         except BaseException as error:
-            log.exception("what is to be done now and then is not done any more; the sidecar ends")
+            log.exception("the periodic sweep failed; the sidecar ends")
             self._crashed(error)
             raise
 
@@ -181,4 +181,4 @@ class Sweeper:
             log.warning("%s cannot be swept: %s", self._folder, error)
             return
         if swept:
-            log.info("removed what dead processes left: %s", ", ".join(path.name for path in swept))
+            log.info("removed files of dead processes: %s", ", ".join(path.name for path in swept))

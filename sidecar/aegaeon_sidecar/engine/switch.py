@@ -166,10 +166,10 @@ class Switch:
                 raise UnknownError(f"model {load.model} is another one here; the catalog has changed")
             if model.resident:
                 return Outcome()
-            there = self._enter(model, load)
+            loaded = self._enter(model, load)
             model.moving = True
         try:
-            moved = self._bring(command, model, load.past_host, there)
+            moved = self._bring(command, model, load.past_host, loaded)
             self._now_resident(command, model)
         except BaseException:
             self._give_back(model)
@@ -177,20 +177,20 @@ class Switch:
         return Outcome(nbytes=moved)
 
     def _enter(self, model: Model, load: Load) -> int:
-        """Its slabs; returns how many bytes, from the beginning, are in them already."""
+        """Take its slabs; returns how many bytes, from the beginning, are in them already."""
         if load.twin:
             share(self._state.table, model, load.twin)
             return _layout(model).weight_bytes
         return take(self._state.table, self._state.kv.device, model, load.slabs) * self._state.kv.device.pool.slab_bytes
 
-    def _bring(self, command: Queued, model: Model, past_host: bool, there: int) -> int:
-        """Map its slabs and move all bytes but the first `there`, which are in already; returns how many were moved."""
+    def _bring(self, command: Queued, model: Model, past_host: bool, loaded: int) -> int:
+        """Map its slabs and move all bytes after the first `loaded`, which are in them; returns the bytes moved."""
         begin, nbytes, known = time.monotonic(), _layout(model).weight_bytes, model.content
-        image = self._images.image(command, model, past_host) if there < nbytes else None
+        image = self._images.image(command, model, past_host) if loaded < nbytes else None
         if image is not None and image.content != known:  # the files are not, or may not be, those that were kept
-            there = 0
-        moved = self._map(command, model, image, there)
-        if image is None and there < nbytes:
+            loaded = 0
+        moved = self._map(command, model, image, loaded)
+        if image is None and loaded < nbytes:
             self._images.stream(command, model, past_host)
             moved = nbytes  # the files are read whole
         if moved and model.image is not None:
@@ -198,10 +198,10 @@ class Switch:
         model.copy_s = time.monotonic() - begin - model.map_s
         return moved
 
-    def _map(self, command: Queued, model: Model, image: Image | None, there: int) -> int:
-        """Map its slabs, and copy from its image what is behind the first `there` bytes, all but the first piece of
-        which are mapped beside the copies; returns how many bytes were copied."""
-        begin, copier, done = time.monotonic(), self._copiers[Lane.WEIGHTS], there
+    def _map(self, command: Queued, model: Model, image: Image | None, loaded: int) -> int:
+        """Map its slabs, and copy the bytes of its image after the first `loaded`; all slabs but the first piece's are
+        mapped beside the copies. Returns the bytes copied."""
+        begin, copier, done = time.monotonic(), self._copiers[Lane.WEIGHTS], loaded
         model.map_s = 0.0
         with nullcontext() if image is None else image.copied():
             try:
@@ -214,10 +214,10 @@ class Switch:
             finally:
                 copier.finish()  # nothing is under way to slabs that are given back
         model.map_s = model.map_s or time.monotonic() - begin
-        return done - there
+        return done - loaded
 
     def _give_back(self, model: Model) -> None:
-        """What a load that failed has half filled."""
+        """Give back the slabs of a load that failed."""
         _range(model).unmap(0, len(model.shown))
         with self._state.monitor.changed:
             drop(self._state.kv.device, model)
@@ -233,7 +233,8 @@ class Switch:
             self._state.update_pins()
 
     def _swap_in(self, command: Queued, swap: SwapIn) -> Outcome:
-        """This sidecar's host to its device, mapping at most `swap.slabs` further slabs; the host blocks are freed."""
+        """Copy from this sidecar's host to its device, mapping at most `swap.slabs` further slabs; the host blocks are
+        freed."""
         with self._state.monitor.changed:
             sequence = self._kv.begin(command, swap.seq, swap.epoch)
             if sequence.place is Place.DEVICE:

@@ -32,12 +32,13 @@ class Together:
     blocks: list[Blocks]
 
     def go_on(self) -> bool:
-        """Whether all may take the next step as they are: no copy wants or has moved one, and blocks have room.
+        """True when all sequences can take the next step unchanged: no copy waits for or has moved a sequence, and
+        blocks have room.
 
         Blocks are replaced when they change, never changed.
         """
         for sequence, blocks in zip(self.sequences, self.blocks, strict=True):
-            if sequence.blocks is not blocks or sequence.moving or sequence.wanted:
+            if sequence.blocks is not blocks or sequence.moving or sequence.queued_moves:
                 return False
             if not sequence.kv_tokens % sequence.block_tokens:
                 return False
@@ -63,7 +64,7 @@ class Turn:
 
     @staticmethod
     def of(command: CommandId, turn: commands.Turn) -> Turn:
-        """What a Turn asks for."""
+        """The turn of a Turn command."""
         return Turn(
             progress=TurnCounts(command),
             model=turn.model,
@@ -92,18 +93,18 @@ class Turn:
         self.grant += change.slabs
 
     def drop(self, key: SeqId) -> None:
-        """This sequence leaves the turn."""
+        """Remove this sequence from the turn."""
         self.decode.pop(key, None)
         self.together = None
         self.prefill = [part for part in self.prefill if part.key != key]
 
     def starve(self, sequence: Sequence) -> None:
-        """It cannot grow: it leaves the turn and keeps its KV."""
+        """Remove a sequence that cannot grow from the turn; it keeps its KV."""
         self.progress.note(replace(standing(sequence), starved=True))
         self.drop(sequence.key)
 
     def end(self, sequence: Sequence, finish: Finish, reason: str = "", failure: FailureKind | None = None) -> None:
-        """It has its last token; or an error, with its reason and kind."""
+        """End a sequence after its last token, or with an error, its reason and kind."""
         self.progress.note(replace(standing(sequence), finish=finish, reason=reason, failure=failure))
         self.drop(sequence.key)
 

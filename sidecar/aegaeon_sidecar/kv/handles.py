@@ -37,7 +37,7 @@ def make_handle(sequence: Sequence, node: str, segment: str, host: BlockPool, le
 
 
 def check_handle(sequence: Sequence, handle: KvHandle, node: str) -> None:
-    """Whether this sequence may go on from this handle here. Raises StaleError or UnknownError."""
+    """Check that this sequence can continue from this handle on this node. Raises StaleError or UnknownError."""
     name = f"{sequence.key.request}/{sequence.key.choice}"
     if handle.epoch != sequence.epoch:
         raise StaleError(f"the handle of {name} is of epoch {handle.epoch}, the sequence of {sequence.epoch}")
@@ -52,22 +52,22 @@ def check_handle(sequence: Sequence, handle: KvHandle, node: str) -> None:
 
 
 def check_blocks(handle: KvHandle, source: SlabPool, block_bytes: int) -> None:
-    """Whether every block lies in slabs that the handle names and the segment has. Raises UnknownError."""
+    """Check that every block lies in slabs that the handle names and the segment has. Raises UnknownError."""
     reach = (max(handle.blocks, default=-1) + 1) * block_bytes
     if reach > len(handle.slabs) * source.slab_bytes or any(slab >= source.total for slab in handle.slabs):
         raise UnknownError(f"the handle names blocks outside the slabs of segment {handle.segment}")
 
 
 def units(handle: KvHandle, source: SlabPool, into: BlockPool, blocks: Blocks, new: NDArray[np.intp]) -> Units:
-    """The `new` ones of the handle's blocks as they lie in the source's segment, to ours: one copy for all."""
+    """The `new` blocks of the handle, from their place in the source's segment to ours: one copy for all."""
     of, to = np.array(handle.blocks, dtype=np.int64)[new], blocks[new]
     nbytes = gcd(into.block_bytes, source.slab_bytes)
     pieces = np.arange(into.block_bytes // nbytes)
-    there = (of[:, None] * pieces.size + pieces).ravel()
-    position, within = np.divmod(there, source.slab_bytes // nbytes)
+    from_units = (of[:, None] * pieces.size + pieces).ravel()
+    position, within = np.divmod(from_units, source.slab_bytes // nbytes)
     lies = np.array(handle.slabs, dtype=np.int64)[position] * (source.slab_bytes // nbytes) + within
-    here = (to[:, None].astype(np.int64) * pieces.size + pieces).ravel()
-    return Units(nbytes, here.astype(np.int32), lies.astype(np.int32))
+    to_units = (to[:, None].astype(np.int64) * pieces.size + pieces).ravel()
+    return Units(nbytes, to_units.astype(np.int32), lies.astype(np.int32))
 
 
 def resume(sequence: Sequence, handle: KvHandle) -> None:

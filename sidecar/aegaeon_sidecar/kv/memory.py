@@ -11,9 +11,9 @@ from aegaeon_sidecar.memory.tiers import Tier
 
 @dataclass(slots=True)
 class Reuse:
-    """Tokens of prompts since the start: how many were asked for, and how many of them were found where."""
+    """Tokens of prompts since the start: all of them, and those reused from the device and from the host."""
 
-    asked: int = 0
+    prompt_tokens: int = 0
     on_device: int = 0
     on_host: int = 0
 

@@ -48,9 +48,9 @@ class KvMoves:
     def begin(self, command: AnyCommand, key: SeqId, epoch: int) -> Sequence:
         """The sequence, once no step or copy touches it. Raises UnknownError, StaleError, CancelledError."""
         sequence = self._kv.sequences.require(key, epoch)
-        sequence.wanted += 1  # no further step takes it: else steps could follow each other for ever
+        sequence.queued_moves += 1  # no further step takes it: else steps could follow each other endlessly
         free = self._kv.monitor.wait(lambda: not (sequence.busy or sequence.moving), command)
-        sequence.wanted -= 1
+        sequence.queued_moves -= 1
         if not free:
             raise CancelledError(f"the copy of {key.request}/{key.choice} was cancelled")
         return self._kv.sequences.require(key, epoch)
@@ -67,7 +67,7 @@ class KvMoves:
             raise CancelledError(f"the copy of {sequence.key.request}/{sequence.key.choice} was cancelled")
 
     def stays(self, sequence: Sequence, kept: Place) -> None:
-        """No copy of it is under way any more: what it has elsewhere is given back."""
+        """End the moves of a sequence, which stays in the tier `kept`; its blocks in the other tier are released."""
         sequence.moving = False
         if kept is not Place.DEVICE:
             self._kv.sequences.free_device(sequence)
@@ -84,22 +84,22 @@ class KvMoves:
         reaches. Raises NoMemoryError.
         """
         names = sequence.named(min(full, sequence.length // sequence.block_tokens)) if sequence.seed else []
-        found = tier.index(sequence.kv_shape).find(names)
+        published = tier.index(sequence.kv_shape).find(names)
         while True:
             try:
-                return tier.share(sequence.kv_shape, found, count, grant)
+                return tier.share(sequence.kv_shape, published, count, grant)
             except OutOfSlabs as error:
-                if not found:
+                if not published:
                     raise NoMemoryError(
                         f"{count} blocks do not fit the {tier.name} tier; {tier.slabs_free} slabs are free: {error}"
                     ) from error
-            found = dict(list(found.items())[: len(found) // 2])
+            published = dict(list(published.items())[: len(published) // 2])
 
     def pools(self, sequence: Sequence) -> tuple[BlockPool, BlockPool]:
         """The blocks of its shape on the device and on the host."""
         return self._kv.device.blocks(sequence.kv_shape), self._kv.host.blocks(sequence.kv_shape)
 
     def handle(self, sequence: Sequence) -> KvHandle:
-        """By which another sidecar finds its blocks on this host."""
+        """The handle by which another sidecar finds its blocks on this host."""
         host, lease = self._kv.host.blocks(sequence.kv_shape), self._kv.sequences.lend(sequence)
         return make_handle(sequence, self._node, self._segment, host, lease)

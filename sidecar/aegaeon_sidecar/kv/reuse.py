@@ -50,60 +50,64 @@ class PrefixReuse:
         return bool(self._recalls)
 
     def begin(self, sequence: Sequence, turn: Grant) -> None:
-        """Give a sequence without KV what is cached of its prompt, within the turn's grant.
+        """Reuse the cached part of the prompt for a sequence without KV, within the turn's grant.
 
         Afterwards it is as before, or on the device with so many tokens, or `moving` until `collect` ends the copy.
         """
-        if not sequence.seed or sequence.blocks.size or sequence.said is not None:
-            return  # what is not computed has no logits
+        if not sequence.seed or sequence.blocks.size or sequence.scored is not None:
+            return  # reused blocks have no logits
         names = sequence.named((sequence.length - 1) // sequence.block_tokens)
-        here = self._kv.device.index(sequence.kv_shape).find(names)
-        there = self._kv.host.index(sequence.kv_shape).find(names)
+        on_device = self._kv.device.index(sequence.kv_shape).find(names)
+        on_host = self._kv.host.index(sequence.kv_shape).find(names)
         if len(self._recalls) >= _AT_ONCE:
-            there = {}
+            on_host = {}
         if not sequence.looked:
             sequence.looked = True
-            self._kv.reuse.asked += sequence.length
+            self._kv.reuse.prompt_tokens += sequence.length
         blocks = -(-sequence.length // sequence.block_tokens)
-        while run := _unbroken(here, there):
-            here = {i: block for i, block in here.items() if i < run}
-            wanted = {i: there[i] for i in range(run) if i not in here}
-            if self._take(sequence, turn, here, wanted, blocks):
+        while run := _unbroken(on_device, on_host):
+            on_device = {i: block for i, block in on_device.items() if i < run}
+            recalled = {i: on_host[i] for i in range(run) if i not in on_device}
+            if self._take(sequence, turn, on_device, recalled, blocks):
                 return
-            if not here:
+            if not on_device:
                 return
-            here = dict(list(here.items())[: len(here) // 2])  # they lie in more slabs than were granted
+            on_device = dict(list(on_device.items())[: len(on_device) // 2])  # they lie in more slabs than granted
 
-    def _take(self, sequence: Sequence, turn: Grant, here: dict[int, int], there: dict[int, int], blocks: int) -> bool:
-        """Blocks for all of the prompt, `here` among them; False when they take more than a prompt is granted."""
+    def _take(
+        self, sequence: Sequence, turn: Grant, on_device: dict[int, int], on_host: dict[int, int], blocks: int
+    ) -> bool:
+        """Blocks for all of the prompt, `on_device` among them; False when they take more than a prompt is granted."""
         device = self._kv.device
         pool = device.blocks(sequence.kv_shape)
         usual = -(-blocks * pool.block_bytes // device.pool.slab_bytes) + 1
         before = pool.held_slabs
         try:
-            sequence.blocks, _ = device.share(sequence.kv_shape, here, blocks, min(turn.grant, usual))
+            sequence.blocks, _ = device.share(sequence.kv_shape, on_device, blocks, min(turn.grant, usual))
         except OutOfSlabs:
             return False
         turn.grant -= pool.held_slabs - before
-        tokens = (len(here) + len(there)) * sequence.block_tokens
-        device.found(sequence.kv_shape, sequence.blocks[list(here)], sequence.token_s * sequence.block_tokens)
-        self._kv.reuse.on_device += len(here) * sequence.block_tokens
-        if there:
-            self._recall(sequence, there, tokens)
+        tokens = (len(on_device) + len(on_host)) * sequence.block_tokens
+        device.count_reuse(
+            sequence.kv_shape, sequence.blocks[list(on_device)], sequence.token_s * sequence.block_tokens
+        )
+        self._kv.reuse.on_device += len(on_device) * sequence.block_tokens
+        if on_host:
+            self._recall(sequence, on_host, tokens)
         else:
             self._arrived(sequence, tokens)
         return True
 
-    def _recall(self, sequence: Sequence, there: dict[int, int], tokens: int) -> None:
+    def _recall(self, sequence: Sequence, on_host: dict[int, int], tokens: int) -> None:
         """Copy blocks from the host tier, which holds them for the sequence until they are in."""
         device, host = self._kv.device, self._kv.host
-        sequence.host_blocks = np.fromiter(there.values(), dtype=np.int32)
+        sequence.host_blocks = np.fromiter(on_host.values(), dtype=np.int32)
         host.blocks(sequence.kv_shape).retain(sequence.host_blocks, host.pool.total)
-        self._kv.reuse.on_host += len(there) * sequence.block_tokens
+        self._kv.reuse.on_host += len(on_host) * sequence.block_tokens
         sequence.moving = True
         event = self._copier.begin(
             device.blocks(sequence.kv_shape),
-            sequence.blocks[list(there)],
+            sequence.blocks[list(on_host)],
             host.blocks(sequence.kv_shape),
             sequence.host_blocks,
         )
@@ -123,11 +127,11 @@ class PrefixReuse:
             self._kv.monitor.notify()
 
     def wait(self) -> None:
-        """Until the oldest copy is over."""
+        """Wait for the oldest copy."""
         await_copy(self._recalls[0].event)
 
     def finish(self) -> None:
-        """Until no copy is under way: nothing else would collect them after the turn."""
+        """Wait for all copies: after the turn nothing else would collect them."""
         while self._recalls:
             self.wait()
             with self._kv.monitor.changed:
@@ -139,9 +143,9 @@ class PrefixReuse:
         sequence.reused = min(tokens, len(sequence.prompt))
 
 
-def _unbroken(here: dict[int, int], there: dict[int, int]) -> int:
-    """How many blocks from the first on are on the device or on the host."""
+def _unbroken(on_device: dict[int, int], on_host: dict[int, int]) -> int:
+    """The number of blocks from the first on that are on the device or on the host."""
     run = 0
-    while run in here or run in there:
+    while run in on_device or run in on_host:
         run += 1
     return run

@@ -33,15 +33,15 @@ class UsedAdapter(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether `weights` says something: it is here, or it will not come."""
+        """True when `weights` is final: the adapter is loaded, or will not be."""
         ...
 
     def weights(self) -> AdapterWeights:
-        """For a step. Raises BackendError."""
+        """The weights for a step. Raises BackendError."""
         ...
 
     def is_same(self, other: object) -> bool:
-        """Whether sequences of one may go on with the other."""
+        """True when sequences of one can continue with the other."""
         ...
 
 
@@ -52,9 +52,9 @@ class Sequence:
     `kv_tokens` tokens of prompt + output have their KV in; a decode step needs all but the last one. `logprobs`: of the
     tokens sampled here that have some, by output index, with those of the likeliest, so that they can be sent again;
     `sampled_here`: its first token, or a later one, was sampled here. `busy`: steps under way, which touch its
-    blocks; `moving`: a copy does; `wanted`: copies that wait for steps; `closed`: to be freed when neither does.
+    blocks; `moving`: a copy does; `queued_moves`: copies that wait for steps; `closed`: to be freed when neither does.
     `lease`: by which other sidecars may read its host blocks. `adapter`: of its model, if any.
-    `said`: of the prompt's tokens from the second on, as far as they are computed; None: that is not wanted.
+    `scored`: logprobs of the prompt's tokens from the second on, as far as they are computed; None: not requested.
     `seed`: what the names of its blocks begin with, empty when they are not to be shared; `salt`: what those behind the
     first `public_blocks` depend on besides, so that only sequences of the same salt find them; `names`: of its full
     blocks, as far as they were asked for; `looked`: for what is cached of it; `reused`: tokens of the prompt found so;
@@ -83,10 +83,10 @@ class Sequence:
     lease: Event | None = None
     logprobs: dict[int, tuple[float | None, tuple[tuple[int, float], ...]]] = field(default_factory=dict)
     sampled_here: bool = False
-    said: list[Said] | None = None
+    scored: list[Said] | None = None
     busy: int = 0
     moving: bool = False
-    wanted: int = 0
+    queued_moves: int = 0
     closed: bool = False
     seed: bytes = b""
     salt: bytes = b""
@@ -133,7 +133,7 @@ class Sequence:
 
     def to_score(self, count: int) -> list[int] | None:
         """Tokens of the prompt that follow each of the next `count`; None where nothing is wanted of them."""
-        return None if self.said is None else self.prompt[self.kv_tokens + 1 : self.kv_tokens + 1 + count]
+        return None if self.scored is None else self.prompt[self.kv_tokens + 1 : self.kv_tokens + 1 + count]
 
     @property
     def full_blocks(self) -> int:
@@ -164,8 +164,9 @@ class Sequence:
         return index
 
     def holds(self, prefix: Seq[int]) -> bool:
-        """Whether it can go on for a client that has `prefix`: same tokens, and all later ones can be sent again."""
-        if not prefix and self.said is not None and self.output and len(self.said) < len(self.prompt) - 1:
+        """True when it can continue for a client that has `prefix`: same tokens, and all later ones can be sent
+        again."""
+        if not prefix and self.scored is not None and self.output and len(self.scored) < len(self.prompt) - 1:
             return False
         later = range(len(prefix), len(self.output))
         return self.output[: len(prefix)] == list(prefix) and (
@@ -217,7 +218,7 @@ class SequenceTable:
             self.free_if_closed(sequence)
 
     def free_if_closed(self, sequence: Sequence) -> None:
-        """To be called when a step or copy is over: frees a closed sequence that nothing touches any more."""
+        """Free a closed sequence once no step or copy touches it; called when one of these ends."""
         if sequence.closed and not sequence.busy and not sequence.moving:
             self.free_device(sequence)
             self.free_host(sequence)
@@ -252,7 +253,7 @@ class SequenceTable:
         self._lending.reclaim()
 
     def publish(self, tier: Tier, sequence: Sequence, first: int = 0) -> None:
-        """From block `first` on, what is full may be found by others with the same tokens, now and afterwards."""
+        """Publish full blocks from `first` on, so that sequences with the same tokens can find them."""
         full = sequence.full_blocks
         if full > first:
             blocks = sequence.blocks if tier is self._device else sequence.host_blocks
@@ -269,24 +270,24 @@ class SequenceTable:
         tier.release(sequence.kv_shape, blocks, published, sequence.token_s * sequence.block_tokens)
 
     def adapters(self) -> set[object]:
-        """Those that sequences use, also closed ones of which a step is under way."""
+        """The adapters that sequences use, including closed sequences with a step in flight."""
         return {
             sequence.adapter for sequence in chain(self._open.values(), self._dying) if sequence.adapter is not None
         }
 
     def replies_to(self, target: str) -> bool:
-        """Whether a sequence still answers to this gateway. May be asked without the lock."""
+        """True while a sequence answers to this gateway. May be called without the lock."""
         return any(sequence.reply_to == target for sequence in list(self._open.values()))
 
     def owned(self) -> tuple[dict[str, Owned], dict[str, Owned]]:
-        """What sequences own, by KV shape: (device, host). For conservation checks."""
+        """The blocks that sequences own, by KV shape: (device, host). For conservation checks."""
         device: dict[str, Owned] = {}
         host: dict[str, Owned] = {}
         for sequence in chain(self._open.values(), self._dying):
-            mine = device.setdefault(sequence.kv_shape, Owned())
-            mine.blocks += sequence.blocks.tolist()
+            owned = device.setdefault(sequence.kv_shape, Owned())
+            owned.blocks += sequence.blocks.tolist()
             if not sequence.moving:
-                mine.writable += sequence.blocks[sequence.kv_tokens // sequence.block_tokens :].tolist()
+                owned.writable += sequence.blocks[sequence.kv_tokens // sequence.block_tokens :].tolist()
             host.setdefault(sequence.kv_shape, Owned()).blocks += sequence.host_blocks.tolist()
         for kv_shape, blocks in self._lending.owned():
             host.setdefault(kv_shape, Owned()).blocks += blocks

@@ -55,8 +55,8 @@ class Copier:
     def begin(self, into: BlockPool, to: Blocks, source: BlockPool, of: Blocks) -> Event:
         """Queue blocks as `copy_blocks` does, for no command: nothing cancels it. The event says that it is over."""
         self._copy(into.addresses, source.addresses, Units(into.block_bytes, to, of), 0)
-        first, *others = self._lanes
-        for lane in others:
+        first, *rest = self._lanes
+        for lane in rest:
             over = self._events.event()
             lane.record(over)
             first.wait(over)
@@ -85,7 +85,7 @@ class Copier:
             lane.cancel(command.tag)
 
     def forget(self, command: AnyCommand) -> None:
-        """It is over, and was cancelled: the lanes need not remember that."""
+        """Forget a cancelled command after its end."""
         for lane in self._lanes:
             lane.cancelled(command.tag)
 

@@ -33,7 +33,7 @@ def least_blocks(shape: Shape, blocks: Blocks, count: int, now_s: float) -> Bloc
 
 
 def least_slabs(shapes: Mapping[str, Shape], slab_bytes: int, count: int, now_s: float) -> dict[str, Blocks]:
-    """By shape, the blocks to drop so that `count` slabs are free again, or as many as cached blocks alone lie in."""
+    """The blocks to drop, by shape, so that `count` slabs are free again, or as many as contain only cached blocks."""
     worth = [(value, name, at) for name, shape in shapes.items() for at, value in _worth(shape, slab_bytes, now_s)]
     chosen: dict[str, list[int]] = {}
     for _, name, at in sorted(worth)[:count]:
@@ -60,8 +60,8 @@ def _over(pool: BlockPool, slab_bytes: int, positions: list[int]) -> Blocks:
     """The cached blocks that touch any of these positions."""
     cached = pool.cached()
     first, last = _edges(pool, slab_bytes, cached)
-    wanted = np.array(sorted(positions))
-    over: Blocks = cached[np.searchsorted(wanted, first, "left") < np.searchsorted(wanted, last, "right")]
+    chosen = np.array(sorted(positions))
+    over: Blocks = cached[np.searchsorted(chosen, first, "left") < np.searchsorted(chosen, last, "right")]
     return over
 
 

@@ -12,7 +12,7 @@ Gpus = tuple[CudaDevice | None, ...]  # by rank; None: a CPU
 
 
 def open_gpu(device: str) -> CudaDevice | None:
-    """The GPU that "cuda:N" names, None for "cpu". Raises NativeError saying what this machine lacks."""
+    """The GPU that "cuda:N" names, None for "cpu". Raises NativeError naming what this machine lacks."""
     kind, _, ordinal = device.partition(":")
     if kind != "cuda":
         return None
@@ -20,21 +20,22 @@ def open_gpu(device: str) -> CudaDevice | None:
 
 
 def open_gpus(device: str, ranks: int) -> Gpus:
-    """Those of so many ranks, `device` being the first one's. Raises NativeError saying what this machine lacks."""
+    """Open the GPUs of `ranks` ranks, `device` being the first one's. Raises NativeError saying what this machine
+    lacks."""
     return tuple(open_gpu(each) for each in devices_of(device, ranks))
 
 
 def uuids_of(device: str, ranks: int) -> list[str]:
-    """Of the GPUs of so many ranks, without contexts; none of a CPU. Raises NativeError."""
+    """The UUIDs of the ranks' GPUs, without creating contexts; none for a CPU. Raises NativeError."""
     ordinals = (each.partition(":")[2] for each in devices_of(device, ranks))
     return [cuda_uuid(int(ordinal)) for ordinal in ordinals if ordinal]
 
 
 def make_of(gpus: Gpus) -> str:
-    """What devices of one speed have in common: "cpu", or the GPU's name and memory; "x N" for several ranks."""
+    """The make of the devices: "cpu", or the GPU's name and memory; "x N" for several ranks."""
     makes = ["cpu" if gpu is None else f"{gpu.name}, {gpu.total_bytes / 2**30:.0f} GiB" for gpu in gpus]
-    one = makes[0] if len(set(makes)) == 1 else " + ".join(makes)
-    return one if len(makes) == 1 else f"{one} x {len(makes)}"
+    make = makes[0] if len(set(makes)) == 1 else " + ".join(makes)
+    return make if len(makes) == 1 else f"{make} x {len(makes)}"
 
 
 def device_pool(gpus: Gpus, name: str, slab_bytes: int, slabs: int) -> SlabPool:

@@ -61,7 +61,7 @@ class Lending:
         return ((loan.kv_shape, loan.blocks) for loan in self._recalled)
 
     def close(self) -> None:
-        """Everything is over; the file is removed. What a reader has mapped stays with it. Idempotent."""
+        """End all leases and remove the file. What a reader has mapped stays with it. Idempotent."""
         self._recalled.clear()
         self._locks.close()
         self._table.close()

@@ -1,4 +1,4 @@
-"""GPUs that were lost: what a process notes before it ends, for the processes of that node which come after it.
+"""GPUs that were lost: notes that a process leaves for later processes of its node.
 
 A file for each GPU, named by its UUID, lies in the folder of segments, which outlives process, container and pod. A GPU
 that was lost twice within ten minutes is suspect until a probe finds it healthy, or a person removes its file.
@@ -40,7 +40,8 @@ class Suspect:
 
 @dataclass(slots=True)
 class _Record:
-    """Of one GPU: (unix seconds, error) of its losses, in their order, and when a probe found it healthy."""
+    """The record of one GPU: (unix seconds, error) of its losses in order, and the time when a probe found it
+    healthy."""
 
     losses: list[tuple[float, str]] = field(default_factory=list)
     healthy: float = 0.0
@@ -58,7 +59,7 @@ def suspects_in(folder: Path) -> list[Suspect]:
 
 
 class LostDevices:
-    """Of the GPUs of one engine, by `uuids`; none of them: a CPU, of which nothing is noted. `clock`: unix seconds."""
+    """The lost GPUs of one engine, by `uuids`; without any, a CPU, nothing is noted. `clock`: unix seconds."""
 
     def __init__(self, folder: Path, uuids: Sequence[str], clock: Callable[[], float]) -> None:
         self._folder, self._clock = folder, clock
@@ -67,7 +68,7 @@ class LostDevices:
         self._noted = False
 
     def suspect(self) -> Suspect | None:
-        """The first of them that is to be left alone."""
+        """The first of them that must not be used."""
         return next((each for each in suspects_in(self._folder) if each.file in self._files), None)
 
     def note(self, error: BaseException) -> None:
@@ -86,7 +87,7 @@ class LostDevices:
                     now = self._clock()
                     record.losses = [loss for loss in record.losses if now - loss[0] < _KEPT_S] + [(now, text)]
             except OSError as failure:  # the process ends with what it lost the GPU by, whether or not that is noted
-                log.error("%s: a loss of this GPU cannot be noted: %s", file, failure)
+                log.error("%s: the loss of this GPU cannot be recorded: %s", file, failure)
 
     def pardon(self) -> None:
         """A probe has found them healthy: losses of before make none of them suspect any more."""

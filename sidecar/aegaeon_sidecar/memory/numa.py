@@ -33,16 +33,16 @@ def run_near(gpus: Gpus, system: Path = _SYS) -> None:
 
 def processors_near(bus_ids: Iterable[str], system: Path = _SYS) -> set[int]:
     """The processors of these devices' nodes; none where a node is not known."""
-    found: set[int] = set()
+    processors: set[int] = set()
     for bus_id in bus_ids:
         try:
             node = int((system / "bus/pci/devices" / bus_id.lower() / "numa_node").read_text())
             if node < 0:  # there is one node
                 return set()
-            found |= _listed((system / f"devices/system/node/node{node}/cpulist").read_text())
+            processors |= _listed((system / f"devices/system/node/node{node}/cpulist").read_text())
         except (OSError, ValueError):
             return set()
-    return found
+    return processors
 
 
 def _listed(text: str) -> set[int]:

@@ -1,4 +1,4 @@
-"""What an engine takes beside its slabs: activations, workspaces, graphs, adapters, compiled kernels, the interpreter.
+"""Memory of an engine outside its slabs: activations, workspaces, graphs, adapters, compiled kernels, the interpreter.
 
 It is reserved before the slabs are cut, measured with every heartbeat, and reported beside the reservation.
 """
@@ -38,7 +38,7 @@ class Outside:
         self.last = OutsideSlabs(reserved_bytes)
 
     def sample(self) -> OutsideSlabs:
-        """As it is now. The first time that more is taken than is reserved, the log says so."""
+        """Measure the memory outside the slabs. The first time that more is taken than is reserved, the log says so."""
         used = self._used_bytes()
         with self._guard:
             reserved, peak = self.last.reserved_bytes, self.last.peak_bytes
@@ -54,4 +54,4 @@ class Outside:
     def _used_bytes(self) -> int:
         if not self._gpus:
             return outside_bytes()
-        return max(whole - free - self._slab_bytes for free, whole in (info() for info in self._gpus))
+        return max(total - free - self._slab_bytes for free, total in (info() for info in self._gpus))

@@ -28,12 +28,12 @@ def name_block(before: Name, tokens: Sequence[int]) -> Name:
 
 
 def seed_of(content: str, config: bytes) -> Name:
-    """What the names of a model's blocks begin with. `content`: hash of its weights, "" when it is not known."""
+    """The start of the name chain of a model's blocks. `content`: hash of its weights, "" when it is not known."""
     return blake2b(config, key=bytes.fromhex(content)[:64] or urandom(16), digest_size=_NAME_BYTES).digest()
 
 
 def seed_with(before: Name, also: bytes) -> Name:
-    """What names of blocks go on from that depend on one thing more: on an adapter's seed, or on a salt.
+    """The start of a name chain that also depends on an adapter's seed, or on a salt.
 
     `also` has 64 bytes at most.
     """
@@ -84,7 +84,7 @@ class PrefixIndex:
         self._lost_s[blocks] = np.maximum(self._lost_s[blocks], following)
 
     def value(self, blocks: NDArray[np.int32], now_s: float) -> NDArray[np.float64]:
-        """What keeping each is worth: uses x seconds to compute again / age. The least goes first.
+        """The value of keeping each block: uses x seconds to compute it again / age. The lowest is evicted first.
 
         A block without the ones before it is of no use, so the first of a chain are worth all that follows them.
         """

@@ -26,7 +26,7 @@ LEASES_SUFFIX = ".leases"
 
 
 def segment_path(folder: Path, instance: str, incarnation: str) -> Path:
-    """Where this life of the instance keeps its host tier."""
+    """The file of this incarnation's host tier."""
     return folder / f"{instance}@{incarnation}{SEGMENT_SUFFIX}"
 
 

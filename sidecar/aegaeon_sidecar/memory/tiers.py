@@ -25,7 +25,8 @@ NO_BLOCKS: Blocks = np.empty(0, dtype=np.int32)
 
 @dataclass(slots=True)
 class Owned:
-    """What sequences own of one shape: `blocks`, one entry for each reference, and those that may yet be written."""
+    """Blocks of one shape that sequences own: `blocks`, an entry for each reference, and those that may still be
+    written."""
 
     blocks: list[int] = field(default_factory=list)
     writable: list[int] = field(default_factory=list)
@@ -53,7 +54,7 @@ class Tier:
         return self._shapes[kv_shape].pool
 
     def index(self, kv_shape: str) -> PrefixIndex:
-        """What the blocks of a shape hold."""
+        """The index of a shape's blocks."""
         return self._shapes[kv_shape].index
 
     # -- what is free -----------------------------------------------------------------------------------------------
@@ -71,12 +72,13 @@ class Tier:
     # -- taking and giving back (engine's lock held) -----------------------------------------------------------------
 
     def take(self, count: int) -> list[int]:
-        """So many slabs of the pool. Raises OutOfSlabs."""
+        """Take `count` slabs of the pool. Raises OutOfSlabs."""
         self._evict_slabs(count)
         return self.pool.take(count)
 
     def allocate(self, kv_shape: str, count: int, grant: int) -> Blocks:
-        """So many free blocks, taking at most `grant` further slabs. Raises OutOfSlabs, and no block is held then."""
+        """Allocate `count` free blocks, taking at most `grant` further slabs. Raises OutOfSlabs, and no block is held
+        then."""
         pool = self._shapes[kv_shape].pool
         for make_room in (self._evict_some, self._evict_all):
             try:
@@ -85,20 +87,22 @@ class Tier:
                 make_room(kv_shape, count, grant)
         return np.asarray(pool.allocate(count, grant), dtype=np.int32)
 
-    def share(self, kv_shape: str, found: dict[int, int], count: int, grant: int) -> tuple[Blocks, NDArray[np.intp]]:
-        """`count` blocks: at these indices the published blocks that were found, at the others free ones.
+    def share(
+        self, kv_shape: str, published: dict[int, int], count: int, grant: int
+    ) -> tuple[Blocks, NDArray[np.intp]]:
+        """`count` blocks: at the given indices the `published` blocks, at the others free ones.
 
         Returns them and the indices of the latter. Raises OutOfSlabs, and no block is held then.
         """
         pool = self._shapes[kv_shape].pool
-        before, shared = pool.held_slabs, np.fromiter(found.values(), dtype=np.int32)
+        before, shared = pool.held_slabs, np.fromiter(published.values(), dtype=np.int32)
         pool.retain(shared, grant)
         try:
-            fresh = self.allocate(kv_shape, count - len(found), grant - (pool.held_slabs - before))
+            fresh = self.allocate(kv_shape, count - len(published), grant - (pool.held_slabs - before))
         except OutOfSlabs:
             pool.release(shared)
             raise
-        held = np.fromiter(found, dtype=np.intp)
+        held = np.fromiter(published, dtype=np.intp)
         free = np.ones(count, dtype=np.bool_)
         free[held] = False
         blocks = np.empty(count, dtype=np.int32)
@@ -112,8 +116,8 @@ class Tier:
             shape.index.used(blocks[:published], self._clock(), block_s)
         shape.pool.release(blocks)
 
-    def found(self, kv_shape: str, blocks: Blocks, block_s: float) -> None:
-        """Note that these blocks, the beginning of a chain, were found instead of computed."""
+    def count_reuse(self, kv_shape: str, blocks: Blocks, block_s: float) -> None:
+        """Note that these blocks, the beginning of a chain, were reused instead of computed."""
         self._shapes[kv_shape].index.used(blocks, self._clock(), block_s, again=True)
 
     # -- eviction ---------------------------------------------------------------------------------------------------
@@ -131,7 +135,7 @@ class Tier:
             self._drop(kv_shape, least_blocks(shape, shape.pool.cached(ready=True), count, self._clock()))
 
     def _evict_all(self, kv_shape: str, count: int, grant: int) -> None:
-        """As if nothing were cached: what is granted can be had."""
+        """Evict all cached blocks that a grant needs."""
         pool = self._shapes[kv_shape].pool
         self._drop(kv_shape, pool.cached())
         self._evict_slabs(min(grant, self._slabs_of(pool, count)))
@@ -142,7 +146,7 @@ class Tier:
         return -(-count * pool.block_bytes // self.pool.slab_bytes) + border
 
     def _evict_slabs(self, count: int) -> None:
-        """Until so many slabs are free, or nothing is cached in a slab of its own."""
+        """Evict until `count` slabs are free, or no slab contains only cached blocks."""
         missing = count - self.pool.free
         if missing > 0:
             for kv_shape, blocks in least_slabs(self._shapes, self.pool.slab_bytes, missing, self._clock()).items():

@@ -20,7 +20,7 @@ ABSENT_WINDOW = 4096  # what transformers takes for a sliding_window that config
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Where a decoder differs from Llama's. A bias is always there (True), never (False) or as config.json says."""
+    """Differences of a decoder from Llama's. A bias is always there (True), never (False) or as config.json says."""
 
     qkv_bias: bool | None = None
     output_bias: bool | None = None

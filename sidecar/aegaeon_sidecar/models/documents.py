@@ -18,7 +18,7 @@ def open_regular(path: Path) -> int:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise ModelError(f"{path}: is no regular file")
+    raise ModelError(f"{path}: is not a regular file")
 
 
 def read_document(path: Path, most_bytes: int) -> bytes:
@@ -26,5 +26,5 @@ def read_document(path: Path, most_bytes: int) -> bytes:
     with os.fdopen(open_regular(path), "rb") as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
-        raise ModelError(f"{path}: has more than {most_bytes} bytes, which is too much for it")
+        raise ModelError(f"{path}: has more than {most_bytes} bytes, the limit for it")
     return content

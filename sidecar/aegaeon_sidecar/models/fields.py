@@ -47,8 +47,8 @@ class Fields:
     def wrong(self, name: str, allowed: str) -> ConfigError:
         """The error for a field whose value is not allowed."""
         value = self._data.get(name)
-        said = "is missing" if value is None else f"is {_short(value)}"
-        return ConfigError(f"{self.path}: {self._prefix}{name} {said}; allowed: {allowed}")
+        problem = "is missing" if value is None else f"is {_short(value)}"
+        return ConfigError(f"{self.path}: {self._prefix}{name} {problem}; allowed: {allowed}")
 
     def value(self, name: str) -> Any:
         """The raw value, None when absent."""

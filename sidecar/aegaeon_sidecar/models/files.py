@@ -23,24 +23,24 @@ _SHARD = re.compile(r"[\w.-]+\.safetensors")
 
 
 def find_tensors(directory: Path, spec: DecoderSpec) -> dict[str, FileTensor]:
-    """Where every tensor of `spec` is, in memory order. Raises WeightsError; reads headers only."""
-    found = read_tensors(directory)
-    if spec.purpose.pools and not any(name.startswith("model.") for name in found):
-        found = {canonical(name): tensor for name, tensor in found.items()}
-    return _match(directory, spec, found)
+    """Find every tensor of `spec`, in memory order. Raises WeightsError; reads headers only."""
+    tensors = read_tensors(directory)
+    if spec.purpose.pools and not any(name.startswith("model.") for name in tensors):
+        tensors = {canonical(name): tensor for name, tensor in tensors.items()}
+    return _match(directory, spec, tensors)
 
 
 def read_tensors(directory: Path) -> dict[str, FileTensor]:
     """All tensors of a directory's weight files. Raises WeightsError; reads headers only."""
-    found: dict[str, FileTensor] = {}
+    tensors: dict[str, FileTensor] = {}
     for path, promised in _shards(directory).items():
-        tensors = read_header(path)
-        _check_promise(path, promised, {tensor.name for tensor in tensors})
-        for tensor in tensors:
-            if tensor.name in found:
-                raise WeightsError(f"{path}: {tensor.name}: is in {found[tensor.name].file.name} as well")
-            found[tensor.name] = tensor
-    return found
+        header = read_header(path)
+        _check_promise(path, promised, {tensor.name for tensor in header})
+        for tensor in header:
+            if tensor.name in tensors:
+                raise WeightsError(f"{path}: {tensor.name}: is in {tensors[tensor.name].file.name} as well")
+            tensors[tensor.name] = tensor
+    return tensors
 
 
 def _shards(directory: Path) -> dict[Path, set[str] | None]:
@@ -84,13 +84,13 @@ def _check_promise(path: Path, promised: set[str] | None, present: set[str]) -> 
     raise WeightsError(f"{path}: {what}, against {INDEX}; the files are of different versions, fetch them again")
 
 
-def _match(directory: Path, spec: DecoderSpec, found: dict[str, FileTensor]) -> dict[str, FileTensor]:
-    wanted = tensor_shapes(spec)
-    missing = [name for name in wanted if name not in found]
+def _match(directory: Path, spec: DecoderSpec, tensors: dict[str, FileTensor]) -> dict[str, FileTensor]:
+    shapes = tensor_shapes(spec)
+    missing = [name for name in shapes if name not in tensors]
     if missing:
         raise WeightsError(f"{directory}: {len(missing)} tensors are missing, the first is {missing[0]}; {_AGAINST}")
-    for name, shape in wanted.items():
-        tensor = found[name]
+    for name, shape in shapes.items():
+        tensor = tensors[name]
         if tensor.dtype not in FILE_DTYPES.values():
             raise WeightsError(
                 f"{tensor.file}: {name}: dtype is {tensor.dtype}; allowed: {', '.join(FILE_DTYPES.values())}; "
@@ -98,7 +98,7 @@ def _match(directory: Path, spec: DecoderSpec, found: dict[str, FileTensor]) -> 
             )
         if tensor.shape != shape:
             raise WeightsError(f"{tensor.file}: {name}: shape {list(tensor.shape)}, must be {list(shape)}; {_AGAINST}")
-    for name, tensor in found.items():
-        if name not in wanted and not may_ignore(spec, name):
+    for name, tensor in tensors.items():
+        if name not in shapes and not may_ignore(spec, name):
             raise WeightsError(f"{tensor.file}: {name}: {spec.architecture} has no such tensor; {_AGAINST}")
-    return {name: found[name] for name in wanted}
+    return {name: tensors[name] for name in shapes}

@@ -34,7 +34,7 @@ class KvShape:
 
     @property
     def key(self) -> str:
-        """What the wire calls it; models with equal keys share blocks."""
+        """Its name on the wire; models with equal keys share blocks."""
         return f"l{self.layers}-t{self.block_tokens}-h{self.kv_heads}-d{self.head_dim}-{self.dtype}"
 
     @staticmethod

@@ -16,7 +16,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 
 
 class Placement(Protocol):
-    """Where the items of one tensor of the files go in an image. `raw`: as they are, whatever the image's dtype."""
+    """The places of one tensor's items in an image. `raw`: as they are, whatever the image's dtype."""
 
     @property
     def raw(self) -> bool: ...
@@ -32,7 +32,7 @@ class Placement(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Where one tensor lies in its model's range: byte offset (256-aligned), bytes, and its name in the files."""
+    """The place of one tensor in its model's range: byte offset (256-aligned), bytes, and its name in the files."""
 
     name: str
     offset: int
@@ -41,8 +41,8 @@ class TensorPlace:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What has to hold before a model is served, and is found by trying. `run` raises ModelError where it does not;
-    `key`: names all that the outcome depends on, so that it need not run where it has held before."""
+    """A property that must hold before a model is served, and is tested. `run` raises ModelError when it does not hold;
+    `key`: names everything the outcome depends on, so that it is not tested again where it has held."""
 
     key: str
     run: Callable[[], None]
@@ -84,15 +84,15 @@ class Layout:
 
     @property
     def image_bytes(self) -> int:
-        """In an image all ranks' parts follow each other."""
+        """Bytes of an image, in which all ranks' parts follow each other."""
         return self.ranks * self.weight_bytes
 
     @property
     def pools(self) -> bool:
-        """It generates nothing."""
+        """True for a pooling model, which generates nothing."""
         return self.task is not Task.GENERATE
 
     @property
     def streams(self) -> bool:
-        """Whether a load can read the files straight into slabs; else it goes through an image in the host cache."""
+        """True when a load can read the files straight into slabs; else it goes through an image in the host cache."""
         return self.ranks == 1 and self.bake is None

@@ -1,4 +1,4 @@
-"""Where the items of one tensor go in an image, as a list of runs: what a loader that rearranges tensors comes to."""
+"""Places of one tensor's items in an image, as a list of runs: the result of a loader that rearranges tensors."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ class Runs:
 
 
 def nowhere(shape: tuple[int, ...], dtype: str) -> Runs:
-    """For a tensor that is not in the image."""
+    """The runs of a tensor that is not in the image."""
     none = np.empty(0, dtype=np.int64)
     return Runs(shape, dtype, none, none, none, 1, True)

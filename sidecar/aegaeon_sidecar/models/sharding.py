@@ -1,4 +1,4 @@
-"""How a model is divided among the ranks of an engine: tensor parallelism as in Megatron-LM (arXiv 1909.08053).
+"""The division of a model among the ranks of an engine: tensor parallelism as in Megatron-LM (arXiv 1909.08053).
 
 A rank's part is a smaller decoder: some of the heads, of the inner features and of the vocabulary. Its attention and
 its feed-forward give parts of sums; what is added to a sum (a bias) is in the part of the first rank alone.
@@ -20,7 +20,7 @@ from aegaeon_sidecar.models.tensors import EMBEDDING, HEAD, Shape
 
 
 class Split(Enum):
-    """What of a tensor a rank has."""
+    """The part of a tensor that a rank has."""
 
     WHOLE = "whole"
     ROWS = "rows"  # neighbouring rows; the last rank's end in zeros where the rows do not divide (vocabulary alone)
@@ -33,7 +33,7 @@ _BY_COLUMNS = {"o_proj", "down_proj"}
 
 
 def split_of(name: str) -> Split:
-    """By the tensor's name in the files."""
+    """The split of a tensor, by its name in the files."""
     if name in (EMBEDDING, HEAD):
         return Split.ROWS
     *_, module, kind = name.split(".")
@@ -67,7 +67,7 @@ def part_of(spec: DecoderSpec, ranks: int, directory: Path) -> DecoderSpec:
 
 @dataclass(frozen=True, slots=True)
 class Deal:
-    """Where the items of one tensor go in an image, which is the ranks' parts side by side.
+    """The places of one tensor's items in an image, which is the ranks' parts side by side.
 
     `offset`: of the tensor in each part; `stride`: from one part to the next, bytes; `run`: how many items in the order
     of the file one rank gets before it is the next one's turn.
@@ -81,7 +81,7 @@ class Deal:
 
     @staticmethod
     def of(name: str, shape: Shape, offset: int, ranks: int, stride: int) -> Deal:
-        """For the tensor of this name, whose `shape` is that in the files."""
+        """The deal of the tensor of this name, whose `shape` is that in the files."""
         split = split_of(name) if ranks > 1 else Split.WHOLE
         if split is Split.ROWS:
             return Deal(offset, split, -(-shape[0] // ranks) * math.prod(shape[1:]), ranks, stride)
@@ -100,7 +100,7 @@ class Deal:
         return self.offset + np.arange(self.ranks) * self.stride, held * item
 
     def held(self, rank: int, items: int) -> int:
-        """How many of the tensor's items are in this rank's part, whose others are zeros."""
+        """The number of the tensor's items in this rank's part, whose other items are zeros."""
         if self.split is Split.COLUMNS:
             return items // self.ranks
         if self.split is Split.ROWS:

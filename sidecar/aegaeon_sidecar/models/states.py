@@ -33,11 +33,11 @@ class FileState:
 
     @classmethod
     def of(cls, stat: os.stat_result) -> Self:
-        """From a stat of its path or its descriptor."""
+        """The state from a stat of the file's path or descriptor."""
         return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
     def change_to(self, now: FileState) -> str:
-        """In words what happened to a file of this state; "" when nothing did."""
+        """A description of the change of a file of this state; "" without a change."""
         if now == self:
             return ""
         if now.nbytes != self.nbytes:
@@ -59,7 +59,7 @@ def opened(paths: Iterable[Path]) -> Iterator[Descriptors]:
 
 
 def states_of(files: Descriptors) -> tuple[FileState, ...]:
-    """In the order in which they were opened. Raises UnreadableError."""
+    """The states of the files in the order in which they were opened. Raises UnreadableError."""
     return tuple(_state(path, descriptor) for path, descriptor in files.items())
 
 

@@ -76,7 +76,7 @@ def look(directory: Path, layout: Layout) -> WeightFiles:
 
 
 def _made(layout: Layout, config: str) -> tuple[object, ...]:
-    """What an image depends on beside the files' bytes and the names of their tensors."""
+    """The inputs of an image beside the files' bytes and the names of their tensors."""
     if layout.plan is None:
         return ()
     return (layout.made_by, config, sorted(layout.plan.items())) if layout.bake else (sorted(layout.plan.items()),)
@@ -106,20 +106,20 @@ def _tensors(directory: Path, layout: Layout) -> dict[str, FileTensor]:
     return read_tensors(directory) if layout.config == CONFIG else read_adapter(directory)
 
 
-def _placed_by_plan(found: Mapping[str, FileTensor], plan: Mapping[str, Runs]) -> dict[FileTensor, Placement]:
-    for name in plan.keys() | found.keys():
-        tensor, runs = found.get(name), plan.get(name)
+def _placed_by_plan(tensors: Mapping[str, FileTensor], plan: Mapping[str, Runs]) -> dict[FileTensor, Placement]:
+    for name in plan.keys() | tensors.keys():
+        tensor, runs = tensors.get(name), plan.get(name)
         if tensor is None or runs is None or (tensor.shape, tensor.dtype) != (runs.shape, runs.dtype):
             raise WeightsError(f"{name}: {_CHANGED}")
-    return {tensor: plan[name] for name, tensor in found.items()}
+    return {tensor: plan[name] for name, tensor in tensors.items()}
 
 
 def _placed_by_name(directory: Path, layout: Layout) -> dict[FileTensor, Placement]:
-    found = find_tensors(directory, read_spec(directory, layout.task.value))
+    tensors = find_tensors(directory, read_spec(directory, layout.task.value))
     item = ENGINE_DTYPES[layout.dtype]
     to: dict[FileTensor, Placement] = {}
     for place in layout.tensors:
-        tensor = found.get(place.name)
+        tensor = tensors.get(place.name)
         if tensor is None:
             raise WeightsError(f"{place.name}: {_CHANGED}")
         deal = Deal.of(place.name, tensor.shape, place.offset, layout.ranks, layout.weight_bytes)

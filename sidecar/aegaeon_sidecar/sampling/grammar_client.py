@@ -44,11 +44,11 @@ class GrammarServer:
         """Start it and wait for it. Raises InvalidError when it cannot read the tokenizer."""
         self._lock = threading.Lock()
         self._forked: WeakSet[GrammarClient] = WeakSet()
-        self._control, there = socket.socketpair()
+        self._control, remote = socket.socketpair()
         environment = {**os.environ, "MALLOC_ARENA_MAX": "1", "TOKENIZERS_PARALLELISM": "false"}
-        command = [sys.executable, "-c", _PROGRAM, str(there.fileno())]
-        with there:
-            self._process = subprocess.Popen(command, pass_fds=[there.fileno()], env=environment)
+        command = [sys.executable, "-c", _PROGRAM, str(remote.fileno())]
+        with remote:
+            self._process = subprocess.Popen(command, pass_fds=[remote.fileno()], env=environment)
         self._control.settimeout(_WALL_S)
         try:
             send(self._control, {"file": str(file), "size": size, "ends": list(ends)})
@@ -62,16 +62,16 @@ class GrammarServer:
         self.digest = str(received[0]["digest"])
 
     def fork(self) -> GrammarClient:
-        """A process for a grammar. Raises EngineError."""
-        here, there = socket.socketpair()
-        with there:
+        """Fork a process for a grammar. Raises EngineError."""
+        local, remote = socket.socketpair()
+        with remote:
             try:
                 with self._lock:
-                    socket.send_fds(self._control, [ORDER.pack(FORK, 0)], [there.fileno()])
+                    socket.send_fds(self._control, [ORDER.pack(FORK, 0)], [remote.fileno()])
             except OSError as error:
-                here.close()
+                local.close()
                 raise EngineError(f"the process of the model's tokenizer has ended: {error}") from error
-        client = GrammarClient(self, here)
+        client = GrammarClient(self, local)
         self._forked.add(client)
         return client
 
@@ -87,12 +87,12 @@ class GrammarServer:
 
     @property
     def pid(self) -> int:
-        """Of its process."""
+        """The pid of its process."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it can fork."""
+        """True while it can fork."""
         return self._process.poll() is None
 
     def end(self) -> None:
@@ -105,7 +105,7 @@ class GrammarServer:
 
 
 class GrammarClient:
-    """Of one grammar's process. Used by one thread at a time; `end` by any."""
+    """The client of one grammar's process. Used by one thread at a time; `end` by any."""
 
     def __init__(self, server: GrammarServer, sock: socket.socket) -> None:
         """Wait for the process. Raises EngineError."""
@@ -136,7 +136,7 @@ class GrammarClient:
         self._send(header, np.array([token for _, some in rows for token in some], dtype=np.int32).tobytes())
 
     def masks(self, count: int, words: int) -> tuple[NDArray[np.int32], dict[int, str]]:
-        """Of the rows that were asked for, int32 [count, words]; why there is none, by row.
+        """The masks of the requested rows, int32 [count, words]; failures by row.
 
         Raises InvalidError, EngineError.
         """
@@ -149,17 +149,17 @@ class GrammarClient:
 
     @property
     def server_pid(self) -> int:
-        """Of the program that has forked the process."""
+        """The pid of the server that forked the process."""
         return self._server.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked: its process has not ended."""
+        """True while it can be asked: its process has not ended."""
         return self._pidfd >= 0 and not _readable(self._socket, 0)
 
     @property
     def cheap(self) -> bool:
-        """It may be kept while no sequence follows its grammar: it lives, and has little memory of its own."""
+        """True when it may be kept while no sequence follows its grammar: it runs, and has little memory of its own."""
         return self.alive and _own_bytes(self.pid) <= _CHEAP_BYTES
 
     def end(self) -> int:
@@ -192,7 +192,7 @@ class GrammarClient:
         raise InvalidError(f"the constraint takes more than {cost}; send a simpler one")
 
     def _await(self, unwanted: Callable[[], bool]) -> None:
-        """Until there is an answer, or the end of the stream. Raises TimeoutError."""
+        """Wait for an answer, or the end of the stream. Raises TimeoutError."""
         begun_s = busy_s = time.monotonic()
         while not _readable(self._socket, _POLL_MS):
             now = time.monotonic()
@@ -211,7 +211,7 @@ def _readable(sock: socket.socket, timeout_ms: int) -> bool:
 
 
 def _computes(pid: int) -> bool:
-    """Whether a thread of this process runs or could run. Raises OSError when there is no such process."""
+    """True when a thread of this process runs or could run. Raises OSError when there is no such process."""
     states = (path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat"))
     return any(state in "RD" for state in states)
 

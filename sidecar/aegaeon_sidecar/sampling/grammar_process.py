@@ -39,7 +39,7 @@ _THREADS = 4
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """Where one output is in its grammar. `spaces`: of an output that is JSON."""
+    """The position of one output in its grammar. `spaces`: for an output that is JSON."""
 
     matcher: LLMatcher
     spaces: WhiteSpace | None
@@ -88,7 +88,7 @@ class Follower:
         return Sequence(self._first.deep_copy(), WhiteSpace(self._leading) if self._leading is not None else None)
 
     def _threads(self) -> LLExecutor:
-        """Not before the fork: threads do not come with one."""
+        """A thread pool, made after the fork: threads do not survive one."""
         if self._executor is None:
             self._executor = LLExecutor(min(_THREADS, os.cpu_count() or 1))
         return self._executor
@@ -132,7 +132,7 @@ def _compiled(tokenizer: LLTokenizer, kind: ConstraintKind, text: str) -> tuple[
 
 
 def _tokenizer(header: Header) -> tuple[tuple[LLTokenizer, LeadingSpaces] | None, Header]:
-    """As the order says, and the answer to it."""
+    """The tokenizer that the order names, and the answer to it."""
     try:
         limits.raise_on_cpu_timer()
         limits.limit_address_space(TOKENIZER.memory_bytes)
@@ -149,7 +149,7 @@ def _tokenizer(header: Header) -> tuple[tuple[LLTokenizer, LeadingSpaces] | None
 
 
 def serve(control: socket.socket) -> None:
-    """Until the engine is gone."""
+    """Serve until the engine is gone."""
     if (first := receive(control)) is None:
         return
     vocabulary, answer = _tokenizer(first[0])

@@ -34,9 +34,9 @@ def receive(sock: socket.socket) -> tuple[Header, bytearray] | None:
     try:
         header = json.loads(text)
     except ValueError as error:
-        raise OSError("a message that is no JSON") from error
+        raise OSError("a message that is not JSON") from error
     if not isinstance(header, dict):
-        raise OSError("a message that is no object")
+        raise OSError("a message that is not a JSON object")
     return header, tail
 
 

@@ -64,7 +64,7 @@ class _Grammar:
 
     @property
     def cheap(self) -> bool:
-        """It may be kept while no sequence follows it."""
+        """True when it may be kept while no sequence follows it."""
         return self.client is not None and self.client.cheap
 
 
@@ -168,8 +168,11 @@ class Grammars:
             future.add_done_callback(partial(self._tell, grammar))
 
     def _next(self) -> _Grammar | None:
-        """Of the first share in turn that may have another slot."""
-        if self._building.total() >= _SLOTS or sum(one.users > 0 for one in self._grammars.values()) >= _FOLLOWED:
+        """The next grammar of the first share in turn that may use another slot."""
+        if (
+            self._building.total() >= _SLOTS
+            or sum(grammar.users > 0 for grammar in self._grammars.values()) >= _FOLLOWED
+        ):
             return None
         for share, line in self._lines.items():
             if self._building[share] >= _SLOTS - 1:

@@ -1,4 +1,4 @@
-"""Where one sequence is in its grammar.
+"""The position of one sequence in its grammar.
 
 A guide is a function of the grammar and the output alone, so one that is made elsewhere, or after a crash, is the same
 as soon as it has taken the output. It is made at once; tokens wait in it until its grammar's process has compiled.
@@ -37,7 +37,7 @@ class Guide:
         self._behind.append(token)
 
     def client(self) -> GrammarClient:
-        """Of the process that computes its masks; waits for it. Raises InvalidError where there is none."""
+        """The client of the process that computes its masks; waits for it. Raises InvalidError when there is none."""
         return self._made.result()
 
     def behind(self) -> list[int]:

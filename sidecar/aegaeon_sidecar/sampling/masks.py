@@ -1,4 +1,4 @@
-"""Which tokens the constrained rows of a step may choose: computed on the host, whatever computes the step.
+"""Masks of the tokens that the constrained rows of a step may choose: computed on the host, whatever computes the step.
 
 A mask depends on the token before, a forward pass only on its id. So masks are computed while the pass that they are
 for runs, and are applied to its logits. What costs time of the host is the grammars' processes'.
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aegaeon_sidecar.domain.errors import CommandError, InvalidError
-from aegaeon_sidecar.sampling.chosen import Refused
+from aegaeon_sidecar.sampling.choices import Refused
 from aegaeon_sidecar.sampling.grammar_client import GrammarClient
 from aegaeon_sidecar.sampling.guide import Guide
 from aegaeon_sidecar.sampling.state import SamplerState
@@ -44,7 +44,7 @@ class Masker:
         self._thread = ThreadPoolExecutor(1, "masks")
 
     def masks(self, samplers: Seq[SamplerState | None], vocab_size: int) -> Masks | None:
-        """For the next token of each; None when none has a constraint."""
+        """The masks for the next token of each; None when none has a constraint."""
         guided = {row: s.guide for row, s in enumerate(samplers) if s is not None and s.guide is not None}
         if not guided:
             return None
@@ -105,7 +105,7 @@ def _refused(error: CommandError) -> Refused:
 
 
 def _hold_back_stops(allowed: NDArray[np.bool_], sampler: SamplerState) -> None:
-    """No stop id before min_tokens, unless the constraint allows nothing else."""
+    """Mask stop ids before min_tokens, unless the constraint allows nothing else."""
     if sampler.generated < sampler.params.min_tokens and sampler.stop_ids.size:
         stops = sampler.stop_ids[sampler.stop_ids < allowed.size]
         kept = allowed[stops]

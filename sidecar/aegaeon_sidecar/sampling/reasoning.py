@@ -1,4 +1,4 @@
-"""How much of an output is reasoning, and which token ends it where a budget is used up.
+"""The length of an output's reasoning, and the token that ends it when a budget is used up.
 
 A function of the output alone: rebuilt elsewhere from the same tokens it forces the same ones.
 """
@@ -32,12 +32,12 @@ class Reasoning:
 
     @property
     def forced(self) -> int | None:
-        """The next token, where the budget is used up: the end's first one that is not there yet."""
+        """The next forced token after the budget is used up: the first token of the end mark that is still missing."""
         if not self._inside or self._spent < self._budget.tokens:
             return None
         recent, closing = tuple(self._recent), self._budget.closing.tokens
-        there = max(
+        matched = max(
             (count for count in range(1, len(closing)) if recent[-count:] == closing[:count]),
             default=0,
         )
-        return closing[there]
+        return closing[matched]

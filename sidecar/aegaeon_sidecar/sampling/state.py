@@ -1,4 +1,4 @@
-"""What one sequence carries from token to token so that its sampling survives any move.
+"""The state that one sequence carries from token to token so that its sampling survives any move.
 
 Nothing here is random: a draw is a hash of (seed, choice, index), penalties are counts of tokens, a constraint is
 followed from the first token on. So a state rebuilt elsewhere from prompt and output goes on where the old one stopped.

@@ -17,7 +17,7 @@ _QUOTE, _BACKSLASH = b'"\\'
 
 
 class LeadingSpaces:
-    """How much white space each token of a vocabulary begins with, and which tokens a run of it may go on with."""
+    """The white space at the beginning of each token of a vocabulary, and the tokens that can continue a run of it."""
 
     def __init__(self, tokenizer: LLTokenizer) -> None:
         """Takes 0.2 s for 150,000 tokens."""
@@ -26,7 +26,7 @@ class LeadingSpaces:
         self._masks: dict[int, NDArray[np.int32]] = {}
 
     def text(self, tokens: list[int]) -> bytes:
-        """What these tokens add to an output."""
+        """The bytes that these tokens add to an output."""
         return bytes(self._tokenizer.decode_bytes(tokens))
 
     def mask(self, most: int) -> NDArray[np.int32]:
@@ -43,7 +43,7 @@ class LeadingSpaces:
 
 
 class WhiteSpace:
-    """Of one output: the run of white space at its end, unless that is within a string."""
+    """The run of white space at the end of one output, unless it is within a string."""
 
     __slots__ = ("_escaped", "_in_string", "_leading", "_run")
 
@@ -54,7 +54,7 @@ class WhiteSpace:
         self._escaped = False
 
     def accept(self, tokens: list[int]) -> None:
-        """The output goes on with these tokens."""
+        """Extend the output by these tokens."""
         for byte in self._leading.text(tokens):
             if self._in_string:
                 self._in_string = self._escaped or byte != _QUOTE

@@ -24,8 +24,8 @@ from aegaeon_sidecar.weights.image import Image
 from aegaeon_sidecar.weights.models import Adapter, Model, Served
 from aegaeon_sidecar.weights.phases import Phases
 from aegaeon_sidecar.weights.remote import ADAPTER_FILES
+from aegaeon_sidecar.weights.reservation import ON_DEMAND
 from aegaeon_sidecar.weights.ring import StageRing
-from aegaeon_sidecar.weights.room import ON_DEMAND
 from aegaeon_sidecar.weights.sources import Located, Sources, slot_of
 from aegaeon_sidecar.weights.table import ModelTable
 
@@ -58,19 +58,19 @@ class Adapters:
         self._used = used
 
     def follow(self, model: Model, retry: bool = False) -> None:
-        """The adapters that the model's spec names (engine's lock held).
+        """Prepare the adapters that the model's spec names (engine's lock held).
 
         None before the model is registered, and none when it left the catalog meanwhile: they would be tried for ever.
         """
-        wanted = {spec.name: spec for spec in model.spec.adapters} if model.range and not model.forgotten else {}
+        listed = {spec.name: spec for spec in model.spec.adapters} if model.range and not model.forgotten else {}
         before = dict(model.adapters)
         for name, adapter in before.items():
-            spec, again = wanted.get(name), retry and adapter.phase is ModelPhase.FAILED
+            spec, again = listed.get(name), retry and adapter.phase is ModelPhase.FAILED
             if spec is None or again or not _same(spec, adapter.spec):
                 self._withdraw(adapter)
             else:
                 adapter.spec = spec
-        for name, spec in wanted.items():
+        for name, spec in listed.items():
             if name not in model.adapters:
                 self._begin(Adapter(spec, model))
         if model.adapters != before:
@@ -103,7 +103,7 @@ class Adapters:
                 adapter.let_go()
 
     def _pin(self, adapter: Adapter) -> None:
-        """Where its image was evicted, it is brought again: its sequences wait."""
+        """Pin its image; an evicted image is loaded again while its sequences wait."""
         if adapter.pinned or adapter.coming or adapter.phase is not ModelPhase.CACHED or adapter.located is None:
             return
         adapter.pinned = adapter.image is not None and adapter.image.pin()
@@ -170,7 +170,7 @@ class Adapters:
 
     @contextmanager
     def _reporting(self, adapter: Adapter) -> Iterator[None]:
-        """What goes wrong with an adapter is its reason and no one else's trouble."""
+        """Turn an error of an adapter into its reason; it affects nothing else."""
         try:
             yield
         except (FillCancelledError, *MODEL_ERRORS) as error:
@@ -190,5 +190,5 @@ def _unnoted(done: int, total: int) -> None:
     """An adapter is small beside its base: its progress is not reported."""
 
 
-def _same(one: AdapterSpec, other: AdapterSpec) -> bool:
-    return one.identity == other.identity if one.identity and other.identity else one.source == other.source
+def _same(spec: AdapterSpec, other: AdapterSpec) -> bool:
+    return spec.identity == other.identity if spec.identity and other.identity else spec.source == other.source

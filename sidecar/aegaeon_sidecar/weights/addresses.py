@@ -1,4 +1,4 @@
-"""What people call the folder of a source far away, and the name of its copy in the disk tier. Asks no server."""
+"""Addresses of remote sources, for people, and the names of their copies in the disk tier. Asks no server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def plainly(name: str) -> str:
 
 
 def address_of(source: HubSource | S3Source | HttpSource) -> str:
-    """For people."""
+    """The address of a source, for people."""
     match source:
         case HubSource(repository, revision):
             return plainly(f"hub:{repository} at {revision or 'its default branch'}")
@@ -35,11 +35,11 @@ def key_of(address: str, credentials_file: str, names: Sequence[str] = ()) -> st
 
 
 def folder_name(key: str) -> str:
-    """Of its copy in the disk tier."""
+    """The name of the source's copy in the disk tier."""
     return sha256(key.encode()).hexdigest()[:32]
 
 
 def folder_names(sources: Iterable[Source]) -> frozenset[str]:
-    """Of the models of these sources; those in folders of this machine have no copy."""
+    """The folder names of the models of these sources; local folders have no copy."""
     far = (source for source in sources if not isinstance(source, DirectorySource))
     return frozenset(folder_name(key_of(address_of(source), source.credentials_file)) for source in far)

@@ -32,16 +32,16 @@ def boundary(name: str) -> Iterator[None]:
     except UnreachableError as error:
         raise BrokenOffError(str(error)) from error
     except (CredentialsError, OutboundError) as error:
-        said = str(error)
-        tells_where = isinstance(error, CredentialsError) or said.startswith(("http://", "https://"))
-        raise SourceError(said if tells_where else f"{name} {said}") from error
+        message = str(error)
+        is_located = isinstance(error, CredentialsError) or message.startswith(("http://", "https://"))
+        raise SourceError(message if is_located else f"{name} {message}") from error
     except Exception as error:  # a tenant's server may make ssl or botocore raise anything
         raise SourceError(f"{name}: its source fails with {sentence(error)}") from error
 
 
 @contextmanager
 def _final() -> Iterator[None]:
-    """Where no retry is made."""
+    """Convert errors at a place that is not retried."""
     try:
         yield
     except BrokenOffError as error:

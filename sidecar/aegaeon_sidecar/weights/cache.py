@@ -97,11 +97,11 @@ class HostCache:
         return image
 
     def changed_ns(self) -> int:
-        """When an image last came or went, nanoseconds of the file system's clock."""
+        """The time at which an image was last added or removed, nanoseconds of the file system's clock."""
         return self._folder.path.stat().st_mtime_ns
 
     def held(self, identities: Iterable[str]) -> set[str]:
-        """Which of these files have their image here."""
+        """The identities among these whose image is in the cache."""
         with self._folder.locked():
             images = {image.content for image in self._folder.images()}
             return {files for files in identities if self._folder.known(files) in images}
@@ -154,12 +154,12 @@ class HostCache:
             self._folder.remember(identity, content)
 
     def is_proved(self, key: str) -> bool:
-        """Whether some sidecar of this node has made the proof of this key, and it held."""
+        """True when a sidecar of this node has made the proof of this key successfully."""
         with self._folder.locked():
             return self._folder.is_proved(key)
 
     def remember_proof(self, key: str) -> None:
-        """For all sidecars of this node, also later ones."""
+        """Record a proof for all sidecars of this node, also later ones."""
         with self._folder.locked():
             self._folder.remember_proof(key)
 
@@ -169,7 +169,7 @@ class HostCache:
             _drop(draft)
 
     def used_bytes(self) -> int:
-        """What images and drafts of living sidecars take."""
+        """Bytes of images and of drafts of living sidecars."""
         with self._folder.locked():
             return self._folder.used_bytes()
 

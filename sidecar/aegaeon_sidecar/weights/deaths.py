@@ -40,7 +40,8 @@ _SIGNALS = {  # the handler's words, and the signal that a container's status na
 
 @dataclass(slots=True)
 class Books:
-    """By model: at how many `deaths` it was there, which one it `waits` for, and the signal that it `failed` with."""
+    """Records by model: the number of `deaths` with it, the suspect that it `waits` for, and the signal that it
+    `failed` with."""
 
     deaths: dict[str, int] = field(default_factory=dict)
     waits: dict[str, str] = field(default_factory=dict)
@@ -49,7 +50,7 @@ class Books:
     def died(self, suspects: Seq[str], signal: str) -> None:
         """A process ended by itself. `suspects`: the one that it computed first."""
         if not self.failed.keys().isdisjoint(suspects):
-            return  # of another engine of the node, which had it still: it is the cause
+            return  # a known culprit, still on another engine of the node: it is the cause
         for model in suspects:
             self.deaths[model] = self.deaths.get(model, 0) + 1
         most = max(self.deaths[model] for model in suspects)
@@ -64,14 +65,15 @@ class Books:
         self.waits |= {model: first for model in suspects if model != first}
 
     def clear(self, model: str) -> None:
-        """It is no suspect, and what waits for it waits no more."""
+        """Clear the model of suspicion, and release the models that wait for it."""
         self.deaths.pop(model, None)
         self.failed.pop(model, None)
-        self.waits = {one: other for one, other in self.waits.items() if model not in (one, other)}
+        self.waits = {waiting: suspect for waiting, suspect in self.waits.items() if model not in (waiting, suspect)}
 
 
 class Deaths:
-    """Of one engine process; the books are its node's. Thread-safe: the compute lane marks, the fetcher asks."""
+    """Marks of one engine process; the books belong to its node. Thread-safe: the compute lane marks, the fetcher
+    asks."""
 
     def __init__(self, folder: Path, instance: str, clock: Callable[[], float]) -> None:
         """Reads what the process before this one left, and begins its own marks."""
@@ -105,7 +107,7 @@ class Deaths:
 
     @contextmanager
     def preparing(self, model: str) -> Iterator[None]:
-        """It is described, or proved."""
+        """Mark the model while it is described or proved."""
         self._mark(_PREPARED, model)
         try:
             yield
@@ -118,7 +120,7 @@ class Deaths:
             if signal := books.failed.get(model):
                 raise LethalError(
                     f"engines that computed it were ended {DEADLY} times by {signal}; it is tried again when its files "
-                    "have changed, or when that is asked for"
+                    "change, or on request"
                 )
             first = books.waits.get(model)
             if first is not None and self._is_over(first):
@@ -133,7 +135,7 @@ class Deaths:
         return now - self._start >= MOST_WAIT_S or now - self._began.get(first, now) >= CALM_S
 
     def forgive(self, model: str) -> None:
-        """It is to be tried as if it had never been computed."""
+        """Clear the model: it is tried as if it had never been computed."""
         with self._books() as books:
             books.clear(model)
 
@@ -156,7 +158,7 @@ class Deaths:
             books.died(suspects, signal)
 
     def _signal(self) -> str | None:
-        """Of the process before. What it did then goes to this one's log."""
+        """The signal that ended the previous process. Copies that process's last output to this one's log."""
         written = self._fault.read_text("utf-8", "replace") if self._fault.exists() else ""
         self._fault.unlink(missing_ok=True)
         if not written:
@@ -166,7 +168,8 @@ class Deaths:
         return _SIGNALS.get(words)
 
     def _suspects(self) -> list[str]:
-        """That of the turn, that which was described, and that of the turn before; each once. None at rest."""
+        """The suspects: the model of the turn, the described one, and that of the turn before; each once. None at
+        rest."""
         marks = self._running.read_bytes() if self._running.exists() else b""
         parts = (marks[at : at + _MARK_BYTES] for at in range(0, len(marks), _MARK_BYTES))
         names = [part.rstrip(b"\0").decode("utf-8", "replace") for part in parts]
@@ -177,7 +180,7 @@ class Deaths:
 
     @contextmanager
     def _books(self) -> Iterator[Books]:
-        """As they are on this node; written where they have changed."""
+        """The current books of this node; written if they change."""
         path = self._folder / DEATHS_NAME
         with locked(self._folder):
             before = path.read_text("utf-8") if path.exists() else "{}"

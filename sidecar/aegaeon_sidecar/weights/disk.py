@@ -19,7 +19,7 @@ from aegaeon_sidecar.weights.addresses import folder_name
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.download import Download, Progress, doubt
 from aegaeon_sidecar.weights.model_folder import ModelFolder, model_folders
-from aegaeon_sidecar.weights.room import Claim, Room
+from aegaeon_sidecar.weights.reservation import Claim, Reservation
 
 ANY_ROOM = Claim()
 _POLL_S = 0.1
@@ -35,30 +35,30 @@ class Stored:
 
     @property
     def is_there(self) -> bool:
-        """Whether it was not evicted since."""
+        """True while it is not evicted."""
         return ModelFolder(self.directory).is_complete()
 
     def touch(self) -> None:
-        """It is in use, here or in another sidecar."""
+        """Mark it as in use, by this or another sidecar."""
         ModelFolder(self.directory).touch()
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """While it is read, by one thread at a time. Raises AbsentError when it was evicted."""
-        mine = self._lock is None
-        if mine:
+        """Keep it while one thread at a time reads it. Raises AbsentError when it was evicted."""
+        taken = self._lock is None
+        if taken:
             self._lock = _pin(ModelFolder(self.directory))
         if self._lock is None:
-            raise AbsentError("its files have made room for others on this node's disk; they are fetched again")
+            raise AbsentError("its files were evicted from this node's disk; they are fetched again")
         try:
             yield
         finally:
-            if mine:
+            if taken:
                 self.close()
 
     def doubt(self, *, damaged: bool) -> None:
-        """They cannot be served: the next to ask looks for what has changed at the source since, unless another
-        sidecar has a use for them as they are. `damaged`: their bytes are wrong, here or there. To be closed next."""
+        """Mark its files as unservable: the next fetch compares them with the source, unless another sidecar uses them
+        as they are. `damaged`: their bytes are wrong. The caller closes it next."""
         if self._lock is None or not try_lock(self._lock, fcntl.LOCK_EX):
             return
         ModelFolder(self.directory).unpublish()
@@ -91,7 +91,8 @@ class DiskTier:
         self._full = False
 
     def changed_ns(self) -> int:
-        """When a model last came or went, nanoseconds of the file system's clock; 0: there is no folder yet."""
+        """The time at which a model was last added or removed, nanoseconds of the file system's clock; 0: there is no
+        folder yet."""
         return self._folder.stat().st_mtime_ns if self._folder.exists() else 0
 
     def obtain(
@@ -105,24 +106,24 @@ class DiskTier:
         self._folder.mkdir(parents=True, exist_ok=True)
         model = ModelFolder(self._folder / folder_name(remote.key))
         while (lock := _pin(model)) is None:
-            with try_locked(model.lock) as mine:
-                if mine and not model.is_complete():
+            with try_locked(model.lock) as locked:
+                if locked and not model.is_complete():
                     self._fetch(model, remote, claim, progress, cancelled)
             if cancelled():
                 raise FillCancelledError(f"{model.directory}: gave up waiting for another sidecar to fetch it")
-            if not mine:
+            if not locked:
                 self._sleep(_POLL_S)
         return Stored(model.directory, lock)
 
     def used_bytes(self) -> int:
-        """What is stored, complete or not."""
+        """Bytes stored, complete or not."""
         return sum(model.claimed_bytes() for model in model_folders(self._folder))
 
     def _fetch(
         self, model: ModelFolder, remote: Guarded, claim: Claim, progress: Progress, cancelled: Callable[[], bool]
     ) -> None:
         """Its lock is held alone."""
-        room = Room(self._folder, model, self._budget_bytes, claim, self._sleep, cancelled)
+        room = Reservation(self._folder, model, self._budget_bytes, claim, self._sleep, cancelled)
         try:
             if claim.ahead and self._full:
                 raise DiskFullError(_NOT_AHEAD)

@@ -16,7 +16,7 @@ from aegaeon_proto.outbound.client import CHUNK_BYTES
 from aegaeon_sidecar.domain.errors import DiskFullError, FillCancelledError, SourceError
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.remote import BrokenOffError, PastEndError, RemoteFile
-from aegaeon_sidecar.weights.room import Room
+from aegaeon_sidecar.weights.reservation import Reservation
 
 _PART = ".part"
 _MANIFEST = ".manifest.json"
@@ -30,10 +30,10 @@ Progress = Callable[[int, int], None]
 
 
 class Download:
-    """What is to be fetched is known when it is made; `run` fetches what is missing. The folder is the caller's."""
+    """Fetches the missing files of a model into the caller's folder. The list of files is requested when it is made."""
 
     def __init__(
-        self, remote: Guarded, directory: Path, room: Room, progress: Progress, cancelled: Callable[[], bool]
+        self, remote: Guarded, directory: Path, room: Reservation, progress: Progress, cancelled: Callable[[], bool]
     ) -> None:
         """Asks the server what there is. Raises SourceError."""
         self._remote = remote
@@ -98,7 +98,7 @@ class Download:
         wrong = check.verdict()
         if wrong:
             part.unlink()
-            raise SourceError(f"{self._remote.address}/{file.name}: {wrong}; it is fetched anew next time")
+            raise SourceError(f"{self._remote.address}/{file.name}: {wrong}; it will be fetched again")
         part.rename(path)
 
     def _bring(self, file: RemoteFile, target: FileIO, sleep: Callable[[float], object]) -> _Check:
@@ -125,11 +125,11 @@ class Download:
                 raise FillCancelledError(f"{self._remote.address}: fetching was cancelled")
             if 0 <= file.nbytes < check.done + len(chunk):
                 where = f"{self._remote.address}/{file.name}"
-                raise SourceError(f"{where}: sends more than the {file.nbytes} bytes promised")
+                raise SourceError(f"{where}: sends more than the announced {file.nbytes} bytes")
             self._write(file, target, chunk)
             self._take(file, check, chunk)
         if 0 <= check.done < file.nbytes:
-            raise BrokenOffError(f"{self._remote.address}/{file.name}: {check.done} of {file.nbytes} bytes came")
+            raise BrokenOffError(f"{self._remote.address}/{file.name}: {check.done} of {file.nbytes} bytes arrived")
 
     def _write(self, file: RemoteFile, target: FileIO, chunk: bytes) -> None:
         """Write only what fits. On a full disk other entries are evicted first, as for the budget."""
@@ -178,12 +178,13 @@ class Download:
 
 
 def doubt(directory: Path) -> None:
-    """The bytes in a folder are said to be wrong: whole files are parts again where a checksum will tell, else gone."""
+    """Distrust the bytes in a folder: files with a checksum become partial downloads, which are verified again; others
+    are removed."""
     for name, known in _manifest(directory).items():
-        whole = directory / name
-        if whole.exists() and RemoteFile(**known).checksum:
-            whole.rename(_part(directory, name))
-        whole.unlink(missing_ok=True)
+        file = directory / name
+        if file.exists() and RemoteFile(**known).checksum:
+            file.rename(_part(directory, name))
+        file.unlink(missing_ok=True)
 
 
 def _part(directory: Path, name: str) -> Path:
@@ -191,7 +192,7 @@ def _part(directory: Path, name: str) -> Path:
 
 
 def _manifest(directory: Path) -> dict[str, Any]:
-    """What was known of each file when the folder was last filled."""
+    """Facts about each file when the folder was last filled."""
     try:
         known: dict[str, Any] = json.loads((directory / _MANIFEST).read_text())
     except (FileNotFoundError, ValueError):
@@ -212,17 +213,17 @@ class _Check:
         self.done += len(chunk)
 
     def verdict(self) -> str:
-        """What is wrong with the whole file; "" when nothing is."""
+        """The fault of the complete file; "" when it is correct."""
         if self._file.nbytes not in (-1, self.done):
-            return f"{self.done} bytes came, {self._file.nbytes} were promised"
+            return f"{self.done} bytes arrived, {self._file.nbytes} were announced"
         promised = self._file.checksum
         if promised and self._hash.hexdigest() != promised:
-            return f"its {self._hash.name} is {self._hash.hexdigest()}, {promised} was promised"
+            return f"its {self._hash.name} is {self._hash.hexdigest()}, the source announced {promised}"
         return ""
 
 
 def _hash_of(file: RemoteFile) -> hashlib._Hash:
-    """As `file.checksum` is made. Git's begins with the size."""
+    """A hash of the kind of `file.checksum`. Git's begins with the size."""
     if file.sha256 or not file.checksum:
         return hashlib.sha256()
     if file.md5:

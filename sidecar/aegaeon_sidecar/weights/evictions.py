@@ -1,4 +1,4 @@
-"""Models whose copies on this node have made room for others: noticed here, whichever sidecar evicted them.
+"""Models whose copies were evicted from this node, by any of its sidecars.
 
 A model that is in use counts as used in the disk tier, where another sidecar looks for what to evict.
 """
@@ -47,11 +47,11 @@ class Evictions:
         cached = self._cache.held(gone.values()) if gone else set()
         lost = [model for model, identity in gone.items() if identity not in cached]
         with self._table.monitor.changed:
-            wanted = [model for model in lost if model.wanted]  # it may be unloaded without a change of the folders
+            needed = [model for model in lost if model.needed]  # it may be unloaded without a change of the folders
             for model in lost:
-                if not (model.forgotten or model.wanted):
+                if not (model.forgotten or model.needed):
                     self._put_off(model)
-        if not wanted and time.time_ns() - max(changed) > SETTLED_NS:
+        if not needed and time.time_ns() - max(changed) > SETTLED_NS:
             self._seen = changed
 
     def _in_use(self) -> list[Stored]:
@@ -59,7 +59,7 @@ class Evictions:
             names = {sequence.model for sequence in self._sequences}
             models = [model for name, model in self._table.models.items() if name in names]
             located = [model.located for model in models if model.located is not None]
-        return [one.stored for one in located if one.stored is not None]
+        return [copy.stored for copy in located if copy.stored is not None]
 
     def _loadable(self) -> list[tuple[Model, Stored, str]]:
         """Models that came from afar, their places on disk, and the identities of their files."""

@@ -1,4 +1,4 @@
-"""What may go wrong with one model or adapter, and is no one else's trouble."""
+"""Errors that concern a single model or adapter, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ def understood() -> Iterator[None]:
     except MODEL_ERRORS:
         raise
     except Exception as error:  # a tenant's numbers: what a list of types lacks would end the engine
-        raise ModelError(f"its files are not understood: {sentence(error)}") from error
+        raise ModelError(f"its files cannot be parsed: {sentence(error)}") from error

@@ -31,14 +31,14 @@ from aegaeon_sidecar.weights.addresses import folder_names
 from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.deaths import Deaths
 from aegaeon_sidecar.weights.faults import MODEL_ERRORS, understood
+from aegaeon_sidecar.weights.fetch_queue import FetchQueue
 from aegaeon_sidecar.weights.fill import fill
 from aegaeon_sidecar.weights.jobs import Job, Jobs
-from aegaeon_sidecar.weights.line import Line
 from aegaeon_sidecar.weights.models import Adapter, Model, Served
 from aegaeon_sidecar.weights.pace import Pace
 from aegaeon_sidecar.weights.phases import Phases
+from aegaeon_sidecar.weights.reservation import ON_DEMAND, fetched_ahead
 from aegaeon_sidecar.weights.ring import NO_FILE, StageRing
-from aegaeon_sidecar.weights.room import ON_DEMAND, fetched_ahead
 from aegaeon_sidecar.weights.shared_weights import drop
 from aegaeon_sidecar.weights.sources import Located, Sources, slot_of
 from aegaeon_sidecar.weights.table import ModelTable
@@ -84,7 +84,7 @@ class Fetcher:
         self._ring = ring
         self._jobs = Jobs()
         self._far = Slots("fetcher")
-        self._line = Line(table, phases.tell)
+        self._fetch_queue = FetchQueue(table, phases.tell)
         self._ahead = fetched_ahead(frozenset())
         self._thread = threading.Thread(target=self._run, name="fetcher", daemon=True)
         places = table, backend, cache, ring, sources, phases
@@ -107,20 +107,20 @@ class Fetcher:
 
         With `retry` a model that failed, or found no room, is tried at once and as its files are now, on request.
         """
-        wanted = {spec.name: spec for spec in catalog}
-        self._ahead = fetched_ahead(folder_names(spec.source for spec in wanted.values()))
+        listed = {spec.name: spec for spec in catalog}
+        self._ahead = fetched_ahead(folder_names(spec.source for spec in listed.values()))
         self._sources.reconsider()
         for name, model in list(self._table.models.items()):
-            spec, again = wanted.get(name), retry and (model.absent or model.phase is ModelPhase.FAILED)
+            spec, again = listed.get(name), retry and (model.absent or model.phase is ModelPhase.FAILED)
             if spec is None or again or not _same(spec, model.spec):
                 self._forgive(model)
                 self._withdraw(model)
                 continue
             model.spec = spec
             self.adapters.follow(model, retry)
-            if retry:  # what the scheduler thinks of it may have to be put right
+            if retry:  # the scheduler's state of it may be wrong
                 self._phases.tell(model)
-        begun = [Model(spec) for name, spec in wanted.items() if name not in self._table.models]
+        begun = [Model(spec) for name, spec in listed.items() if name not in self._table.models]
         for model in begun:
             model.together = len(begun)
             self._begin(model)
@@ -133,7 +133,7 @@ class Fetcher:
             return  # the catalog has changed
         if model.absent:
             model.absent, model.reason, model.on_demand, model.pace = False, "", True, Pace()
-            self._line.join(model)
+            self._fetch_queue.join(model)
             self._begin(model)
         else:
             self._phases.tell(model)
@@ -175,7 +175,7 @@ class Fetcher:
 
     def _withdraw(self, model: Model) -> None:
         model.forgotten = True
-        self._line.leave(model)
+        self._fetch_queue.leave(model)
         self.adapters.leave(model)
         del self._table.models[model.name]
         for sequence in [s for s in self._kv.sequences if s.model == model.name]:
@@ -208,7 +208,7 @@ class Fetcher:
             self._jobs.put(partial(self._prepare, model, located), model.together)
 
     def _prepare(self, model: Model, located: Located) -> None:
-        """Everything else, until it can be served."""
+        """Do everything after the fetch until it can be served."""
         model.located = located
         if self._gives_up(model)():
             model.let_go()
@@ -238,7 +238,7 @@ class Fetcher:
             self._complete(model, located, files)
 
     def _complete(self, model: Model, located: Located, files: WeightFiles) -> None:
-        """Into the host cache and the backend: it can be served."""
+        """Put it into the host cache and the backend: it can then be served."""
         with located.reading():
             note = self._cache_weights(model, files)
         self._register(model, files)
@@ -246,13 +246,13 @@ class Fetcher:
             located.stored.close()  # from here on it is kept from eviction while it is read, and by being used
         with self._table.monitor.changed:
             self.adapters.follow(model)  # before it may be asked for: sequences wait for adapters that are known
-            self._line.leave(model, fetched=True)
+            self._fetch_queue.leave(model, fetched=True)
             model.on_demand = False
         self._phases.cached(model, note)
 
     @contextmanager
     def _reporting(self, model: Model) -> Iterator[None]:
-        """What goes wrong with a model is its reason and no one else's trouble. Raises DeviceLostError."""
+        """Turn an error of a model into its reason; it affects nothing else. Raises DeviceLostError."""
         try:
             yield
         except FillCancelledError:
@@ -261,7 +261,7 @@ class Fetcher:
             end_if_sticky(error)
             if model.on_demand and isinstance(error, DiskFullError):
                 self._stop.wait(_NO_ROOM_S)  # it may be asked for again at once
-            self._line.leave(model)
+            self._fetch_queue.leave(model)
             if isinstance(error, DiskFullError) and not isinstance(error, TooLargeError):
                 self._phases.absent(model, str(error))
             else:
@@ -269,7 +269,8 @@ class Fetcher:
             model.let_go()
 
     def _cache_weights(self, model: Model, files: WeightFiles) -> str:
-        """Into the host cache where there is room; else a Load will read the files. Returns what people should know.
+        """Put the weights into the host cache if there is room; else a Load will read the files. Returns a note for
+        people. Raises OtherWeightsError when the model was served with others.
 
         Raises OtherWeightsError when the model was served with others.
         """
@@ -306,17 +307,17 @@ class Fetcher:
         if now >= model.next_log_s:
             model.next_log_s = now + _LOG_EVERY_S
             log.info("model %s: %s", model.name, model.pace)
-            self._line.advance(model)
+            self._fetch_queue.advance(model)
 
     def _check_fits(self, layout: Layout) -> None:
-        """Beside the weights a slab for KV blocks must be left, or no step could ever run. Raises ModelError.
+        """Check that the weights leave a slab for KV blocks, without which no step could run. Raises ModelError.
 
         The weights of several ranks, and those that are baked, come by way of the host cache.
         """
         if not layout.streams and layout.image_bytes > self._cache.budget_bytes:
             raise ModelError(
-                f"the weights for {layout.ranks} accelerators have {layout.image_bytes} bytes, and the host cache, by "
-                f"way of which they come, {self._cache.budget_bytes}; raise host_cache_bytes"
+                f"the weights for {layout.ranks} accelerators have {layout.image_bytes} bytes, but the host cache, "
+                f"which they pass through, has {self._cache.budget_bytes}; raise host_cache_bytes"
             )
         pool = self._kv.device.pool
         slabs = -(-layout.weight_bytes // pool.slab_bytes)
@@ -372,8 +373,8 @@ class Fetcher:
         model.let_go()
 
 
-def _same(one: ModelSpec, other: ModelSpec) -> bool:
-    """Whether both specs fetch and serve the same model; objectives and fetch credentials may differ."""
-    if one.identity and other.identity:
-        return one.identity == other.identity
-    return (one.source, one.max_model_len, one.task) == (other.source, other.max_model_len, other.task)
+def _same(spec: ModelSpec, other: ModelSpec) -> bool:
+    """True when both specs fetch and serve the same model; objectives and fetch credentials may differ."""
+    if spec.identity and other.identity:
+        return spec.identity == other.identity
+    return (spec.source, spec.max_model_len, spec.task) == (other.source, other.max_model_len, other.task)

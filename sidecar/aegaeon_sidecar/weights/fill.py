@@ -105,7 +105,7 @@ def _parts(tensor: FileTensor, begin: int, stop: int, to: Placement, dtype: str)
 
 
 def _zero_padding(layout: Layout, tensors: Mapping[FileTensor, Placement], destination: Bytes) -> None:
-    """What no item of the files is written to: between the tensors, and where a rank's part of one has none."""
+    """Zero the bytes that no item of the files fills: between the tensors, and where a rank has no part of a tensor."""
     item = ENGINE_DTYPES[layout.dtype]
     covered = [to.covered(tensor.items, item) for tensor, to in tensors.items()]
     at, nbytes = (np.concatenate([np.empty(0, dtype=np.int64), *column]) for column in zip(*covered, strict=True))
@@ -124,7 +124,7 @@ def _content(files: WeightFiles, digests: Sequence[Sequence[bytes]]) -> str:
     layout = files.layout
     places = [(layout.files.index(t.file), t.offset, t.nbytes, t.dtype, to) for t, to in files.places.items()]
     made = (layout.made_by, files.config) if layout.bake is not None else ()
-    whole = blake3(repr((layout.dtype, layout.weight_bytes, places, *made)).encode())
+    digest = blake3(repr((layout.dtype, layout.weight_bytes, places, *made)).encode())
     for leaves in digests:
-        whole.update(b"".join(leaves))
-    return whole.hexdigest()[:32]
+        digest.update(b"".join(leaves))
+    return digest.hexdigest()[:32]

@@ -65,34 +65,34 @@ class HubRemote:
         """See Remote."""
         info = self._info()
         try:
-            found = [_file(entry) for entry in info["siblings"] if _is_wanted(str(entry["rfilename"]))]
+            files = [_file(entry) for entry in info["siblings"] if _is_wanted(str(entry["rfilename"]))]
             self._commit = str(info["sha"])
         except (LookupError, TypeError, ValueError) as error:
-            raise SourceError(f"{self.address}: the hub's answer is not understood: {sentence(error)}") from error
-        check_count(self.address, len(found))
-        if not found:
-            raise SourceError(f"{self.address}: no file of a model is there; check repository and revision")
-        return found
+            raise SourceError(f"{self.address}: the hub's answer cannot be parsed: {sentence(error)}") from error
+        check_count(self.address, len(files))
+        if not files:
+            raise SourceError(f"{self.address}: contains no model files; check repository and revision")
+        return files
 
     def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
-        """See Remote. What a commit holds never changes."""
+        """See Remote. The content of a commit never changes."""
         url = hf_hub_url(self._repository, file.name, revision=self._commit)
         headers = {"Range": f"bytes={start}-"} if start else {}
-        with answer(self._client, url, self._token, headers, hosts=HUB_FILES_HOSTS) as given:
-            if given is None:
-                raise SourceError(f"{self.address}/{file.name}: is not there any more; send the catalog again")
-            yield from from_byte(given, start)
+        with answer(self._client, url, self._token, headers, hosts=HUB_FILES_HOSTS) as response:
+            if response is None:
+                raise SourceError(f"{self.address}/{file.name}: no longer exists; send the catalog again")
+            yield from from_byte(response, start)
 
     def _info(self) -> Any:
         revision = f"/revision/{quote(self._revision, safe='')}" if self._revision else ""
         url = f"{constants.ENDPOINT}/api/models/{self._repository}{revision}?blobs=true"
-        with self._client.open(url, token=self._token, hosts=HUB_FILES_HOSTS) as given:
-            if is_temporary(given.status):
-                wait_s = retry_after_s(given.headers.get("Retry-After"))
-                raise BrokenOffError(f"{self.address}: the hub answers {given.status}", wait_s)
-            if given.status != HTTPStatus.OK:
-                raise SourceError(_answers(self.address, given.status))
-            return json.loads(given.whole(_MOST_LIST_BYTES))
+        with self._client.open(url, token=self._token, hosts=HUB_FILES_HOSTS) as response:
+            if is_temporary(response.status):
+                wait_s = retry_after_s(response.headers.get("Retry-After"))
+                raise BrokenOffError(f"{self.address}: the hub answers {response.status}", wait_s)
+            if response.status != HTTPStatus.OK:
+                raise SourceError(_answers(self.address, response.status))
+            return json.loads(response.whole(_MOST_LIST_BYTES))
 
 
 def snapshot(source: HubSource, hub_cache: Path | None) -> Path:
@@ -139,7 +139,7 @@ def _errors(name: str) -> Iterator[None]:
     try:
         yield
     except HFValidationError as error:
-        raise SourceError(f"{name}: is no hub id; write owner/name in source.hub.repository") from error
+        raise SourceError(f"{name}: not a hub id; write owner/name in source.hub.repository") from error
     except LocalEntryNotFoundError as error:
         raise SourceError(f"{name}: the hub cannot be reached and no copy is cached; check the network") from error
     except HfHubHTTPError as error:

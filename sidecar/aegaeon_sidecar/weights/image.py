@@ -46,7 +46,7 @@ class Image:
 
     @property
     def address(self) -> int:
-        """Where it is mapped in this process."""
+        """The address of its mapping in this process."""
         return np.frombuffer(self._map, dtype=np.uint8).ctypes.data
 
     @property
@@ -72,7 +72,7 @@ class Image:
         return True
 
     def unpin(self) -> None:
-        """It may be evicted. The map stays, so that the next `pin` costs nothing."""
+        """Allow eviction. The map stays, so that the next `pin` costs nothing."""
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def lock_soon(self) -> None:
@@ -120,7 +120,7 @@ class Image:
                 self._unlock()
 
     def close(self) -> None:
-        """Not with the engine's lock held where its pages may be locked: to unlock them takes time."""
+        """Close it; not with the engine's lock held if its pages may be locked: unlocking takes time."""
         with self._guard:
             self._unlock()
             self._line = None

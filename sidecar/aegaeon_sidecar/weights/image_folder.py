@@ -38,7 +38,7 @@ class ImageFile:
 
     @property
     def content(self) -> str:
-        """Of an image."""
+        """The content hash of an image."""
         return self.path.name.removesuffix(IMAGE_SUFFIX)
 
     def rank(self) -> tuple[bool, int]:
@@ -72,11 +72,11 @@ class ImageFolder:
         return locked(self.path / LOCK_NAME)
 
     def image(self, content: str) -> Path:
-        """Where the image of a content is to be, or is."""
+        """The file for the image of a content."""
         return self.path / f"{content}{IMAGE_SUFFIX}"
 
     def draft(self, identity: str) -> Path:
-        """Where files of an identity are brought to first."""
+        """The file that is filled first for an identity."""
         return self.path / f"{identity}{DRAFT_SUFFIX}"
 
     def images(self) -> list[ImageFile]:
@@ -84,17 +84,17 @@ class ImageFolder:
         return [ImageFile(path) for path in self.path.glob(f"*{IMAGE_SUFFIX}")]
 
     def drafts(self) -> list[ImageFile]:
-        """Those that are being filled; what dead sidecars left half filled is removed."""
-        found = [ImageFile(path) for path in self.path.glob(f"*{DRAFT_SUFFIX}")]
-        return [draft for draft in found if not evict(draft)]
+        """The drafts being filled; removes those of dead sidecars."""
+        drafts = [ImageFile(path) for path in self.path.glob(f"*{DRAFT_SUFFIX}")]
+        return [draft for draft in drafts if not evict(draft)]
 
     def is_being_filled(self, identity: str) -> bool:
-        """Whether a living sidecar does; the draft of a dead one is removed."""
+        """True while a living sidecar fills the image; removes the draft of a dead one."""
         path = self.draft(identity)
         return path.exists() and not evict(ImageFile(path))
 
     def used_bytes(self) -> int:
-        """What images and drafts of living sidecars claim."""
+        """Bytes that images and drafts of living sidecars claim."""
         return sum(file.claimed_bytes() for file in (*self.drafts(), *self.images()))
 
     def free_bytes(self) -> int:
@@ -129,7 +129,7 @@ class ImageFolder:
             return None
 
     def remember(self, identity: str, content: str) -> None:
-        """These files hold this content. Of those that were remembered longest ago too many are forgotten."""
+        """Record that these files hold this content. The oldest records are removed when there are too many."""
         self.forget(identity)
         self._link(identity).symlink_to(content)
         self._keep_newest(KNOWN_SUFFIX)
@@ -139,11 +139,11 @@ class ImageFolder:
         self._link(identity).unlink(missing_ok=True)
 
     def is_proved(self, key: str) -> bool:
-        """Whether the proof of this key has held in this version of everything that it depends on."""
+        """True when the proof of this key has succeeded in this version of everything it depends on."""
         return (self.path / f"{key}{PROOF_SUFFIX}").exists()
 
     def remember_proof(self, key: str) -> None:
-        """It has held. Of too many, those that held longest ago have to be made again."""
+        """Record a successful proof. Only the newest are kept; older ones are made again."""
         (self.path / f"{key}{PROOF_SUFFIX}").touch()
         self._keep_newest(PROOF_SUFFIX)
 
@@ -157,5 +157,5 @@ class ImageFolder:
 
 
 def missing_bytes(stat: os.stat_result) -> int:
-    """Of the file, without memory behind them."""
+    """Bytes of the file without memory behind them."""
     return max(stat.st_size - stat.st_blocks * 512, 0)

@@ -44,23 +44,23 @@ class Images:
         self._ring = ring
 
     def image(self, command: AnyCommand, model: Model, past_host: bool) -> Image | None:
-        """What is to be copied to the slabs, pinned. None: nothing, `stream` reads the files into them.
+        """The pinned image to copy to the slabs. None: `stream` reads the files into them instead.
 
-        Where files are not read into slabs (Layout.streams) what the host cache lacks is brought into it first. With
-        `past_host` nothing is evicted that the catalog names. Raises EngineError, CancelledError.
+        A model whose files are not read into slabs (Layout.streams) is first loaded into the host cache. With
+        `past_host` no model of the catalog is evicted. Raises EngineError, CancelledError.
         """
         image, files = self._pinned(model), _files(model)
         if image is not None or files.layout.streams:
             return image
         with self._reading(model):
-            found = self._cache.obtain(
+            image = self._cache.obtain(
                 files.identity,
                 files.layout.image_bytes,
                 self._reader(command, model, to_slabs=False),
                 give_up=self._gives_up(command, model),
                 spare=self._spared(past_host),
             )
-        return self._adopt(model, found)
+        return self._adopt(model, image)
 
     def _pinned(self, model: Model) -> Image | None:
         """The host cache's copy, ours or one that another sidecar made since ours was evicted. Raises EngineError."""
@@ -73,17 +73,17 @@ class Images:
             evicted.close()
         files = _files(model)
         try:
-            found = self._cache.find(files.identity, files.layout.image_bytes)
+            image = self._cache.find(files.identity, files.layout.image_bytes)
         except OSError as error:
             raise EngineError(
                 f"{model.name}: its image in the host cache cannot be opened: {error.strerror}"
             ) from error
-        return self._adopt(model, found)
+        return self._adopt(model, image)
 
     def stream(self, command: AnyCommand, model: Model, past_host: bool) -> None:
-        """From the files into the slabs and, where others may be evicted for it, into the host cache on the way.
+        """Read the files into the slabs and, if other images may be evicted for it, into the host cache on the way.
 
-        With `past_host` nothing is evicted that the catalog names. Raises EngineError, CancelledError.
+        With `past_host` no model of the catalog is evicted. Raises EngineError, CancelledError.
         """
         files, read = _files(model), self._reader(command, model, to_slabs=True)
         with self._reading(model):
@@ -167,7 +167,7 @@ class Images:
 
     @contextmanager
     def _reading(self, model: Model) -> Iterator[None]:
-        """What the files can fail with fails the model; what the host cache can, the command alone."""
+        """Errors of the files fail the model; errors of the host cache fail only the command."""
         assert model.located is not None  # it is registered
         try:
             with model.located.reading():

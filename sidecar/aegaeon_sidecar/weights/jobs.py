@@ -1,4 +1,4 @@
-"""What a fetcher's thread does next: many models that come at once delay no others."""
+"""The queue of a fetcher's thread: many models that come at once delay no others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Jobs:
         self._put(_PROVE, together, job)
 
     def end(self) -> None:
-        """Behind all that is there."""
+        """Add the end marker after all queued jobs."""
         self._put(_END, 0, None)
 
     def get(self) -> Job | None:

@@ -42,7 +42,7 @@ class ModelFolder:
         return max(reserved, self.stored_bytes())
 
     def stored_bytes(self) -> int:
-        """What its files have on disk; 0 when it is gone."""
+        """Bytes of its files on disk; 0 when it does not exist."""
         total = 0
         with suppress(FileNotFoundError):  # it is evicted just then
             for path in self.directory.iterdir():
@@ -57,7 +57,7 @@ class ModelFolder:
         self.lock.unlink(missing_ok=True)
 
     def reserve(self, nbytes: int) -> None:
-        """So much of the budget is its own from here on; nothing is to be written beyond."""
+        """Reserve this part of the budget; nothing is written beyond it."""
         self.directory.mkdir(exist_ok=True)
         (self.directory / _RESERVED).write_text(str(nbytes))
 
@@ -71,26 +71,26 @@ class ModelFolder:
         (self.directory / _COMPLETE).unlink(missing_ok=True)
 
     def is_complete(self) -> bool:
-        """Whether it may be loaded from."""
+        """True when it may be loaded from."""
         return (self.directory / _COMPLETE).exists()
 
     def touch(self) -> None:
-        """It is used."""
+        """Mark it as used."""
         with suppress(FileNotFoundError):  # it is evicted just then
             os.utime(self.directory)
 
     def is_idle(self, for_s: float) -> bool:
-        """Whether it was not used for so long."""
+        """True when it was not used for `for_s` seconds."""
         return not 0 <= time.time() - self.directory.stat().st_mtime < for_s
 
     @property
     def source(self) -> str:
-        """Where it is from, for people; "" while that is not known."""
+        """The source's address, for people; "" while it is not known."""
         path = self.directory / _SOURCE
         return path.read_text().strip() if path.exists() else ""
 
     def note_source(self, address: str) -> None:
-        """For `source`."""
+        """Record the address that `source` returns."""
         (self.directory / _SOURCE).write_text(address + "\n")
 
     def end_lock(self) -> None:
@@ -100,6 +100,6 @@ class ModelFolder:
 
 
 def model_folders(folder: Path) -> list[ModelFolder]:
-    """Those of a disk tier."""
-    found = folder.iterdir() if folder.is_dir() else ()
-    return [ModelFolder(path) for path in found if _NAME.fullmatch(path.name) and path.is_dir()]
+    """The model folders of a disk tier."""
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return [ModelFolder(path) for path in paths if _NAME.fullmatch(path.name) and path.is_dir()]

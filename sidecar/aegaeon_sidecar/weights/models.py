@@ -41,7 +41,7 @@ class SharedWeights:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a name stands for while it is served: hashes of the weights, "" while not known, and of its settings."""
+    """The identity of a served name: hashes of the weights, "" while not known, and of its settings."""
 
     content: str
     config: str
@@ -49,20 +49,20 @@ class Served:
     def check(self, files: WeightFiles, content: str = "") -> None:
         """Raises OtherWeightsError when the files, of this content if it is known, are not what was served."""
         if files.config != self.config:
-            raise OtherWeightsError(f"{files.layout.config}: is not what was served")
+            raise OtherWeightsError(f"{files.layout.config}: differs from the served one")
         if content and self.content and content != self.content:
             names = [file.name for file in files.layout.files]
             which = names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
-            raise OtherWeightsError(f"{which}: other weights than those that were served")
+            raise OtherWeightsError(f"{which}: its weights differ from those that were served")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Claims:
-    """What an entry of the catalog has of files and of the host cache.
+    """The claims of a catalog entry on files and on the host cache.
 
-    `retry_after_s`: its source wants not to be asked for so long after it failed.
-    `served`: what it must be, because it was served so; `located`: where its files are; `image`: None while it is not
-    on the host, and to be pinned before it is read; `pinned`: it is.
+    `retry_after_s`: the pause that its source requested after a failure.
+    `served`: the identity that it must keep while it is served; `located`: the place of its files; `image`: None while
+    it is not in the host cache, and pinned before it is read (`pinned`).
     """
 
     served: Served | None = None
@@ -83,7 +83,7 @@ class Claims:
         self.image, self.pinned = None, False
 
     def let_go(self) -> None:
-        """It is not served any more: the host cache and the disk tier may evict it."""
+        """Release it after it is no longer served: host cache and disk tier may evict it."""
         self.drop_image()
         if self.located is not None and self.located.stored is not None:
             self.located.stored.close()
@@ -94,15 +94,14 @@ class Claims:
 class Model(Claims):
     """One entry of the catalog. Guarded by the engine's lock, but for what is set once by the fetcher.
 
-    `transient`: what it failed of need not show in its files; `unsupported`: it failed because this engine cannot run
-    such a model; `permanent`: the same files fail again; `trying`: it is failed, and being tried again;
-    `misses`: loads of it in a row that did not succeed; `together`: as many came with the list of models that it came
-    with, itself included;
-    `files`: as they were when they last held what is served; `content`: hash of its weights, "" while they were never
-    read whole.
+    `transient`: the cause of the failure need not show in its files; `unsupported`: this engine cannot run such a
+    model; `permanent`: the same files will fail again; `trying`: failed, and being tried again;
+    `misses`: consecutive failed loads; `together`: the number of new models in the list of models that it came with;
+    `files`: their state when they last contained the served weights; `content`: hash of its weights, "" until they
+    were read completely.
     `absent`: it is not on this node, and is fetched when requests wait for it; `on_demand`: they do, and so many others
     are fetched before (`ahead`), which takes `wait_s` seconds as far as is known.
-    `resident`: its weights are in; `moving`: they come or go just now; `wanted`: one of these, or a queued load names
+    `resident`: its weights are in; `moving`: they come or go just now; `needed`: one of these, or a queued load names
     it; `weights`: their slabs, now or the last time;
     `shown`: slabs that its range is mapped to, its own or not any more;
     `users`: steps that read its weights; `leaving`: no further step may; `map_s`, `copy_s`: seconds of its last load
@@ -135,7 +134,7 @@ class Model(Claims):
     wait_s: float = 0.0
     resident: bool = False
     moving: bool = False
-    wanted: bool = False
+    needed: bool = False
     weights: SharedWeights | None = None
     shown: list[int] = field(default_factory=list)
     users: int = 0
@@ -224,13 +223,13 @@ class Adapter(Claims):
         return self.pinned or not self.coming
 
     def is_same(self, other: object) -> bool:
-        """Whether sequences of one may go on with the other."""
+        """True when sequences of one can continue with the other."""
         return isinstance(other, Adapter) and self.spec == other.spec
 
     def weights(self) -> AdapterWeights:
-        """For a step. Raises BackendError when it is not here."""
+        """The weights for a step. Raises BackendError when they are not available."""
         if not self.pinned or self.image is None or self.files is None:
-            raise BackendError(f"adapter {self.name} is not here: {self.reason or 'its image was evicted'}")
+            raise BackendError(f"adapter {self.name} is not available: {self.reason or 'its image was evicted'}")
         return AdapterWeights(self.seed.hex(), self.files.layout, self.settings, self.image.bytes)
 
     def own_state(self) -> AdapterState:

@@ -34,7 +34,7 @@ class PageLocks:
             self._thread.start()
 
     def stop(self) -> None:
-        """After the piece that it is at. What is locked stays so until the images are closed."""
+        """Stop after the current piece. Locked pages stay locked until the images are closed."""
         self._stopping = True
         if self.line is not None and self._thread.is_alive():
             self.line.put(None)

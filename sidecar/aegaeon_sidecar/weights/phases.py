@@ -63,14 +63,14 @@ class Phases:
         self.tell(model)
 
     def absent(self, model: Model, why: str) -> None:
-        """It is not on this node, and fetched when requests wait for it."""
+        """Report a model that is not on this node, and is fetched when requests wait for it."""
         with self._table.monitor.changed:
             model.phase, model.absent, model.on_demand, model.trying = ModelPhase.FETCHING, True, False, False
             model.reason = f"it is fetched when a request waits for it: {self._public(model, why)}"
         self.tell(model)
 
     def failed(self, model: Model | Adapter, error: Exception) -> None:
-        """It cannot be served. Requests that wait for it are refused at once, because the scheduler is notified."""
+        """Report a model that cannot be served. The scheduler then refuses its waiting requests at once."""
         log.warning("model %s cannot be served: %s", model.name, _said(error))
         reason = self._reason(model, error)
         with self._table.monitor.changed:
@@ -100,7 +100,7 @@ class Phases:
         return f"{model.name}: {before}{text}{_PUT_BACK if isinstance(error, OtherWeightsError) else _MEND}"
 
     def _public(self, model: Model | Adapter, text: str) -> str:
-        """With names of files, and the source as the catalog has it, in place of where they lie on this machine."""
+        """The message with names of files, and the source as in the catalog, instead of paths of this machine."""
         if model.located is not None:
             directory = str(model.located.directory)
             text = text.replace(f"{directory}/", "").replace(directory, source_name(model.spec.source))
@@ -110,7 +110,7 @@ class Phases:
 
 
 def _unsupported(error: Exception) -> bool:
-    """Whether such a model cannot be run here, rather than its files be damaged or out of reach."""
+    """True when this engine cannot run such a model at all; false when its files are damaged or out of reach."""
     return isinstance(error, ModelError) and not isinstance(error, WeightsError | ConfigMissingError)
 
 

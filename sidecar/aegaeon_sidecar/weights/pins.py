@@ -1,4 +1,4 @@
-"""Images that may not be evicted: those of models that are resident, loading, or named by a queued Load."""
+"""Images that must not be evicted: those of models that are resident, loading, or named by a queued Load."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from aegaeon_sidecar.weights.table import ModelTable
 def update_pins(table: ModelTable, queued: Collection[str]) -> None:
     """Pin and unpin as residents and the loads that are `queued` (names) demand (lock held)."""
     for model in table.models.values():
-        model.wanted = model.resident or model.moving or model.name in queued
+        model.needed = model.resident or model.moving or model.name in queued
         if model.image is None or model.range is None:  # the fetcher still holds it
             continue
-        if model.wanted and not model.pinned:
+        if model.needed and not model.pinned:
             model.pinned = model.image.pin()
-        elif model.pinned and not model.wanted:
+        elif model.pinned and not model.needed:
             model.image.unpin()
             model.pinned = False
 

@@ -93,7 +93,7 @@ class Remote(Protocol):
 
     @property
     def address(self) -> str:
-        """What people call it; it names the copy on this machine."""
+        """The address for people; it also names the copy on this machine."""
         ...
 
     def files(self) -> list[RemoteFile]:
@@ -120,22 +120,22 @@ class HttpRemote:
         """See Remote."""
         names = [*self._names] or [CONFIG, *self._weights(), *_OPTIONAL]
         check_count(self.address, len(names))
-        found = [file for name in names if (file := self._look(name)) is not None]
-        missing = set(names) - {file.name for file in found} - set(_OPTIONAL)
+        files = [file for name in names if (file := self._look(name)) is not None]
+        missing = set(names) - {file.name for file in files} - set(_OPTIONAL)
         if missing:
             raise SourceError(f"{self.address}: has no {min(missing)}; check the address")
         sums = parse_sums(self._text(SUMS, MOST_SUMS_BYTES) or "")
-        return [RemoteFile(file.name, file.nbytes, file.version, sums.get(file.name, "")) for file in found]
+        return [RemoteFile(file.name, file.nbytes, file.version, sums.get(file.name, "")) for file in files]
 
     def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
         """See Remote."""
         headers = {"Range": f"bytes={start}-"} if start else {}
         if start and file.version.startswith('"'):  # a weak validator is of no use here
             headers["If-Range"] = file.version
-        with self._answer(file.name, headers) as given:
-            if given is None or _version(given) != file.version:
+        with self._answer(file.name, headers) as response:
+            if response is None or _version(response) != file.version:
                 raise SourceError(f"{self.address}/{file.name}: changed while it was fetched; send the catalog again")
-            yield from from_byte(given, start)
+            yield from from_byte(response, start)
 
     def _weights(self) -> list[str]:
         index = self._text(INDEX, MOST_INDEX_BYTES)
@@ -144,19 +144,19 @@ class HttpRemote:
         return [INDEX, *sorted({name for name in re.findall(r'"([^"]*)"', index) if _NAME.fullmatch(name)})]
 
     def _look(self, name: str) -> RemoteFile | None:
-        with self._answer(name, {}, method="HEAD") as given:
-            return None if given is None else RemoteFile(name, given.nbytes, _version(given))
+        with self._answer(name, {}, method="HEAD") as response:
+            return None if response is None else RemoteFile(name, response.nbytes, _version(response))
 
     def _text(self, name: str, most_bytes: int) -> str | None:
-        with self._answer(name, {}) as given:
-            return None if given is None else given.whole(most_bytes).decode("utf-8", "replace")
+        with self._answer(name, {}) as response:
+            return None if response is None else response.whole(most_bytes).decode("utf-8", "replace")
 
     def _answer(self, name: str, headers: dict[str, str], method: str = "GET") -> AbstractContextManager[Answer | None]:
         return answer(self._client, f"{self.address}/{name}", self._token, headers, method=method)
 
 
 def parse_sums(text: str) -> dict[str, str]:
-    """What sha256sum writes: `<64 hex digits>  <name>`. Lines of another form are passed over."""
+    """Parse the output of sha256sum: `<64 hex digits>  <name>`. Skips lines of another form."""
     lines = re.findall(r"^([0-9a-fA-F]{64})[ \t]+\*?(?:\./)?([\w.-]+)\r?$", text, re.MULTILINE)
     return {name: digest.lower() for digest, name in lines}
 
@@ -164,7 +164,7 @@ def parse_sums(text: str) -> dict[str, str]:
 def check_count(address: str, files: int) -> None:
     """Raises SourceError for a source that lists files without end."""
     if files > MOST_FILES:
-        raise SourceError(f"{address}: lists {files} files of a model, {MOST_FILES} are the most; check the address")
+        raise SourceError(f"{address}: lists {files} files of a model; the limit is {MOST_FILES}; check the address")
 
 
 @contextmanager
@@ -172,32 +172,32 @@ def answer(
     client: Client, url: str, token: str, headers: dict[str, str], *, method: str = "GET", hosts: tuple[str, ...] = ()
 ) -> Iterator[Answer | None]:
     """A web server's answer; None when it has no such file. Raises SourceError, BrokenOffError and PastEndError."""
-    with client.open(url, method=method, headers=headers, token=token, hosts=hosts) as given:
-        yield given if _is_there(given, "Range" in headers) else None
+    with client.open(url, method=method, headers=headers, token=token, hosts=hosts) as response:
+        yield response if _is_there(response, "Range" in headers) else None
 
 
-def _is_there(given: Answer, ranged: bool) -> bool:
-    status = given.status
+def _is_there(response: Answer, ranged: bool) -> bool:
+    status = response.status
     if status in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
         return True
     if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
         return False
     if is_temporary(status):
         raise BrokenOffError(
-            f"{given.url}: the server answers {status}", retry_after_s(given.headers.get("Retry-After"))
+            f"{response.url}: the server answers {status}", retry_after_s(response.headers.get("Retry-After"))
         )
     if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and ranged:
-        raise PastEndError(f"{given.url}: has no bytes there")
-    raise SourceError(f"{given.url}: the server answers {status}; check address and access")
+        raise PastEndError(f"{response.url}: has no bytes at this offset")
+    raise SourceError(f"{response.url}: the server answers {status}; check address and access")
 
 
 def is_temporary(status: int) -> bool:
-    """Whether a server that answers so may be asked again."""
+    """True when a request with such an answer may be repeated."""
     return status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS
 
 
 def retry_after_s(header: str | None) -> float:
-    """When a server wants to be asked again (RFC 9110, 10.2.3: seconds or a date); 0: it does not say."""
+    """The pause that a server requests (RFC 9110, 10.2.3: seconds or a date); 0 without one."""
     text = (header or "").strip()
     if text.isdecimal():
         return min(float(text), _MOST_RETRY_AFTER_S)
@@ -208,14 +208,14 @@ def retry_after_s(header: str | None) -> float:
     return min(max(seconds, 0.0), _MOST_RETRY_AFTER_S)
 
 
-def from_byte(given: Answer, start: int) -> Iterator[bytes]:
-    """What follows `start`, though the server may send the file from its beginning."""
-    ahead = start if given.status != HTTPStatus.PARTIAL_CONTENT else 0
-    for chunk in given.chunks():
+def from_byte(response: Answer, start: int) -> Iterator[bytes]:
+    """The bytes from `start` on, even when the server sends the file from its beginning."""
+    ahead = start if response.status != HTTPStatus.PARTIAL_CONTENT else 0
+    for chunk in response.chunks():
         if ahead < len(chunk):
             yield chunk[ahead:]
         ahead = max(ahead - len(chunk), 0)
 
 
-def _version(given: Answer) -> str:
-    return given.headers.get("ETag") or given.headers.get("Last-Modified") or ""
+def _version(response: Answer) -> str:
+    return response.headers.get("ETag") or response.headers.get("Last-Modified") or ""

@@ -34,9 +34,9 @@ FolderState = tuple[object, ...]
 
 @dataclass(slots=True)
 class Tries:
-    """Of one model. Times are of one clock, seconds.
+    """Tries of one model. Times are of one clock, seconds.
 
-    `tried_state`, `seen_state`: its folder's before the last try, and at the last look.
+    `tried_state`, `seen_state`: the state of its folder before the last try, and at the last check.
     """
 
     far: bool
@@ -48,8 +48,8 @@ class Tries:
     failed_s: float = 0.0
 
     def due(self, now_s: float, state: FolderState, *, transient: bool, least_s: float = 0.0) -> bool:
-        """Whether to try now. `transient`: what it failed of need not show in the files; `least_s`: what its server
-        wants to be left in peace for."""
+        """True when it is time to try again. `transient`: the files need not show the cause of the failure; `least_s`:
+        the pause that its server requested."""
         still, self.seen_state, self.failed_s = state == self.seen_state, state, now_s
         if not self.due_s:  # failed just now
             self.due_s = now_s + max(self._pause_s(transient), least_s * (1.0 + abs(1.0 - self.jitter())))
@@ -58,7 +58,7 @@ class Tries:
         return self.far or transient or state != self.tried_state
 
     def begin(self) -> None:
-        """It is being tried in the state seen last. The pause before the next try begins when this one has failed."""
+        """Note a try in the state seen last. The pause before the next try begins when this one has failed."""
         self.tried_state = self.seen_state
         self.count += 1
         self.due_s = 0.0
@@ -103,7 +103,7 @@ class Retries:
     def _round(self, now_s: float) -> None:
         with self._table.monitor.changed:
             known: list[Model | Adapter] = [*self._table.models.values(), *self._table.adapters]
-            failed = [one for one in known if one.phase == ModelPhase.FAILED and not one.forgotten]
+            failed = [model for model in known if model.phase == ModelPhase.FAILED and not model.forgotten]
         for model in failed:
             if not model.trying:
                 self._look_after(model, now_s)

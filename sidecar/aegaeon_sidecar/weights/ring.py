@@ -50,7 +50,7 @@ class Read:
 
 @dataclass(slots=True)
 class Job:
-    """What is to be read, and where to: every place of `destinations` is one of the image in `dtype` (F32, F16, BF16).
+    """Reads to carry out: every place of `destinations` belongs to an image in `dtype` (F32, F16, BF16).
 
     So are `on_device`, an address in the memory of the ring's GPU, or 0, and the bytes of `into_file`, which is written
     instead of mapped: faults for its new pages cost more than hash and copy together. It is a descriptor, or NO_FILE.
@@ -94,7 +94,7 @@ class StageRing:
         self._ring = NativeRing(chunk_bytes, depth, readers, gpu)
 
     def run(self, job: Job) -> None:
-        """Carry out every read into every destination, which are whole when it returns.
+        """Carry out every read into every destination; they are complete when it returns.
 
         Raises FillCancelledError, CacheFullError when `into_file` has no room, and UnreadableError when a file ends
         early or cannot be read: destinations are then half written, and no copy into them is under way.
@@ -108,7 +108,7 @@ class StageRing:
             return done == total or not job.cancelled()
 
         with _errors(job.opened):
-            whole = self._ring.run(
+            complete = self._ring.run(
                 [_name_of(file, job.opened) for file in files],
                 _table((files[read.file], read.begin, read.nbytes, len(read.parts)) for read in job.reads),
                 np.concatenate([NO_PARTS, *(read.parts for read in job.reads)]),
@@ -119,7 +119,7 @@ class StageRing:
                 job.digest if job.hashed else None,
                 watch,
             )
-        if not whole:
+        if not complete:
             raise FillCancelledError("reading the weights was cancelled")
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ def _name_of(file: Path, opened: Mapping[Path, int]) -> str:
 
 
 def _named(text: str, opened: Mapping[Path, int]) -> str:
-    """What the ring says of a file that it knows by a descriptor."""
+    """The ring's message, with the file's path in place of its descriptor."""
     for file in opened:
         text = text.replace(f"{_name_of(file, opened)}:", f"{file}:")
     return text

@@ -46,17 +46,19 @@ class S3Remote:
             names = [name for name in islice(self._keys(), _MOST_KEYS) if WANTED.fullmatch(name)]
             check_count(self.address, len(names))
             sums = self._sums() if SUMS in names else {}
-            found = [self._look(name, sums) for name in names if name != SUMS]
-        if not found:
-            raise SourceError(f"{self.address}: no file of a model is there; check bucket and prefix")
-        return found
+            files = [self._look(name, sums) for name in names if name != SUMS]
+        if not files:
+            raise SourceError(f"{self.address}: contains no model files; check bucket and prefix")
+        return files
 
     def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
         """See Remote."""
         rest = {"Range": f"bytes={start}-"} if start else {}  # of an empty object even byte 0 is past its end
         with self._errors():
-            given = self._client.get_object(Bucket=self._bucket, Key=self._key(file.name), IfMatch=file.version, **rest)
-            with closing(given["Body"]) as body:
+            response = self._client.get_object(
+                Bucket=self._bucket, Key=self._key(file.name), IfMatch=file.version, **rest
+            )
+            with closing(response["Body"]) as body:
                 yield from body.iter_chunks(CHUNK_BYTES)
 
     def _keys(self) -> Iterator[str]:
@@ -70,8 +72,8 @@ class S3Remote:
 
     def _sums(self) -> dict[str, str]:
         body = self._client.get_object(Bucket=self._bucket, Key=self._key(SUMS))["Body"]
-        found = read_whole(body, MOST_SUMS_BYTES, SUMS)
-        return parse_sums(found.decode("utf-8", "replace"))
+        content = read_whole(body, MOST_SUMS_BYTES, SUMS)
+        return parse_sums(content.decode("utf-8", "replace"))
 
     def _look(self, name: str, sums: dict[str, str]) -> RemoteFile:
         head = self._client.head_object(Bucket=self._bucket, Key=self._key(name), ChecksumMode="ENABLED")
@@ -90,14 +92,14 @@ class S3Remote:
             yield
         except ClientError as error:
             metadata = error.response.get("ResponseMetadata", {})
-            said = f"{self.address}: {sentence(error)}"
+            message = f"{self.address}: {sentence(error)}"
             if is_temporary(metadata.get("HTTPStatusCode", 0)):
                 headers = metadata.get("HTTPHeaders", {})
-                raise BrokenOffError(said, retry_after_s(headers.get("retry-after"))) from error
-            raise SourceError(f"{said}; check bucket, prefix and credentials") from error
+                raise BrokenOffError(message, retry_after_s(headers.get("retry-after"))) from error
+            raise SourceError(f"{message}; check bucket, prefix and credentials") from error
         except NoCredentialsError as error:
             raise SourceError(
-                f"{self.address}: no credentials; give source.s3.credentialsFile, or set AWS_ACCESS_KEY_ID"
+                f"{self.address}: no credentials; set source.s3.credentialsFile, or AWS_ACCESS_KEY_ID"
             ) from error
         except (HTTPClientError, IncompleteReadError) as error:
             raise BrokenOffError(f"{self.address}: {sentence(error)}") from error

@@ -33,7 +33,7 @@ def take(table: ModelTable, device: Tier, model: Model, grant: int) -> int:
 
 
 def _left(table: ModelTable, model: Model) -> Iterator[SharedWeights]:
-    """What it has left the last time, then what other models of its content have."""
+    """Weights that it left at its last unload, then those of other models with the same content."""
     equal = (m for m in table.models.values() if m.content == model.content != "")
     return (m.weights for m in (model, *equal) if m.weights is not None and not m.weights.models)
 
@@ -42,7 +42,7 @@ def share(table: ModelTable, model: Model, name: str) -> None:
     """Show the slabs of a resident model of the same content. Raises NoMemoryError."""
     twin = table.models.get(name)
     if twin is None or not twin.resident or twin.weights is None or twin.content != model.content or not model.content:
-        raise NoMemoryError(f"{model.name} was to share the weights of {name}, which are not there, or not the same")
+        raise NoMemoryError(f"{model.name} should share the weights of {name}, which are not resident or differ")
     twin.weights.models.add(model)
     model.weights = twin.weights
 

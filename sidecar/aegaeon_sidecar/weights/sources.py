@@ -18,7 +18,7 @@ from aegaeon_sidecar.weights.boundary import Guarded, boundary
 from aegaeon_sidecar.weights.disk import ANY_ROOM, DiskTier, Stored
 from aegaeon_sidecar.weights.download import Progress
 from aegaeon_sidecar.weights.remote import HttpRemote
-from aegaeon_sidecar.weights.room import Claim
+from aegaeon_sidecar.weights.reservation import Claim
 from aegaeon_sidecar.weights.s3 import S3Remote
 
 _KINDS = {HubSource: "hub", S3Source: "s3", HttpSource: "http"}
@@ -90,11 +90,11 @@ class Sources:
             with boundary(plainly(f"hub:{source.repository}")):
                 return Located(snapshot(source, self._hub_cache))
         kind = _KINDS[type(source)]
-        raise SourceError(f"source.{kind} needs a place on disk; set disk.folder in the sidecar's configuration")
+        raise SourceError(f"source.{kind} needs a disk tier; set disk.folder in the sidecar's configuration")
 
 
 def slot_of(source: HubSource | S3Source | HttpSource) -> str:
-    """With whom a source from afar takes turns (aegaeon_proto/outbound/slots.py)."""
+    """The slot in which fetches of a remote source take turns (aegaeon_proto/outbound/slots.py)."""
     match source:
         case HubSource(repository):
             return hub_slot(repository)
@@ -107,7 +107,7 @@ def slot_of(source: HubSource | S3Source | HttpSource) -> str:
 def remote_of(
     source: HubSource | S3Source | HttpSource, client: Client, ambient: bool, names: Seq[str] = ()
 ) -> Guarded:
-    """What is behind a source from afar. Raises SourceError."""
+    """The remote behind a source. Raises SourceError."""
     file = source.credentials_file
     match source:
         case HubSource():
@@ -121,12 +121,14 @@ def remote_of(
             return Guarded("source.http.url", client, file, lambda: HttpRemote(source, client, names), names)
 
 
-def _directory(given: str, root: str) -> Path:
-    directory = Path(given)
+def _directory(text: str, root: str) -> Path:
+    directory = Path(text)
     if not directory.is_absolute():
-        raise SourceError(f"source.directory {given!r} is not an absolute path; write the whole path")
+        raise SourceError(f"source.directory {text!r} is not an absolute path; write the whole path")
     if not directory.is_dir():
-        raise SourceError(f"source.directory {directory} is no directory on this machine; check the path and the mount")
+        raise SourceError(
+            f"source.directory {directory} is not a directory on this machine; check the path and the mount"
+        )
     try:
         check_within(directory, root)
     except OutsideError as error:

@@ -23,27 +23,27 @@ class Entry(Protocol):
         """The file whose lock marks the entry as used."""
 
     def rank(self) -> tuple[bool, int]:
-        """What has the lowest is evicted first: (whether it is whole, when it was last used)."""
+        """The order of eviction, lowest first: (complete, time of last use)."""
 
     def claimed_bytes(self) -> int:
-        """What it counts for in the budget: what it has or, if that is more, what it has been promised."""
+        """Bytes counted in the budget: those stored or, if more, those reserved."""
 
     def stored_bytes(self) -> int:
-        """What its end frees in the file system."""
+        """Bytes that its removal frees in the file system."""
 
     def remove(self) -> None:
         """End it. The caller holds its lock alone."""
 
 
 class Limits(Protocol):
-    """What is to be kept within, and the errors that say so with numbers."""
+    """The limits to keep, and the errors that report them with numbers."""
 
     @property
     def budget_bytes(self) -> int:
-        """Of all entries."""
+        """The budget of all entries."""
 
     def free_bytes(self) -> int:
-        """Of the file system, beside what others have been promised of it."""
+        """Free bytes of the file system, without those reserved by other entries."""
 
     def over_budget(self, nbytes: int, used_bytes: int) -> SidecarError:
         """`used_bytes`: of entries that may not be evicted."""
@@ -85,11 +85,11 @@ def evict_one(victims: Iterable[Entry]) -> bool:
 
 
 def evict(entry: Entry) -> bool:
-    """Remove it unless a process uses it; whether it is gone. The folder's lock is held."""
-    with try_locked(entry.lock) as mine:
-        if mine:
+    """Remove the entry unless a process uses it; returns True when it was removed. The folder's lock is held."""
+    with try_locked(entry.lock) as locked:
+        if locked:
             entry.remove()
-        return mine
+        return locked
 
 
 def _in_order(entries: Iterable[Entry]) -> list[Entry]:

@@ -1,6 +1,6 @@
-"""One engine in this process, driven directly, with the times of all that its lanes did.
+"""One engine in this process, driven directly, with the times of all work on its lanes.
 
-The scheduler's place is taken by `OneEngine`, the gateway's by a process of its own, which acknowledges every batch.
+`OneEngine` takes the place of the scheduler; a separate process takes that of the gateway and acknowledges every batch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LANES = {"load": "weights", "unload": "weights", "swap-out": "kv-out", "swap-in
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """A step that a GPU computes: noted when its results are there."""
+    """A step in flight on a GPU: `note` is called when its results are available."""
 
     launched: Launched
     note: Callable[[], None]
@@ -53,7 +53,7 @@ class UnderWay:
 
 
 class TimedBackend:
-    """A backend of which every forward pass is noted, from its launch to its end: what is left of a turn is ours."""
+    """A backend that records every forward pass from launch to end: the rest of a turn is the engine's own time."""
 
     def __init__(self, timed: Backend) -> None:
         self._timed = timed
@@ -85,7 +85,7 @@ class TimedBackend:
 
 
 class TimedOutbox(Outbox):
-    """Notes when each command ended and how long it took, on its lane's thread."""
+    """Records when each command ended and how long it took, on its lane's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
@@ -130,8 +130,8 @@ class OneEngine:
         self.engine.apply(commands.Command(self._last_id, body, tuple(after)), 1)
         return self._last_id
 
-    async def outcome(self, command: int) -> CommandDone | TurnProgress:
-        """The report that ends a command; a failure is an error here."""
+    async def outcome(self, command: CommandId) -> CommandDone | TurnProgress:
+        """Wait for the report that ends a command; a failure raises RuntimeError."""
         while command not in self._over:
             report = await self.outbox.take()
             match report:
@@ -144,12 +144,12 @@ class OneEngine:
         return self._over.pop(command)
 
     def scrub(self) -> None:
-        """What unloaded models have left in free slabs is gone: the next load copies all of its bytes."""
+        """Overwrite the weights that unloaded models left in free slabs, so that the next load copies all bytes."""
         pool = self.engine.state.kv.device.pool
         pool.give(pool.take(pool.free))
 
     def spans(self, commands: Iterable[int]) -> list[Span]:
-        """What the lanes did for these, which are over; a load is a map and a load."""
+        """The lanes' work for these finished commands; a load consists of a map and a load."""
         return [span for command in commands for span in self._spans(command)]
 
     def _spans(self, command: int) -> list[Span]:
@@ -162,7 +162,7 @@ class OneEngine:
         return [Span(lane, "map", model, begin, mapped), Span(lane, "load", model, mapped, end, done.bytes_moved)]
 
     async def serve(self, models: dict[str, Path], adapters: Mapping[str, Mapping[str, Path]] | None = None) -> None:
-        """The catalog, until every model is in the host cache, and so are these adapters of each."""
+        """Send the catalog, then wait until every model and these adapters are in the host cache."""
         some = {name: _adapters((adapters or {}).get(name, {})) for name in models}
         specs = (ModelSpec(name, _source(folder), adapters=some[name]) for name, folder in models.items())
         self.send(commands.Catalog(tuple(specs)))
@@ -176,7 +176,7 @@ class OneEngine:
     def open(
         self, name: str, model: str, prompt: Sequence[int] = PROMPT, adapter: str = "", salt: bytes = b""
     ) -> SeqId:
-        """Tell the engine of a greedy sequence that never ends by itself."""
+        """Open a greedy sequence that never ends by itself."""
         seq = SeqId(name, 0)
         self._models[seq] = model
         limits = SamplingParams(), 100_000, self.target
@@ -196,21 +196,21 @@ def _is_cached(state: ModelState | None, adapters: Iterable[AdapterSpec]) -> boo
     """Raises RuntimeError when an adapter has failed."""
     if state is None or state.phase is not ModelPhase.CACHED:
         return False
-    phases = {one.adapter: one.phase for one in state.adapters}
-    if failed := [one.reason for one in state.adapters if one.phase is ModelPhase.FAILED]:
+    phases = {adapter.adapter: adapter.phase for adapter in state.adapters}
+    if failed := [adapter.reason for adapter in state.adapters if adapter.phase is ModelPhase.FAILED]:
         raise RuntimeError(failed[0])
-    return all(phases.get(one.name) is ModelPhase.CACHED for one in adapters)
+    return all(phases.get(adapter.name) is ModelPhase.CACHED for adapter in adapters)
 
 
 def _config(folder: Path, **fields: object) -> SidecarConfig:
-    """Of an engine that no scheduler knows."""
+    """The configuration of an engine without a scheduler."""
     place = {"instance": "bench", "node": "n", "role": "unified", "scheduler": "none", "segments": str(folder)}
     return SidecarConfig.model_validate(place | fields)
 
 
 @asynccontextmanager
 async def _a_gateway() -> AsyncIterator[str]:
-    """Its target."""
+    """Run a gateway process; yields its target."""
     with SocketFolder.create() as sockets:
         target = f"unix:{sockets.path}/gateway.sock"
         gateway = await asyncio.create_subprocess_exec(
@@ -268,7 +268,7 @@ async def one_engine(
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a random Llama."""
+    """The dimensions of a random Llama."""
 
     hidden: int
     layers: int
@@ -306,7 +306,7 @@ class _Gateway:
         self.connection.send(gateway_pb2.TokenAck(number=gateway_pb2.TokenBatch.FromString(data).number))
 
     def ended(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no state is kept."""
 
 
 async def _gateway(target: str) -> None:

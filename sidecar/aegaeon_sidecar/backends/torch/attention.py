@@ -100,12 +100,13 @@ class Gathered:
 
 
 def piece_bias(piece: Piece, window: Window, like: Tensor) -> Bias:
-    """What the queries of a piece see; None where the lower triangle is all there is to say.
+    """The mask of a piece's queries; None when plain causality is enough.
 
     A GPU's kernels align causality with the last token: they need no mask, and skip what no token sees. On a CPU,
     and for a window, it is an additive mask in the dtype of `like`, on its device: [before + queries + after, places],
-    where `places` are the context's and up to QUERY_TILE - 1 behind it, which nothing sees. Where a mask and keys that
-    are expanded meet 1 modulo 32 of them, torch's kernel gives wrong sums (pytorch 191937; seen on an H200).
+    where `places` are those of the context and up to QUERY_TILE - 1 behind it, which no query sees.
+    Where a mask and keys that are expanded meet 1 modulo 32 of them, torch's kernel gives wrong sums (pytorch 191937;
+    seen on an H200).
     """
     reach = piece.context if window is None else min(window, piece.context)
     if reach >= piece.end == piece.context and not piece.after:
@@ -125,22 +126,22 @@ def piece_bias(piece: Piece, window: Window, like: Tensor) -> Bias:
 def attend_piece(piece: Piece, bias: Bias, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """[kv_heads, heads of each, queries of the piece, head_dim]. `queries`: of the chunk, of the same form; `keys`,
     `values`: [kv_heads, 1, tokens of whole blocks, head_dim]."""
-    mine = queries[:, :, piece.first : piece.first + piece.queries]
+    tile = queries[:, :, piece.first : piece.first + piece.queries]
     if piece.before or piece.after:
-        mine = pad(mine, (0, 0, piece.before, piece.after))
+        tile = pad(tile, (0, 0, piece.before, piece.after))
     seen = bias.shape[1] if type(bias) is Tensor else piece.context
     keys, values = keys[:, :, :seen], values[:, :, :seen]
-    shares_keys = shares_key_heads(mine, bias)
+    shares_keys = shares_key_heads(tile, bias)
     if not shares_keys:
-        wide = (mine.shape[0], mine.shape[1], seen, mine.shape[3])
+        wide = (tile.shape[0], tile.shape[1], seen, tile.shape[3])
         keys, values = keys.expand(wide), values.expand(wide)
     out = scaled_dot_product_attention(
-        mine, keys, values, attn_mask=bias, is_causal=bias is None, enable_gqa=shares_keys
+        tile, keys, values, attn_mask=bias, is_causal=bias is None, enable_gqa=shares_keys
     )
     return out[:, :, piece.before : piece.before + piece.queries]
 
 
 def shares_key_heads(queries: Tensor, bias: Bias) -> bool:
-    """Whether the library reads a key head once for all of its query heads: FlashAttention does, which takes 16 bits
-    and no mask but a causal one. Other kernels are given each key head as often as it has query heads."""
+    """True when the library reads a key head once for all of its query heads: FlashAttention does, which takes 16 bits
+    and only a causal mask. Other kernels get each key head as often as it has query heads."""
     return queries.is_cuda and queries.dtype in _HALVES and type(bias) is not Tensor  # a CausalBias is one, too

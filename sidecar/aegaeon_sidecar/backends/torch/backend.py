@@ -26,7 +26,7 @@ from aegaeon_sidecar.backends.passes import Passes, Room
 from aegaeon_sidecar.backends.rows import Product, has_native_product, padded_linear, row_tile, steady_product
 from aegaeon_sidecar.backends.torch.attention import Gathered, prepare
 from aegaeon_sidecar.backends.torch.cache import KvCache
-from aegaeon_sidecar.backends.torch.decoder import Decoder, Given, Part
+from aegaeon_sidecar.backends.torch.decoder import Decoder, Part, RankInput
 from aegaeon_sidecar.backends.torch.parameters import Parameters
 from aegaeon_sidecar.backends.torch.step_layout import LayoutBuilder
 from aegaeon_sidecar.domain.errors import BackendError, ModelError
@@ -50,7 +50,7 @@ class _Shell:
 
 
 def configure_threads(threads: int) -> None:
-    """How many threads torch computes with. A setting of the whole process: call it once, at its start."""
+    """Set the number of threads of torch. A setting of the whole process: call it once, at its start."""
     torch.set_num_threads(threads)
 
 
@@ -101,7 +101,7 @@ class TorchBackend:
 
     @property
     def row_tile(self) -> int:
-        """What batches are padded to, so that rows do not depend on each other; 0 when they may."""
+        """The multiple that batches are padded to, so that rows do not depend on each other; 0 when they may."""
         if self._paged:
             return 1  # decodes have one shape, and a prefill is one sequence's
         return row_tile(self._dtype, torch.get_num_threads(), self._product) if self._wants_invariance else 0
@@ -133,9 +133,9 @@ class TorchBackend:
             raise BackendError(f"{directory}: changed since it was described, or described by another backend")
         memories = [from_dlpack(memory) for memory in weights]
         if len(memories) != len(self._devices) or any(len(memory) < layout.weight_bytes for memory in memories):
-            given = [len(memory) for memory in memories]
+            sizes = [len(memory) for memory in memories]
             raise BackendError(
-                f"{model}: its ranges have {given} bytes, {layout.weight_bytes} are needed on each of "
+                f"{model}: its ranges have {sizes} bytes, {layout.weight_bytes} are needed on each of "
                 f"{len(self._devices)} ranks"
             )
         with torch.inference_mode():
@@ -176,10 +176,10 @@ class TorchBackend:
             return self._completed(model, inputs)
 
     def _completed(self, model: str, inputs: Seq[StepInput]) -> CompletedStep:
-        wanted = wanted_rows(inputs)
+        selected = wanted_rows(inputs)
         samplers = [part.sampler for part in inputs if part.sampler is not None]
         with self._masker.beside(samplers, self._vocab_size(model)) as masks:
-            logits = self._forward(model, inputs, wanted)
+            logits = self._forward(model, inputs, selected)
         return CompletedStep(chosen_rows(logits, inputs, masks()), recorded(self._device))
 
     def again(self, model: str, before: Launched) -> Launched | None:
@@ -225,7 +225,7 @@ class TorchBackend:
         return shell.decodes
 
     def _shared(self) -> Passes:
-        """With room for all models that are registered: a larger one later costs every graph."""
+        """The shared passes, with room for all registered models: enlarging them later costs every graph."""
         if self._passes is None:
             capture = self._capture()
             graphs = None if capture is None else Graphs(capture, self._max_graphs, partial(drain, self._device))
@@ -242,19 +242,19 @@ class TorchBackend:
         """One rank's decodes are captured on a GPU; those of several, which span devices, run eagerly, as on a CPU."""
         return cuda_graphs(self._device) if self._device.type == "cuda" and len(self._devices) == 1 else None
 
-    def _forward(self, model: str, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Tensor:
-        """`wanted`: of these inputs the logits behind the last token; None: of the only input those behind each."""
+    def _forward(self, model: str, inputs: Seq[StepInput], selected: Seq[int] | None) -> Tensor:
+        """Logits after the last token of the `selected` inputs; None: after each token of the only input."""
         shell, caches = self._shell(model)
         if not inputs:
             return torch.empty(0, shell.decoder.spec.outputs)
-        given = []
+        rank_inputs = []
         for builder, cache in zip(shell.builders, caches, strict=True):
-            step = builder.build(inputs, wanted or (), cache.capacity)
+            step = builder.build(inputs, selected or (), cache.capacity)
             if step.fresh is not None:
                 cache.blocks.index_fill_(0, step.fresh, 0.0)
-            last = None if wanted is None else step.last
-            given.append(Given(step.tokens, step.positions, Gathered(step, cache), last))
-        return shell.decoder.forward(given)
+            last = None if selected is None else step.last
+            rank_inputs.append(RankInput(step.tokens, step.positions, Gathered(step, cache), last))
+        return shell.decoder.forward(rank_inputs)
 
     def _vocab_size(self, model: str) -> int:
         return self._shell(model)[0].decoder.spec.vocab_size

@@ -23,7 +23,7 @@ Angles = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class RankInput:
     """A step as one rank gets it, on its device: tokens at their positions, and its way to keys and values.
 
     `last`: the rows whose logits are wanted; None: every row.
@@ -45,49 +45,50 @@ class Decoder:
         self.spec = spec
         self._parts = parts
 
-    def forward(self, given: Seq[Given]) -> Tensor:
-        """Float32 [rows of `last`, outputs], on the first rank's device: logits, unless the model's purpose is another.
+    def forward(self, inputs: Seq[RankInput]) -> Tensor:
+        """Float32 [rows of `last`, outputs], on the first rank's device: logits, or the output of a pooling model.
 
-        `given`: one for each rank.
+        `inputs`: one for each rank.
 
         Writes the step's keys and values by way of `attention`.
         """
-        ranks = list(zip(self._parts, given, strict=True))
-        hidden = _everywhere(_sum([part.embed(step.tokens) for part, step in ranks]), given)
+        ranks = list(zip(self._parts, inputs, strict=True))
+        hidden = _everywhere(_sum([part.embed(step.tokens) for part, step in ranks]), inputs)
         angles = [part.angles(step.positions) for part, step in ranks]
         for number in range(self.spec.layers):
             layers = [part.layers[number] for part in self._parts]
-            steps = zip(layers, hidden, angles, given, strict=True)
-            attended = [layer.attend(mine, turned, step.attention) for layer, mine, turned, step in steps]
-            hidden = _everywhere(hidden[0] + _sum(attended), given)
-            fed = [layer.feed(mine) for layer, mine in zip(layers, hidden, strict=True)]
-            hidden = _everywhere(hidden[0] + _sum(fed), given)
-        outputs = [part.output(mine, step.last) for (part, step), mine in zip(ranks, hidden, strict=True)]
+            steps = zip(layers, hidden, angles, inputs, strict=True)
+            attended = [layer.attend(state, turned, step.attention) for layer, state, turned, step in steps]
+            hidden = _everywhere(hidden[0] + _sum(attended), inputs)
+            fed = [layer.feed(state) for layer, state in zip(layers, hidden, strict=True)]
+            hidden = _everywhere(hidden[0] + _sum(fed), inputs)
+        outputs = [part.output(state, step.last) for (part, step), state in zip(ranks, hidden, strict=True)]
         return _side_by_side(outputs)[:, : self.spec.outputs].float()
 
 
 def _sum(parts: list[Tensor]) -> Tensor:
-    """On the first rank's device, added up in the order of ranks: the same bits in any batch."""
+    """The sum on the first rank's device, in the order of ranks: the same bits in any batch."""
     total = parts[0]
     for part in parts[1:]:
         total = total + part.to(total.device, non_blocking=True)
     return total
 
 
-def _everywhere(whole: Tensor, given: Seq[Given]) -> list[Tensor]:
-    """The same on each rank's device."""
-    return [whole.to(step.tokens.device, non_blocking=True) for step in given]
+def _everywhere(tensor: Tensor, inputs: Seq[RankInput]) -> list[Tensor]:
+    """A copy of the tensor on each rank's device."""
+    return [tensor.to(step.tokens.device, non_blocking=True) for step in inputs]
 
 
 def _side_by_side(outputs: list[Tensor]) -> Tensor:
-    """Those of neighbouring parts of the vocabulary, on the first rank's device; what is no logit, all ranks have."""
+    """Join the outputs of the ranks' parts of the vocabulary on the first rank's device; outputs other than logits are
+    the same on all ranks."""
     if len(outputs) == 1:
         return outputs[0]
     return torch.cat([part.to(outputs[0].device, non_blocking=True) for part in outputs], dim=-1)
 
 
 class Part:
-    """What a rank has of a decoder, of which `spec` says the sizes: with one rank, all of it."""
+    """A rank's part of a decoder, of which `spec` gives the sizes: with one rank, all of it."""
 
     def __init__(self, spec: DecoderSpec, parameters: Parameters, dtype: torch.dtype, rank: int, ranks: int) -> None:
         embedded = parameters.tensor(EMBEDDING)
@@ -108,7 +109,7 @@ class Part:
         return embedding(row.masked_fill(elsewhere, 0), self._embedding).masked_fill(elsewhere[:, None], 0.0)
 
     def angles(self, positions: Tensor) -> Angles:
-        """What this step's queries and keys are rotated by."""
+        """The rotation angles of this step's queries and keys."""
         return self._rotary.angles(positions)
 
     def output(self, hidden: Tensor, last: Tensor | None) -> Tensor:

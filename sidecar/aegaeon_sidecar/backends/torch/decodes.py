@@ -12,7 +12,7 @@ from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.decodes import ROWS, context_size
 from aegaeon_sidecar.backends.staging import HEAD, LENGTH
 from aegaeon_sidecar.backends.torch.cache import KvCache
-from aegaeon_sidecar.backends.torch.decoder import Decoder, Given
+from aegaeon_sidecar.backends.torch.decoder import Decoder, RankInput
 from aegaeon_sidecar.backends.torch.paged import Paged
 from aegaeon_sidecar.backends.torch.step_layout import Window
 
@@ -59,13 +59,17 @@ class PagedModel:
         """See FixedModel."""
         positions = (state[:, LENGTH] - 1).clamp(min=0).long()
         ranks = zip(self._caches, self._devices, strict=True)
-        return self._decoder.forward([_given(tokens, positions, state, size, cache, device) for cache, device in ranks])
+        return self._decoder.forward(
+            [_rank_input(tokens, positions, state, size, cache, device) for cache, device in ranks]
+        )
 
 
-def _given(tokens: Tensor, positions: Tensor, state: Tensor, size: int, cache: KvCache, device: torch.device) -> Given:
+def _rank_input(
+    tokens: Tensor, positions: Tensor, state: Tensor, size: int, cache: KvCache, device: torch.device
+) -> RankInput:
     state = state.to(device)
     paged = Paged(cache, state[:, LENGTH].contiguous(), state[:, HEAD:].contiguous(), size)
-    return Given(tokens.to(device), positions.to(device), paged, None)
+    return RankInput(tokens.to(device), positions.to(device), paged, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ class _Queries:
 
 
 def steady_rows(decoder: Decoder, devices: Seq[torch.device]) -> tuple[int, ...]:
-    """Those of ROWS, the largest always, in which the decoder's products of a row are the same bits.
+    """The ROWS with which the decoder's products of a row have the same bits; the largest is always one of them.
 
     A matrix library chooses its kernel by the number of rows, and another kernel may add up in another order; which
     numbers share one differs with the GPU and the model's sizes, so it is tried, with two to three short passes.
@@ -87,10 +91,11 @@ def steady_rows(decoder: Decoder, devices: Seq[torch.device]) -> tuple[int, ...]
     tokens = torch.randint(decoder.spec.vocab_size, (most,), generator=torch.Generator().manual_seed(0))
 
     def outputs(rows: int) -> Tensor:
-        given = [
-            Given(tokens[:rows].to(device), torch.arange(rows, device=device), _Queries(), None) for device in devices
+        inputs = [
+            RankInput(tokens[:rows].to(device), torch.arange(rows, device=device), _Queries(), None)
+            for device in devices
         ]
-        return decoder.forward(given)
+        return decoder.forward(inputs)
 
-    whole = outputs(most)
-    return tuple(rows for rows in ROWS if rows == most or torch.equal(outputs(rows), whole[:rows]))
+    complete = outputs(most)
+    return tuple(rows for rows in ROWS if rows == most or torch.equal(outputs(rows), complete[:rows]))

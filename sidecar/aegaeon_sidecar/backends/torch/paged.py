@@ -32,8 +32,8 @@ LEAST_ROWS = 16  # the matrix units' smallest tile
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
 def _pointer(address, dtype: tl.constexpr):  # type: ignore[no-untyped-def]  # triton reads annotations
-    """To items of `dtype`. Triton's interpreter takes addresses below 2 GiB for 32 bits wide, whatever is annotated;
-    heaps of executables that are linked to a fixed address, as Debian's Python is, lie there."""
+    """A pointer to items of `dtype`. Triton's interpreter takes addresses below 2 GiB for 32 bits wide, whatever is
+    annotated; heaps of executables that are linked to a fixed address, as Debian's Python is, lie there."""
     return tl.multiple_of(address.to(tl.int64).to(tl.pointer_type(dtype)), 16)
 
 
@@ -91,7 +91,8 @@ def _online(q, k, v, seen, scale, m_i, l_i, acc):  # type: ignore[no-untyped-def
 def _keys_at(  # type: ignore[no-untyped-def]  # triton reads annotations
     table, place, seen, layer, layers: tl.constexpr, slots: tl.constexpr, width: tl.constexpr
 ):
-    """Where in the cache the keys of these places of a sequence begin, in items; values are slots * width behind."""
+    """The place in the cache where the keys of these positions of a sequence begin, in items; values are slots * width
+    behind."""
     block = tl.load(table + place // slots, mask=seen, other=0).to(tl.int64)
     return (block * layers + layer) * (2 * slots * width) + (place % slots) * width
 

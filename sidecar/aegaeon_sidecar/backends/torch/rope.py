@@ -14,7 +14,7 @@ from aegaeon_sidecar.models.rope import Linear, Llama3, Rope, Yarn
 
 
 class Rotary:
-    """What a model rotates queries and keys with."""
+    """The rotation of a model's queries and keys."""
 
     def __init__(self, rope: Rope, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
         self._frequencies = frequencies(rope, head_dim).to(device)

@@ -1,4 +1,4 @@
-"""From the inputs of a step to the index tensors of its forward pass, in a few numpy calls.
+"""The index tensors of a forward pass, made from the inputs of a step in a few numpy calls.
 
 Decodes share attention calls (all of them, or, when rows may not depend on their company, those of one length); a
 chunk of a prompt has its own. Every slot that attention gathers is finite: a block is zeroed when its first token is
@@ -120,8 +120,8 @@ class LayoutBuilder:
         self._layer_rows: Ints = layer * 2
         self._layer_tokens = torch.from_numpy(layer * (2 * shape.block_tokens)).to(device)
 
-    def build(self, inputs: Seq[StepInput], wanted: Seq[int], capacity: int) -> StepLayout:
-        """`wanted`: indices of the inputs whose last logits are needed. Raises BackendError for a bad input."""
+    def build(self, inputs: Seq[StepInput], selected: Seq[int], capacity: int) -> StepLayout:
+        """`selected`: indices of the inputs whose last logits are needed. Raises BackendError for a bad input."""
         order = sorted(range(len(inputs)), key=lambda i: (not inputs[i].is_decode, inputs[i].position))
         ordered = [inputs[i] for i in order]
         lengths = np.array([len(part.tokens) for part in ordered], dtype=np.int64)
@@ -142,7 +142,7 @@ class LayoutBuilder:
             values=(keys + self._shape.block_tokens).unbind(0),
             fresh=self._fresh(tables, starts, starts + lengths),
             groups=self._groups(tables, starts, lengths, sum(part.is_decode for part in inputs)),
-            last=self._tensor(last[list(wanted)]),
+            last=self._tensor(last[list(selected)]),
         )
 
     def _tables(self, inputs: Seq[StepInput], ends: Ints, capacity: int) -> Ints:
@@ -183,7 +183,7 @@ class LayoutBuilder:
         return tuple(groups)
 
     def _runs(self, starts: Ints) -> list[tuple[int, int]]:
-        """Which decodes (in order of position) share an attention call: [first, end)."""
+        """The decodes (in order of position) that share an attention call: [first, end)."""
         if not starts.size:
             return []
         if self._apart:

@@ -9,7 +9,7 @@ import time
 
 from aegaeon_native import cpu_level
 from aegaeon_sidecar.backends import AdapterLimits, Backend
-from aegaeon_sidecar.backends.vllm.quiet import OnceInAWhile
+from aegaeon_sidecar.backends.vllm.log_filter import RepeatFilter
 from aegaeon_sidecar.domain.errors import BackendError
 
 log = logging.getLogger(__name__)
@@ -37,8 +37,8 @@ def open_backend(*, device: str, ranks: int, dtype: str, adapters: AdapterLimits
     log.info("importing vLLM, which takes 10 to 30 s of a core")
     logging.getLogger("vllm").setLevel(logging.WARNING)
     for handler in logging.getLogger().handlers:
-        if not any(isinstance(each, OnceInAWhile) for each in handler.filters):
-            handler.addFilter(OnceInAWhile("vllm", time.monotonic))
+        if not any(isinstance(each, RepeatFilter) for each in handler.filters):
+            handler.addFilter(RepeatFilter("vllm", time.monotonic))
     try:
         from aegaeon_sidecar.backends.vllm.backend import VllmBackend
     except ImportError as error:

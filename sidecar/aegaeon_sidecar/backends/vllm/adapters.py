@@ -31,7 +31,7 @@ _OTHER_BASE = "it is an adapter of another base model"
 
 @dataclass(slots=True)
 class Rows:
-    """What vLLM's layers call for their low-rank products. `groups`: slots, and the rows of a step that each computes.
+    """The low-rank products that vLLM's layers call. `groups`: slots, and the rows of a step that each computes.
 
     No row of a product depends on the rest of its batch (`linear`). Products are of float32, as vLLM's are: in 16 bits,
     narrow matrices have kernels that no number of rows makes the same.
@@ -60,7 +60,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where an adapter changes a layer: inner and outer size."""
+    """The place where an adapter changes a layer: inner and outer size."""
 
     inner: int
     outer: int
@@ -132,12 +132,12 @@ class Adapters:
     def _check(self, tensor: FileTensor, module: str, is_a: bool, rank: int) -> None:
         target = self._targets.get(module)
         if target is None:
-            raise WeightsError(f"{tensor.name}: the model has no such linear layer; {_OTHER_BASE}, or of other layers")
-        wanted = (rank, target.inner) if is_a else (target.outer, rank)
-        if tensor.shape != wanted:
+            raise WeightsError(f"{tensor.name}: the model has no such linear layer; {_OTHER_BASE}, or for other layers")
+        expected = (rank, target.inner) if is_a else (target.outer, rank)
+        if tensor.shape != expected:
             raise WeightsError(
-                f"{tensor.name}: shape {list(tensor.shape)}, must be {list(wanted)}; its config is of another file, or "
-                f"{_OTHER_BASE}"
+                f"{tensor.name}: shape {list(tensor.shape)}, must be {list(expected)}; its config is of another file, "
+                f"or {_OTHER_BASE}"
             )
 
     def parts(self, inputs: Seq[StepInput]) -> list[list[int]]:
@@ -193,13 +193,13 @@ class Adapters:
 
 
 def _indices(rows: list[int]) -> Tensor | slice:
-    """Of a group: rows that lie side by side need no copy."""
+    """The indices of a group: neighbouring rows need no copy."""
     first, end = rows[0], rows[-1] + 1
     return slice(first, end) if end - first == len(rows) else torch.tensor(rows)
 
 
 def adapter_linear(rank: int) -> Product:
-    """That of Rows for adapters of this rank. Its tile is probed, for up to seconds."""
+    """The product of Rows for adapters of this rank. Its tile is probed, for up to seconds."""
     return steady_linear(torch.float32, torch.get_num_threads(), low_rank_shapes(rank))
 
 
@@ -214,23 +214,23 @@ def _tensors(weights: AdapterWeights) -> Mapping[str, Tensor]:
     """Copies, which vLLM scales and then copies into its stacks."""
     layout = weights.layout
     dtype, plan = getattr(torch, layout.dtype), layout.plan or {}
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for place in layout.tensors:
         raw = torch.from_numpy(np.array(weights.image[place.offset : place.offset + place.nbytes]))
-        found[place.name] = raw.view(dtype).reshape(plan[place.name].shape)
-    return found
+        tensors[place.name] = raw.view(dtype).reshape(plan[place.name].shape)
+    return tensors
 
 
 def _targets(manager: Any) -> dict[str, _Target]:
-    """By the names that adapters have for layers: of a fused one, those of its parts."""
-    found: dict[str, _Target] = {}
+    """The layers by the names that adapters use: a fused layer under the names of its parts."""
+    targets: dict[str, _Target] = {}
     for name, module in manager.modules.items():
         parts = manager.packed_modules.get(name, [name])
         if len(parts) != len(module.lora_a_stacked):
             continue
         for part, a, b in zip(parts, module.lora_a_stacked, module.lora_b_stacked, strict=True):
-            found[part] = _Target(a.shape[-1], b.shape[-2])
-    return found
+            targets[part] = _Target(a.shape[-1], b.shape[-2])
+    return targets
 
 
 def _stacks(module: Any) -> tuple[Tensor, ...]:

@@ -237,10 +237,10 @@ class VllmBackend:
             raise BackendError("an input follows a step that was not launched")
         if self._passes is not None and _fit_one_shape(self._shell(model), inputs):
             return self._computed(model, self._launch_fixed, self._passes, self._shell(model), inputs, after)
-        wanted = wanted_rows(inputs)
+        selected = wanted_rows(inputs)
         samplers = [part.sampler for part in inputs if part.sampler is not None]
         with self._masker.beside(samplers, self._vocab_size(model)) as masks:
-            logits = self._forward(model, inputs, wanted)
+            logits = self._forward(model, inputs, selected)
         chosen = chosen_rows(logits, inputs, masks())
         batch = self._shell(model).batch
         if batch is None or not _can_be_followed(batch, inputs, samplers):
@@ -255,12 +255,12 @@ class VllmBackend:
         return shell.decodes.launch(inputs, after)
 
     def again(self, model: str, before: Launched) -> Launched | None:
-        """See Backend. Nothing is made anew but what the model computes."""
+        """See Backend. Reuses everything but the model's computation."""
         shell = self._shell(model)
         if not isinstance(before, _Decoded) or shell.batch is not before.batch or before.moved != before.batch.moved:
             return None
         batch = before.batch
-        tokens = [one.token for one in before.sampled if isinstance(one, Sampled)]
+        tokens = [choice.token for choice in before.sampled if isinstance(choice, Sampled)]
         if len(tokens) != len(before.samplers):
             return None
         batch.follow(tokens)
@@ -296,17 +296,17 @@ class VllmBackend:
         shell = self._shells.get(model)
         return 0 if shell is None else int(shell[0].config.model_config.get_vocab_size())
 
-    def _forward(self, model: str, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Tensor:
+    def _forward(self, model: str, inputs: Seq[StepInput], selected: Seq[int] | None) -> Tensor:
         shell = self._shell(model)
         if not inputs:
             return torch.empty(0, shell.config.model_config.get_vocab_size())
-        return self._computed(model, in_parts, shell, inputs, wanted)
+        return self._computed(model, in_parts, shell, inputs, selected)
 
-    def _computed(self, model: str, compute: Callable[[*_Given], _Result], *given: *_Given) -> _Result:
-        """What vLLM computes, whatever it raises."""
+    def _computed(self, model: str, compute: Callable[[*_Given], _Result], *arguments: *_Given) -> _Result:
+        """Run a computation of vLLM; converts any exception."""
         with surface.EXCLUSIVE, torch.inference_mode():
             try:
-                return compute(*given)
+                return compute(*arguments)
             except (SidecarError, MemoryError):
                 raise
             except Exception as error:  # an assertion of vLLM's must not end the lane

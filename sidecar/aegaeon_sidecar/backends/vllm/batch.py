@@ -75,7 +75,7 @@ class Batch:
         return Batch(tokens, positions, starts, ends, table, block_tokens, [part.blocks for part in inputs])
 
     def advance(self, inputs: Seq[StepInput]) -> bool:
-        """Whether these are decodes of as many sequences, each one token further; then it is theirs."""
+        """True when these are decodes of the same sequences, each one token further; the batch is then theirs."""
         if len(inputs) != len(self._owners) or not self.decodes:
             return False
         for part, end in zip(inputs, self._ends.tolist(), strict=True):
@@ -88,7 +88,7 @@ class Batch:
         return True
 
     def follow(self, tokens: Seq[int]) -> None:
-        """It is the decodes of these tokens, one for each sequence, after this one, in the same blocks."""
+        """Become the next decodes of the same sequences with these tokens, in the same blocks."""
         advance(tokens, *self._addresses)
         self.left -= 1
         self.moved += 1
@@ -106,8 +106,8 @@ class Batch:
 
     @contextmanager
     def ahead(self, steps: int) -> Iterator[surface.CommonAttentionMetadata]:
-        """What its metadata is to be built of. Decodes are as long meanwhile as they will be in so many steps: a kernel
-        for CPUs divides its work by these lengths, and reads the true ones when it runs."""
+        """The input for building its metadata. Meanwhile decodes have the lengths that they will have after `steps`
+        steps: a kernel for CPUs divides its work by these lengths, and reads the true ones when it runs."""
         if not self.decodes:
             yield self.metadata
             return
@@ -119,18 +119,18 @@ class Batch:
             self._ends -= steps
 
     def keep(self, context: Any, steps: int) -> None:
-        """For this step and so many that follow it."""
+        """Keep the metadata for this step and the next `steps`."""
         self.context, self.left = context, steps
 
-    def last_rows(self, wanted: Seq[int] | None) -> Tensor | None:
+    def last_rows(self, selected: Seq[int] | None) -> Tensor | None:
         """The rows of the last tokens of these sequences; None: all rows, as they are."""
-        if wanted is None or (self.decodes and len(wanted) == len(self._owners)):
+        if selected is None or (self.decodes and len(selected) == len(self._owners)):
             return None
-        return self._last[list(wanted)]
+        return self._last[list(selected)]
 
 
 def _metadata(batch: Batch, lengths: NDArray[np.int32], ends: NDArray[np.int32]) -> surface.CommonAttentionMetadata:
-    """As vLLM's builders take it."""
+    """The metadata in the form that vLLM's builders take."""
     return surface.CommonAttentionMetadata(
         query_start_loc=batch.starts,
         query_start_loc_cpu=batch.starts,

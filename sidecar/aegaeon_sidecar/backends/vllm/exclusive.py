@@ -1,5 +1,5 @@
-"""What belongs to the whole process while vLLM builds or runs a model: its current configuration, torch's default
-dtype, the class of parameters, the forward context.
+"""Process-wide state while vLLM builds or runs a model: its current configuration, torch's default dtype, the class of
+parameters, the forward context.
 
 A build takes seconds where weights are transformed. It lets steps of other models run in between: before each tensor
 and each layer it puts back what it has set, and the threads that wait go first.

@@ -1,6 +1,6 @@
-"""What a model folder shows of itself before anything of vLLM reads it: kinds that are not served, and why not.
+"""Checks of a model folder before vLLM reads it: kinds that are not served, with the reason.
 
-vLLM would import the model's class first, which may need packages that are not installed, and say that instead.
+vLLM would import the model's class first, which may fail on packages that are not installed and hide the reason.
 """
 
 from __future__ import annotations
@@ -83,4 +83,4 @@ def _has_eight_bit_floats(settings: dict[str, Any]) -> bool:
         if isinstance(groups, dict)
         else []
     )
-    return any(isinstance(one, dict) and (one.get("type"), one.get("num_bits")) == ("float", 8) for one in weights)
+    return any(isinstance(item, dict) and (item.get("type"), item.get("num_bits")) == ("float", 8) for item in weights)

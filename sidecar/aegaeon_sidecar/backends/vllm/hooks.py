@@ -99,12 +99,12 @@ VARIABLES = (
 
 def installed() -> Path | None:
     """The folder of the vLLM that is installed; None without one. Imports nothing."""
-    found = find_spec("vllm")
-    return None if found is None or found.origin is None else Path(found.origin).parent
+    package = find_spec("vllm")
+    return None if package is None or package.origin is None else Path(package.origin).parent
 
 
 def differences(root: Path) -> Iterator[str]:
-    """What of HOOKS and VARIABLES the vLLM in this folder lacks, or wants to be called with other arguments."""
+    """Differences of the vLLM in this folder from HOOKS and VARIABLES: missing names and other arguments."""
     for file, name in VARIABLES:
         if not (root / file).is_file() or name not in _assigned(ast.parse((root / file).read_text("utf-8"))):
             yield f"{name} is not in {file}"
@@ -123,33 +123,35 @@ def differences(root: Path) -> Iterator[str]:
 
 def _assigned(tree: ast.Module) -> set[str]:
     """Names of a module's variables."""
-    targets: list[ast.expr] = [one.target for one in tree.body if isinstance(one, ast.AnnAssign)]
-    targets += [target for one in tree.body if isinstance(one, ast.Assign) for target in one.targets]
+    targets: list[ast.expr] = [statement.target for statement in tree.body if isinstance(statement, ast.AnnAssign)]
+    targets += [target for statement in tree.body if isinstance(statement, ast.Assign) for target in statement.targets]
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
-Found = ast.ClassDef | ast.FunctionDef
+Definition = ast.ClassDef | ast.FunctionDef
 
 
-def _find(tree: ast.AST, dotted: str) -> Found | None:
+def _find(tree: ast.AST, dotted: str) -> Definition | None:
     node: ast.AST | None = tree
     for part in dotted.split("."):
         body = getattr(node, "body", [])
-        node = next((one for one in body if isinstance(one, Found) and one.name == part), None)
-    return node if isinstance(node, Found) else None
+        node = next(
+            (statement for statement in body if isinstance(statement, Definition) and statement.name == part), None
+        )
+    return node if isinstance(node, Definition) else None
 
 
 def _fields(node: ast.ClassDef) -> tuple[set[str], list[str]]:
     """Fields of a dataclass, and those without a default."""
-    fields = [one for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]
-    named = {one: one.target.id for one in fields if isinstance(one.target, ast.Name)}
-    return set(named.values()), [name for one, name in named.items() if one.value is None]
+    fields = [field for field in node.body if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)]
+    named = {field: field.target.id for field in fields if isinstance(field.target, ast.Name)}
+    return set(named.values()), [name for field, name in named.items() if field.value is None]
 
 
 def _parameters(node: ast.FunctionDef) -> tuple[set[str], list[str]]:
     """Parameters of a function, and those without a default."""
-    plain = [one.arg for one in node.args.args]
-    keywords = [one.arg for one in node.args.kwonlyargs]
+    plain = [argument.arg for argument in node.args.args]
+    keywords = [argument.arg for argument in node.args.kwonlyargs]
     required = plain[: len(plain) - len(node.args.defaults)]
     required += [name for name, default in zip(keywords, node.args.kw_defaults, strict=True) if default is None]
     return {*plain, *keywords}, required

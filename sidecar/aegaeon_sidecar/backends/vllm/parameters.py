@@ -61,20 +61,20 @@ def hollow_parameters() -> Iterator[None]:
 
 def place_parameters(model: Module) -> tuple[list[Place], int]:
     """Bump allocation over the distinct storages of parameters: their places, and the bytes of all."""
-    found: dict[int, Place] = {}
+    places: dict[int, Place] = {}
     end = 0
     for name, module in model.named_modules(remove_duplicate=False):
         for leaf, parameter in module._parameters.items():
             if parameter is None:
                 continue
             storage = parameter.untyped_storage()
-            place = found.get(storage._cdata)
+            place = places.get(storage._cdata)
             if place is None:
-                place = found[storage._cdata] = Place(storage, end, storage.nbytes())
+                place = places[storage._cdata] = Place(storage, end, storage.nbytes())
                 end += -(-place.nbytes // ALIGNMENT) * ALIGNMENT
             shape, stride, first = tuple(parameter.shape), parameter.stride(), int(parameter.storage_offset())
             place.views.append(View(name, leaf, parameter.dtype, shape, stride, first))
-    return list(found.values()), end
+    return list(places.values()), end
 
 
 Shown = list[tuple[Any, str, Any]]
@@ -107,7 +107,7 @@ def show(model: Module, places: list[Place], memory: Tensor) -> Shown:
 
 
 def put_back(before: Shown) -> None:
-    """As it was before `show`."""
+    """Restore the state before `show`."""
     for owner, name, value in before:
         if isinstance(owner, dict):
             owner[name] = value

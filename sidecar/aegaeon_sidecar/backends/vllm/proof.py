@@ -55,8 +55,9 @@ def prove(shell: Shell, product: Product, bare: bool) -> None:
 
 
 def proof_key(directory: Path, shell: Shell, files: Mapping[str, FileTensor]) -> str:
-    """Of all that the outcome depends on: what config.json says, the kinds and shapes of tensors (not their numbers,
-    which the sketches do not read), how the engine computes, and the versions of vLLM, of torch and of this code."""
+    """A hash of everything that the outcome depends on: config.json, the kinds and shapes of tensors (not their
+    numbers, which the sketches do not read), the engine's computation, and the versions of vLLM, torch and this
+    code."""
     model = shell.config.model_config
     tensors = sorted((tensor.name, tensor.shape, tensor.dtype) for tensor in files.values())
     engine = model.dtype, model.max_model_len, shell.block_tokens, shell.purpose, torch.get_num_threads()
@@ -151,13 +152,13 @@ class _Trial:
             bind_kv(shell, memory)
 
     def reference(self) -> list[Tensor]:
-        """Of each sequence the states of all of its tokens, computed at once in the free blocks."""
+        """The states of all tokens of each sequence, computed at once in the free blocks."""
         parts = [(number, 0, len(tokens)) for number, tokens in enumerate(self._tokens)]
         rows = self._compute(parts, {number: table + self._half for number, table in self.tables.items()}, None)
         return list(torch.split(rows, [end for _, _, end in parts]))
 
     def passes(self) -> Iterator[_Pass]:
-        """What an engine does with sequences. Decodes of one list of sequences keep attention's metadata."""
+        """The passes of an engine over sequences. Decodes of one list of sequences keep attention's metadata."""
         first = [(number, 0, cut) for number, cut in enumerate(self._cuts)]
         rest = [(number, cut, self._prompts[number]) for number, _, cut in first if cut < self._prompts[number]]
         for how, parts in (("beside other prompts", first), ("in a prompt that is cut", rest)):

@@ -1,4 +1,4 @@
-"""Which of vLLM's models are refused, each with the reason: those whose state is more than paged KV blocks."""
+"""Refusals of vLLM's models, each with the reason: their state is more than paged KV blocks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OTHERWISE = {"PhiMoEForCausalLM": "leaves out the bias of its last layer"}
 
 
 def read_architectures(directory: Path) -> list[str]:
-    """Of config.json. Raises ConfigError."""
+    """Read the architectures of config.json. Raises ConfigError."""
     config = Fields.load(directory / "config.json")
     names = config.value("architectures")
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
@@ -55,7 +55,7 @@ def check_known(directory: Path, architectures: list[str]) -> None:
 
 
 def read_purpose_of(directory: Path, task: str) -> Purpose:
-    """What a model is for, by its files unless `task` says it. Raises ConfigError."""
+    """The task of a model: `task`, else that of its files. Raises ConfigError."""
     try:
         return read_purpose(directory, task)
     except PoolingError as error:
@@ -113,28 +113,28 @@ def check_heads(layer: Any, spec: Any) -> None:
 
 def reason_of(error: Exception) -> str:
     """One sentence for what vLLM raised about a model's files."""
-    said = _PYDANTIC.sub(r"\1", " ".join(str(error).split()))
-    if "trust_remote_code" in said or "custom code" in said:
+    message = _PYDANTIC.sub(r"\1", " ".join(str(error).split()))
+    if "trust_remote_code" in message or "custom code" in message:
         return "config.json asks for code of the model's own (auto_map), which is never run"
     if isinstance(error, ModuleNotFoundError):
         return (
             f"vLLM {surface.VERSION} imports its class with {error.name}, which is not installed; models that take "
             "images or sound need such packages, and only text is served"
         )
-    if kernel := _NO_KERNEL.match(said):
+    if kernel := _NO_KERNEL.match(message):
         return f"vLLM {surface.VERSION} has no kernel {kernel[1]} on this device ({surface.PLATFORM})"
-    if kernel := _NOT_FOR_CPU.match(said):
+    if kernel := _NOT_FOR_CPU.match(message):
         advice = _WANTS_AVX512 if _FOUR_BITS.search(kernel[1]) else ""
         return (
             f"vLLM {surface.VERSION} has no kernel {kernel[1]} for this processor ({surface.KERNELS.name}, "
             f"{surface.PROCESSOR}){advice}"
         )
-    if experts := _NO_EXPERTS.match(said):
+    if experts := _NO_EXPERTS.match(message):
         return f"vLLM {surface.VERSION} has no kernel for {experts[1]} experts on this device ({surface.PLATFORM})"
-    return f"vLLM {surface.VERSION} does not serve it: {type(error).__name__}: {said or _place_of(error):.300}"
+    return f"vLLM {surface.VERSION} does not serve it: {type(error).__name__}: {message or _place_of(error):.300}"
 
 
 def _place_of(error: Exception) -> str:
-    """Of what says nothing itself: an assertion about tensors, most of the time."""
+    """The place of an error without a message: most often an assertion about tensors."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"raised in {frames[-1].name} ({Path(frames[-1].filename).name})" if frames else "raised"

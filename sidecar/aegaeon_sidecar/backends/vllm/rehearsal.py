@@ -150,7 +150,7 @@ def _pieces(move: Move, offset: int, item: int) -> tuple[np.ndarray[Any, Any], .
 
 
 def _check_once(plan: Mapping[str, Runs]) -> None:
-    """No byte of the image is written twice: chunks of files arrive in any order."""
+    """Check that no byte of the image is written twice: chunks of files arrive in any order."""
     at = np.concatenate([runs.at for runs in plan.values()])
     nbytes = np.concatenate([runs.count * runs.item for runs in plan.values()])
     order = np.argsort(at)
@@ -170,7 +170,7 @@ def _check_whole(plan: Mapping[str, Runs]) -> None:
 
 
 def mean_piece_bytes(plan: Mapping[str, Runs]) -> float:
-    """What the stage ring would copy at a time, on average."""
+    """The mean size of the stage ring's copies."""
     pieces = sum(len(runs.at) for runs in plan.values())
     return sum(int(runs.count.sum()) * runs.item for runs in plan.values()) / max(pieces, 1)
 

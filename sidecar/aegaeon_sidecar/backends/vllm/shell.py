@@ -68,14 +68,14 @@ class Shell:
 
     @property
     def page_count(self) -> int:
-        """Of a block."""
+        """The number of pages of a block."""
         return len(set(self.pages.values()))
 
     @property
     def keeps_metadata(self) -> bool:
-        """Whether what is built for a step of decodes is good for later ones: its kernels read lengths and blocks when
-        they run. Builders that copy them, as chunked attention's does, would have them read what is another's by then.
-        """
+        """True when metadata of a step of decodes can be reused by later steps: its kernels read lengths and blocks
+        when they run. With builders that copy them, such as that of chunked attention, later steps could read blocks of
+        other sequences."""
         return all(type(builder) is surface.LiveMetadataBuilder for _, builder in self.groups)
 
     @property
@@ -125,8 +125,8 @@ def image_of(shell: Shell) -> Tensor:
     """A copy of the bytes of its parameters, each storage at its place."""
     image = torch.zeros(shell.nbytes, dtype=torch.uint8)
     for place in shell.places:
-        whole = torch.empty(0, dtype=torch.uint8).set_(place.storage)[: place.nbytes]
-        image[place.offset : place.offset + place.nbytes] = whole
+        storage = torch.empty(0, dtype=torch.uint8).set_(place.storage)[: place.nbytes]
+        image[place.offset : place.offset + place.nbytes] = storage
     return image
 
 
@@ -162,7 +162,8 @@ def _is_made(name: str) -> bool:
 
 
 def _completed(config: Any, model: Any, places: list[Place], nbytes: int) -> Shell:
-    """With what a step needs beside the model. Raises ModelError when its KV cache is not blocks of equal layers."""
+    """The shell with everything that a step needs beside the model. Raises ModelError when its KV cache is not blocks
+    of equal layers."""
     shell = Shell(config, model.eval(), places, nbytes, surface.attention_layers(config))
     with Building(partial(surface.configured, config)):
         shell.specs = {name: layer.get_kv_cache_spec(config) for name, layer in shell.layers.items()}
@@ -180,7 +181,8 @@ def _completed(config: Any, model: Any, places: list[Place], nbytes: int) -> She
 
 
 def _pages(layers: Mapping[str, Any]) -> dict[str, int]:
-    """By name of the layer. Raises ModelError for one that shares the KV of a layer that there is not."""
+    """Page numbers by the name of the layer. Raises ModelError for a layer that shares the KV cache of a missing
+    one."""
     shared = {name: surface.shares_kv_of(layer) for name, layer in layers.items()}
     own = (name for name, target in shared.items() if target is None)
     pages = {name: number for number, name in enumerate(own)}

@@ -60,19 +60,19 @@ def _replaced(shell: Shell, product: Product, generator: torch.Generator) -> Ite
 
 
 def zeros(nbytes: int) -> Tensor:
-    """Of uint8; pages that are not written take no memory and no time."""
+    """A tensor of uint8; pages that are not written take no memory and no time."""
     return torch.frombuffer(mmap(-1, nbytes), dtype=torch.uint8)
 
 
 class _Sketch:
-    """In place of a layer's quantisation method."""
+    """A stand-in for a layer's quantisation method."""
 
     def __init__(self, product: Product, dtype: torch.dtype, generator: torch.Generator) -> None:
         self._product = product
         self._weight = (torch.randn(_OUTPUTS, _COLUMNS, generator=generator) / _COLUMNS**0.5).to(dtype)
 
     def apply(self, layer: Any, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """As vLLM calls it: float [.., layer.output_size] of float [.., inputs]."""
+        """Called by vLLM: float [.., layer.output_size] of float [.., inputs]."""
         rows = x.reshape(-1, x.shape[-1])
         if missing := -rows.shape[1] % _COLUMNS:
             rows = pad(rows, (0, missing))
@@ -120,8 +120,8 @@ def _shortened(shell: Shell) -> Iterator[None]:
 
 
 def _needed(path: str, count: int, shell: Shell) -> int:
-    """How many of a list of modules, from the first on, have two of each kind of attention layer in them; all, where
-    they are no layers with attention."""
+    """The number of modules, from the first on, that contain two of each kind of attention layer; all, if they have no
+    attention."""
     group = {name: number for number, (names, _) in enumerate(shell.groups) for name in names}
     seen: Counter[tuple[int, bool]] = Counter()
     needed, met = 0, 0

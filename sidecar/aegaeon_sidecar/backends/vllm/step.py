@@ -16,23 +16,23 @@ from aegaeon_sidecar.backends.vllm.shell import Shell
 from aegaeon_sidecar.domain.errors import BackendError
 
 
-def in_parts(shell: Shell, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Tensor:
-    """One pass, or as many as the inputs' adapters take. Rows are as of one."""
+def in_parts(shell: Shell, inputs: Seq[StepInput], selected: Seq[int] | None) -> Tensor:
+    """Compute in one pass, or in as many as the inputs' adapters need. Rows are those of a single pass."""
     if shell.adapters is None and any(part.adapter is not None for part in inputs):
         raise BackendError("an adapter of a model that has none; describe it first")
     parts = [list(range(len(inputs)))] if shell.adapters is None else shell.adapters.parts(inputs)
-    if len(parts) == 1 or wanted is None:
-        return forward(shell, inputs, wanted)
+    if len(parts) == 1 or selected is None:
+        return forward(shell, inputs, selected)
     rows: dict[int, Tensor] = {}
     for numbers in parts:
-        mine = [at for at, number in enumerate(numbers) if number in wanted]
-        logits = forward(shell, [inputs[number] for number in numbers], mine)
-        rows |= zip((numbers[at] for at in mine), logits, strict=True)
-    return torch.stack([rows[number] for number in wanted])
+        positions = [at for at, number in enumerate(numbers) if number in selected]
+        logits = forward(shell, [inputs[number] for number in numbers], positions)
+        rows |= zip((numbers[at] for at in positions), logits, strict=True)
+    return torch.stack([rows[number] for number in selected])
 
 
-def forward(shell: Shell, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Tensor:
-    """float32 [len(wanted), outputs]: what the model gives after the last token of each input of `wanted`; None: after
+def forward(shell: Shell, inputs: Seq[StepInput], selected: Seq[int] | None) -> Tensor:
+    """float32 [len(selected), outputs]: the output after the last token of each input of `selected`; None: after
     every token of all inputs."""
     torch.get_num_threads()  # OpenMP's number is a thread's own; torch gives it this thread's when it is first asked
     if shell.blocks is None:
@@ -40,7 +40,7 @@ def forward(shell: Shell, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Te
     batch = next_batch(shell, shell.blocks, inputs)
     if shell.adapters is not None:
         shell.adapters.select(inputs)
-    return run(shell, batch, batch.last_rows(wanted))
+    return run(shell, batch, batch.last_rows(selected))
 
 
 def run(shell: Shell, batch: Batch, rows: Tensor | None) -> Tensor:
@@ -66,7 +66,8 @@ def _context(shell: Shell, batch: Batch, ahead: int) -> Any:
 
 
 def next_batch(shell: Shell, blocks: Tensor, inputs: Seq[StepInput]) -> Batch:
-    """Where the sequences of the last step decode one token more, that step's, which has moved on.
+    """The batch of this step; when the sequences of the last step decode one token more, it is that step's batch,
+    advanced.
 
     Attention may read slots behind a sequence's end and weigh them with 0: blocks that begin are made finite.
     """

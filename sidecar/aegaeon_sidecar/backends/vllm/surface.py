@@ -161,7 +161,7 @@ def new_config(
 
 
 def knows(architecture: str) -> bool:
-    """Whether vLLM has a class for it or converts another one's, or says itself what became of it."""
+    """True when vLLM has a class for it, converts another class to it, or reports itself why it no longer does."""
     if architecture in ModelRegistry.models or architecture in _PREVIOUSLY_SUPPORTED_MODELS:
         return True
     suffix, _ = try_match_architecture_defaults(architecture) or ("", None)
@@ -218,11 +218,11 @@ def loaded(config: Any, model: Any, weights: Weights, *settings: Setting) -> set
 
 
 def processed(config: Any, model: Any, *settings: Setting) -> None:
-    """What vLLM does to a model once its weights are loaded, module by module with others in between. Linears on a CPU
-    are not packed: a packed copy would stay behind when the bytes of the parameters change."""
+    """Run vLLM's processing of a model after loading its weights, module by module with other threads in between.
+    Linears on a CPU are not packed: a packed copy would keep old values when the bytes of the parameters change."""
     device = torch.device(config.device_config.device)
     with Building(*settings, partial(_building, config), _unpacked_linears) as building:
-        model.named_modules = lambda *given, **named: building.apart(type(model).named_modules(model, *given, **named))
+        model.named_modules = lambda *args, **named: building.apart(type(model).named_modules(model, *args, **named))
         try:
             process_weights_after_loading(model, config.model_config, device)
         finally:
@@ -240,7 +240,7 @@ def _unpacked_linears() -> Iterator[None]:
 
 
 def attention_layers(config: Any) -> dict[str, Any]:
-    """By name, in the order of the model."""
+    """The attention layers by name, in the order of the model."""
     return dict(get_layers_from_vllm_config(config, AttentionLayerBase))
 
 
@@ -251,7 +251,7 @@ def shares_kv_of(layer: Any) -> str | None:
 
 
 def cache_view(memory: Tensor, layer: Any, spec: Any, capacity: int, block_bytes: int, offset: int) -> Tensor:
-    """What `layer` takes for its KV cache: its page, at `offset` bytes, of each of `capacity` blocks of `memory`."""
+    """The KV cache that `layer` takes: its page, at `offset` bytes, of each of `capacity` blocks of `memory`."""
     place = KVCacheTensor(
         size=len(memory), layers=[""], layer_stride=spec.page_size_bytes, block_stride=block_bytes, offset=offset
     )
@@ -308,7 +308,7 @@ def wrapped(config: Any, model: Any, settings: Any) -> Any:
 
 
 def renames(model: Any) -> Any:
-    """How names of the files' tensors become names of the model's layers; None: they are the same."""
+    """The mapping from names of the files' tensors to names of the model's layers; None: they are the same."""
     mapper = getattr(model, "hf_to_vllm_mapper", None)
     return None if mapper is None else mapper.get_rename_mapper()
 
@@ -320,11 +320,11 @@ def adapter_module(name: str, mapper: Any) -> tuple[str, bool]:
 
 
 def adapter_helper(document: bytes, settings: Any) -> Any:
-    """What vLLM makes of adapter_config.json. Raises ValueError for what it does not compute, or cannot with slots of
-    this rank, and whatever values of other types make it raise."""
+    """Parse adapter_config.json with vLLM. Raises ValueError for settings that it does not support, or not with slots
+    of this rank, and any error that values of other types cause."""
     fields = json.loads(document)
     if not isinstance(fields, dict):
-        raise ValueError("is no JSON object")
+        raise ValueError("is not a JSON object")
     helper = PEFTHelper.from_dict(fields)
     helper.validate_legal(settings)
     return helper
@@ -348,7 +348,7 @@ def fill_slot(manager: Any, number: int, tensors: Mapping[str, Tensor], helper: 
 
 
 def missing_kernels() -> str:
-    """Why vLLM's kernels are not loaded, which vLLM only logs; empty: they are."""
+    """The reason why vLLM's kernels are not loaded, which vLLM only logs; empty: they are."""
     if hasattr(torch.ops._C, KERNEL):
         return ""
     load = "import ctypes, sys, torch\ntry: ctypes.CDLL(sys.argv[1])\nexcept OSError as error: sys.exit(str(error))"

@@ -8,12 +8,12 @@ from weakref import WeakValueDictionary
 
 
 class Tables(WeakValueDictionary[Any, Any]):
-    """In place of vLLM's dictionary, of which it asks whether a table is there before it takes it. Not thread-safe."""
+    """A replacement for vLLM's dictionary, which vLLM asks for a table before it takes it. Not thread-safe."""
 
     def __contains__(self, key: object) -> bool:
         self._found = self.get(key)  # stays until it is taken
         return self._found is not None
 
     def __getitem__(self, key: Any) -> Any:
-        found, self._found = super().__getitem__(key), None
-        return found
+        table, self._found = super().__getitem__(key), None
+        return table

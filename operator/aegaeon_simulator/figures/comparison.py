@@ -30,7 +30,7 @@ class Point:
 
     @property
     def behind(self) -> bool:
-        """By more than half a point."""
+        """True when ours is lower by more than half a point."""
         return self.ours < self.best - BEHIND
 
 
@@ -62,13 +62,17 @@ def _at(line: list[tuple[float, float]], load: float) -> float:
 
 
 def report(book: Book) -> dict[str, Any]:
-    """As JSON values: how many comparisons, and those in which ours is behind."""
-    found = points(book)
-    return {"comparisons": len(found), "behind": [asdict(p) for p in found if p.behind], "by_more_than": BEHIND}
+    """The number of comparisons, and those in which ours is behind, as JSON values."""
+    comparisons = points(book)
+    return {
+        "comparisons": len(comparisons),
+        "behind": [asdict(p) for p in comparisons if p.behind],
+        "by_more_than": BEHIND,
+    }
 
 
 def sentence(book: Book) -> str:
-    """For people."""
-    found = points(book)
-    behind = sum(p.behind for p in found)
-    return f"{OURS} beside the best baseline: {len(found)} comparisons, in {behind} more than half a point below"
+    """A summary for people."""
+    comparisons = points(book)
+    behind = sum(p.behind for p in comparisons)
+    return f"{OURS} beside the best baseline: {len(comparisons)} comparisons, in {behind} more than half a point below"

@@ -14,8 +14,8 @@ from aegaeon_sidecar.weights.table import ModelTable
 _WEIGHT = 0.3  # of the newest fetch in the mean
 
 
-class Line:
-    """In the order in which they were asked for; `tell` reports the state of one. Thread-safe."""
+class FetchQueue:
+    """Models in the order of their requests. Thread-safe."""
 
     def __init__(self, table: ModelTable, tell: Callable[[Model], None]) -> None:
         self._table = table
@@ -24,13 +24,13 @@ class Line:
         self._usual_s = 0.0  # of one fetch; 0 until one is over
 
     def join(self, model: Model) -> None:
-        """It is to be fetched."""
+        """Add a model that is to be fetched."""
         with self._table.monitor.changed:
             self._joined_s[model] = time.monotonic()
             self._count()
 
     def leave(self, model: Model, *, fetched: bool = False) -> None:
-        """It is here, or does not come: others are nearer. Idempotent."""
+        """Remove a model that was fetched or will not be: the others move up. Idempotent."""
         with self._table.monitor.changed:
             if (joined_s := self._joined_s.pop(model, None)) is None:
                 return
@@ -40,7 +40,7 @@ class Line:
             self._moved()
 
     def advance(self, model: Model) -> None:
-        """More of this one has come: what the first one brings, the others wait less."""
+        """Note progress of a model; progress of the first one shortens the wait of the others."""
         with self._table.monitor.changed:
             if next(iter(self._joined_s), None) is model:
                 self._moved()

@@ -25,8 +25,8 @@ _STEP_BYTES = 64 << 20  # reserved ahead when a source does not announce sizes
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a fetch may do for its room: evict models in folders of other names than `spare` that were not used for
-    `idle_s`, and wait for as long as `patience_s` until there are enough. `ahead`: no request asks for it."""
+    """Means by which a fetch may make room: evict models in folders outside `spare` that were not used for `idle_s`,
+    and wait up to `patience_s` until enough of them are idle. `ahead`: no request waits for it."""
 
     spare: frozenset[str] = frozenset()
     idle_s: float = 0.0
@@ -40,12 +40,12 @@ ON_DEMAND = Claim(idle_s=_IDLE_S, patience_s=60.0)
 
 
 def fetched_ahead(spare: frozenset[str]) -> Claim:
-    """No request asks for it; models in folders of these names stay."""
+    """The claim of a fetch that no request waits for; models in folders of these names are kept."""
     return Claim(spare, _IDLE_S, ahead=True)
 
 
-class Room:
-    """What `model` may hold. `need` grows with it; nothing is to be written beyond. See store.Limits."""
+class Reservation:
+    """The space reserved for `model`. `need` grows with it; nothing beyond is written. See store.Limits."""
 
     def __init__(
         self,
@@ -92,10 +92,11 @@ class Room:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """No other fetch of the node makes room meanwhile; hundreds may want to, and a stop waits for none of them."""
+        """Keep other fetches of the node from making room meanwhile; hundreds may wait, and a stop waits for none of
+        them."""
         while True:
-            with try_locked(self._folder / _LOCK) as mine:
-                if mine:
+            with try_locked(self._folder / _LOCK) as locked:
+                if locked:
                     yield
                     return
             if self._cancelled():
@@ -103,9 +104,9 @@ class Room:
             self._sleep(_POLL_S)
 
     def _make_room(self, nbytes: int) -> int:
-        others = self._others()
+        rivals = self._others()
         missing = max(nbytes - self._model.stored_bytes(), 0)
-        used = sum(other.claimed_bytes() for other in others)
+        used = sum(other.claimed_bytes() for other in rivals)
         return make_room(self, nbytes, missing=missing, used=used, victims=self._victims())
 
     def _victims(self) -> list[ModelFolder]:

@@ -14,7 +14,7 @@ from aegaeon_proto.engine.catalog import DirectorySource, ModelSpec
 from aegaeon_sidecar.domain.monitor import Monitor
 from aegaeon_sidecar.models.weight_files import WeightFiles
 from aegaeon_sidecar.weights.cache import HostCache
-from aegaeon_sidecar.weights.held import Held
+from aegaeon_sidecar.weights.host_cache_report import HostCacheReport
 from aegaeon_sidecar.weights.image_folder import ImageFolder
 from aegaeon_sidecar.weights.models import Model
 from aegaeon_sidecar.weights.table import ModelTable
@@ -28,12 +28,12 @@ class Files:
     identity = "files"
 
 
-def held_of(folder: Path) -> tuple[Held, HostCache, Monitor]:
+def held_of(folder: Path) -> tuple[HostCacheReport, HostCache, Monitor]:
     """Of a catalog with one model, whose image is in the host cache."""
     cache, monitor = HostCache(folder, 1 << 20), Monitor()
     cache.obtain("files", 4096, lambda file: str(os.pwrite(file, bytes(4096), 0))).close()
     model = Model(ModelSpec("m", DirectorySource("")), files=cast(WeightFiles, Files()))
-    return Held(ModelTable(monitor, {"m": model}), cache), cache, monitor
+    return HostCacheReport(ModelTable(monitor, {"m": model}), cache), cache, monitor
 
 
 def test_a_heartbeat_that_waits_for_the_engines_lock_keeps_no_new_attachment_from_it(folder: Path) -> None:

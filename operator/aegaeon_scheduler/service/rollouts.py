@@ -23,7 +23,7 @@ _CACHED, _FAILED = model_pb2.MODEL_PHASE_CACHED, model_pb2.MODEL_PHASE_FAILED
 
 
 @dataclass(slots=True)
-class Roll:
+class Rollout:
     """`ends`: until when, at most, the former one answers what it was asked; None while the new one is prepared."""
 
     spec: model_pb2.ModelSpec
@@ -31,51 +31,51 @@ class Roll:
     ends: float | None = None
 
 
-class Rolls:
+class Rollouts:
     """Owner of the changes that are under way, by served name."""
 
     def __init__(self, catalog: Catalog, driver: Driver) -> None:
         self._catalog = catalog
         self._driver = driver
-        self._rolls: dict[str, Roll] = {}
+        self._rollouts: dict[str, Rollout] = {}
         self._reattach_deadline: float | None = None
 
     def __len__(self) -> int:
-        return len(self._rolls)
+        return len(self._rollouts)
 
     @property
     def reattach_grace_over(self) -> bool:
-        """Whether engines that outlived an earlier scheduler have had time to say what they have, and gateways what is
-        open: before, a model without requests may be one whose requests are yet to come."""
+        """True when engines that outlived an earlier scheduler have had time to report their models, and gateways their
+        open requests: before, requests of an idle model may still come."""
         now = self._driver.clock()
         if self._reattach_deadline is None:
             self._reattach_deadline = now + REATTACH_GRACE_S
         return now >= self._reattach_deadline
 
     def target(self, name: str) -> model_pb2.ModelSpec | None:
-        """What the name is to stand for, if that is another model."""
-        roll = self._rolls.get(name)
-        return roll.spec if roll else None
+        """The model that the name will stand for, if that is another one."""
+        rollout = self._rollouts.get(name)
+        return rollout.spec if rollout else None
 
     def begin(self, spec: model_pb2.ModelSpec, drain_s: float, at_once: bool = False) -> None:
         """Prepare what a name is to stand for; `at_once`: the one that is served is to take nothing new from now on."""
-        roll = self._rolls.get(spec.name)
-        if roll is None or roll.spec.identity != spec.identity:
-            _log.info("model %s changes: what it is to be is prepared", spec.name)
+        rollout = self._rollouts.get(spec.name)
+        if rollout is None or rollout.spec.identity != spec.identity:
+            _log.info("model %s changes: preparing the new version", spec.name)
             self._catalog.stage(spec)
-            roll = None
-        self._rolls[spec.name] = Roll(spec, drain_s, roll.ends if roll else None)
+            rollout = None
+        self._rollouts[spec.name] = Rollout(spec, drain_s, rollout.ends if rollout else None)
         if at_once:
-            self._drain(spec.name, self._rolls[spec.name])
+            self._drain(spec.name, self._rollouts[spec.name])
 
     def stop(self, name: str) -> None:
         """The name goes on standing for what it does. Idempotent."""
-        if self._rolls.pop(name, None) is not None:
+        if self._rollouts.pop(name, None) is not None:
             self._catalog.unstage(name)
 
     def step(self) -> bool:
         """Carry on with every change as far as may be; whether engines need the new catalog."""
-        due = [name for name, roll in self._rolls.items() if self._is_due(name, roll)]
+        due = [name for name, rollout in self._rollouts.items() if self._is_due(name, rollout)]
         for name in due:
             self._switch(name)
         return bool(due)
@@ -92,48 +92,48 @@ class Rolls:
 
     def refused(self) -> Iterator[tuple[str, str]]:
         """Names of which no engine can prepare what they are to stand for, and why."""
-        for name, roll in self._rolls.items():
+        for name, rollout in self._rollouts.items():
             states = self._catalog.staged(name)
-            if roll.ends is None and self._said(name) and all(s.phase == _FAILED for s in states.values()):
+            if rollout.ends is None and self._all_reported(name) and all(s.phase == _FAILED for s in states.values()):
                 reason = next(iter(states.values())).reason
-                yield name, f"the change cannot be served, the former one goes on: {reason}"
+                yield name, f"the new version cannot be served, the old one stays in use: {reason}"
 
     def changing(self) -> Iterator[tuple[str, str]]:
         """The other names, and how far they are."""
         refused = dict(self.refused())
-        for name, roll in self._rolls.items():
-            if roll.ends is not None:
+        for name, rollout in self._rollouts.items():
+            if rollout.ends is not None:
                 yield name, "requests of the former one are being answered, new ones wait"
             elif name not in refused:
                 ready = sum(state.phase == _CACHED for state in self._catalog.staged(name).values())
                 of = f"{ready} of {len(self._driver.instances)} engines"
                 yield name, f"the change is being prepared, {of} have it; the former one is served"
 
-    def _is_due(self, name: str, roll: Roll) -> bool:
-        """Whether the new one is to take the name."""
-        if roll.ends is None:
+    def _is_due(self, name: str, rollout: Rollout) -> bool:
+        """True when the new model can take the name."""
+        if rollout.ends is None:
             if not self._serves(name):
                 return True
             if not (self.reattach_grace_over and self._prepared(name)):
                 return False
-            self._drain(name, roll)
-        assert roll.ends is not None
-        return self._driver.clock() >= roll.ends or not self._driver.sequences.any_of_model(name)
+            self._drain(name, rollout)
+        assert rollout.ends is not None
+        return self._driver.clock() >= rollout.ends or not self._driver.sequences.any_of_model(name)
 
     def _serves(self, name: str) -> bool:
-        """Whether the former one is in use: on an engine, or by a request."""
+        """True when the old model is in use: on an engine, or by a request."""
         return self._is_cached(name) or self._driver.sequences.any_of_model(name)
 
     def _has_answered(self, name: str) -> bool:
-        """Whether what the catalog means is, or was, on an engine. Requests do not show it: gateways ask for what a
-        new scheduler says, before its engines are there, and ask anew when that was too early."""
+        """True when the catalog's model is, or was, on an engine. Requests do not show it: gateways ask for what a new
+        scheduler says, before its engines are there, and ask anew when that was too early."""
         return self._is_cached(name) or self._driver.sequences.any_begun(name)
 
     def _is_cached(self, name: str) -> bool:
         return self._catalog.model(name).phase == _CACHED
 
-    def _said(self, name: str) -> bool:
-        """Whether every engine has said how it went."""
+    def _all_reported(self, name: str) -> bool:
+        """True when every engine has reported success or failure."""
         states = self._catalog.staged(name)
         return bool(states) and all(
             instance in states and states[instance].phase in (_CACHED, _FAILED) for instance in self._driver.instances
@@ -141,27 +141,27 @@ class Rolls:
 
     def _prepared(self, name: str) -> bool:
         cached = any(state.phase == _CACHED for state in self._catalog.staged(name).values())
-        return cached and self._said(name)
+        return cached and self._all_reported(name)
 
-    def _drain(self, name: str, roll: Roll) -> None:
-        _log.info("model %s changes: new requests wait until those of before are answered", name)
-        roll.ends = self._driver.clock() + roll.drain_s
+    def _drain(self, name: str, rollout: Rollout) -> None:
+        _log.info("model %s changes: new requests wait until earlier ones are answered", name)
+        rollout.ends = self._driver.clock() + rollout.drain_s
         self._catalog.hold(name)
 
     def _switch(self, name: str) -> None:
         _log.info("model %s has changed", name)
-        spec = self._rolls.pop(name).spec
+        spec = self._rollouts.pop(name).spec
         self._catalog.unstage(name)
         self._catalog.put(spec)
         self._driver.handle(self._catalog.event())
 
     def _found(self, spec: model_pb2.ModelSpec) -> bool:
         """An engine runs this. Whether that changes anything."""
-        known, roll = self._catalog.specs.get(spec.name), self._rolls.get(spec.name)
+        known, rollout = self._catalog.specs.get(spec.name), self._rollouts.get(spec.name)
         if known is None or spec.identity == known.identity:
             return False
-        if roll is not None:
-            further = spec.identity == roll.spec.identity  # the earlier scheduler had got so far
+        if rollout is not None:
+            further = spec.identity == rollout.spec.identity  # the earlier scheduler had got so far
             if further:
                 self._switch(spec.name)
             return further

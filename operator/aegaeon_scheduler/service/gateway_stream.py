@@ -15,7 +15,7 @@ _OUTBOX_LIMIT = 65536
 _BATCH = 64
 
 
-class Line:
+class GatewayStream:
     """One stream of one gateway."""
 
     def __init__(self, origin: Origin, batches: bool) -> None:

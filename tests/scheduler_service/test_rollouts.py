@@ -11,7 +11,7 @@ from aegaeon_proto.v1 import admin_pb2, engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.config import core_config, load_config
 from aegaeon_scheduler.core import events
 from aegaeon_scheduler.core.scheduler import Scheduler
-from aegaeon_scheduler.service import rolls
+from aegaeon_scheduler.service import rollouts
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.identity import identified
@@ -31,7 +31,7 @@ def spec(directory: str = "/models/a", **more: Any) -> model_pb2.ModelSpec:
 
 
 OLD, NEW = spec(), spec("/models/other")
-REATTACH_GRACE_OVER = rolls.Rolls.reattach_grace_over  # as it is
+REATTACH_GRACE_OVER = rollouts.Rollouts.reattach_grace_over  # as it is
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def reattach_grace_over(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Whether all that outlived an earlier scheduler has come: so it is, where a test does not clear it."""
     event = asyncio.Event()
     event.set()
-    monkeypatch.setattr(rolls.Rolls, "reattach_grace_over", property(lambda _: event.is_set()))
+    monkeypatch.setattr(rollouts.Rollouts, "reattach_grace_over", property(lambda _: event.is_set()))
     return event
 
 
@@ -128,9 +128,9 @@ async def finish(sidecar: Any, turn: engine_pb2.Command, epoch: int = 1) -> None
 def test_sequences_of_an_earlier_scheduler_get_a_grace_period_from_the_first_peer_on(
     brain: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rolls.Rolls, "reattach_grace_over", REATTACH_GRACE_OVER)
+    monkeypatch.setattr(rollouts.Rollouts, "reattach_grace_over", REATTACH_GRACE_OVER)
     clock = iter((1000.0, 1009.9, 1010.0)).__next__  # no peer attached for long
-    changes = rolls.Rolls(Catalog((), lambda: None), Driver(brain, clock))
+    changes = rollouts.Rollouts(Catalog((), lambda: None), Driver(brain, clock))
     assert [changes.reattach_grace_over for _ in range(3)] == [False, False, True]
 
 

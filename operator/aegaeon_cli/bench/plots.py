@@ -1,4 +1,4 @@
-"""The same timelines as SVG: the same spans give the same bytes."""
+"""The timelines as SVG: equal spans give identical bytes."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def draw_minute(spans: Sequence[Span], seconds: float, title: str, path: Path) -
             for model in models:
                 some = [s for s in spans if s.lane == lane and s.model == model and s.what != "unload"]
                 _strip(axes, some, rows.index(lane), colour[model], 1.0, "")
-        totals = {what: sum(mine[what] for mine in shares(spans).values()) for what in COMPUTE}
+        totals = {what: sum(seconds_of[what] for seconds_of in shares(spans).values()) for what in COMPUTE}
         axes.axhline(len(models) - 0.5, color="#bbbbbb", lw=0.8)
         axes.set(xlim=(0, seconds), ylim=(len(rows) - 0.4, -0.6), xlabel="seconds")
         axes.set_yticks(range(len(rows)), [*models, "weights lane", "kv-in lane", "kv-out lane"])

@@ -14,8 +14,9 @@ EVERY_S = 1.0
 Send = Callable[[GatewayId, gateway_pb2.GatewayReply], None]
 
 
-class Places:
-    """Once a second, what changed. `places` gives the place of each request that has waited for longer than that."""
+class QueuePositions:
+    """Sends changes of queue positions once a second. `places` gives the position of each request that has waited
+    longer than that."""
 
     def __init__(self, places: Callable[[float], Mapping[GatewayId, Mapping[str, int]]], send: Send) -> None:
         self._places = places
@@ -35,20 +36,20 @@ class Places:
             self._timer = None
 
     def forget(self, gateway: GatewayId) -> None:
-        """It attached anew, so it receives all of them again."""
-        self._sent = {one: places for one, places in self._sent.items() if one != gateway}
+        """Forget a gateway that attached again, so that it receives all positions anew."""
+        self._sent = {known: places for known, places in self._sent.items() if known != gateway}
 
     def _set(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._tell)
 
     def _tell(self) -> None:
-        found = self._places(EVERY_S)
-        for gateway, places in found.items():
+        current = self._places(EVERY_S)
+        for gateway, places in current.items():
             sent = self._sent.get(gateway, {})
             changed = [(request, place) for request, place in places.items() if sent.get(request) != place]
             if changed:
                 self._send(gateway, _message(changed))
-        self._sent = found
+        self._sent = current
         self._set()
 
 

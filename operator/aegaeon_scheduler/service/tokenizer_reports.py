@@ -1,4 +1,4 @@
-"""What gateways say of models' tokenizers and chat templates, which they alone load. Operators read it."""
+"""Reports of gateways about models' tokenizers and chat templates, which only they load. Operators read it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aegaeon_proto.v1 import gateway_pb2, model_pb2
 from aegaeon_scheduler.core.domain import GatewayId
 
 
-class TextStates:
+class TokenizerReports:
     """Owner of the reasons why a gateway cannot use a model's text, by gateway and model."""
 
     def __init__(self) -> None:
@@ -28,10 +28,12 @@ class TextStates:
     def add_to(self, catalog: gateway_pb2.CatalogStatus, gateways: Collection[GatewayId]) -> None:
         """Add these reasons. A cached model that none of the gateways can use is failed."""
         for model in catalog.models:
-            reported = {one: reason for one in gateways if (reason := self._reasons.get(one, {}).get(model.spec.name))}
+            reported = {
+                name: reason for name in gateways if (reason := self._reasons.get(name, {}).get(model.spec.name))
+            }
             if reported and model.phase == model_pb2.MODEL_PHASE_CACHED:
                 gateway, reason = next(iter(reported.items()))
-                said = f"gateway {gateway} cannot use its tokenizer or chat template: {reason}"
-                model.reason = f"{model.reason}; {said}" if model.reason else said
+                problem = f"gateway {gateway} cannot use its tokenizer or chat template: {reason}"
+                model.reason = f"{model.reason}; {problem}" if model.reason else problem
                 if len(reported) == len(gateways):
                     model.phase = model_pb2.MODEL_PHASE_FAILED

@@ -14,7 +14,7 @@ PER_PASS = 16
 """some 5 ms of work on a slow core"""
 
 
-class Turnstile:
+class Throttle:
     """A queue for messages that take up the event loop."""
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Turnstile:
         self._armed = False
 
     async def enter(self) -> None:
-        """At once while the pass has room, else in turn."""
+        """Return at once while the pass has room, else in turn."""
         if self._left:  # then none waits
             self._left -= 1
             self._arm()

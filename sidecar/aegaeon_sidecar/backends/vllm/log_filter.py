@@ -8,8 +8,8 @@ from collections.abc import Callable
 EVERY_S = 600.0
 
 
-class OnceInAWhile(logging.Filter):
-    """Of messages of `logger` and those below it that differ in their arguments alone, one in EVERY_S passes."""
+class RepeatFilter(logging.Filter):
+    """Passes one in EVERY_S of the messages of `logger`, and those below it, that differ only in their arguments."""
 
     def __init__(self, logger: str, clock: Callable[[], float]) -> None:
         super().__init__(logger)
@@ -17,7 +17,7 @@ class OnceInAWhile(logging.Filter):
         self._said_s: dict[tuple[str, int], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Errors always pass, and so do the messages of others."""
+        """Pass errors always, and messages of other loggers."""
         if record.levelno >= logging.ERROR or not super().filter(record):
             return True
         place, now = (record.pathname, record.lineno), self._clock()

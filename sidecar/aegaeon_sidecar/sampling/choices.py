@@ -1,4 +1,4 @@
-"""What a step chose for a sequence."""
+"""The result of a step for a sequence."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class NotFinite:
-    """No token can be chosen: the logits are NaN or infinite, as the model computed them or (`asked`) as the request's
-    own penalties and biases made them."""
+    """Logits without a possible choice: NaN or infinite, as the model computed them or (`by_request`) through the
+    request's own penalties and biases."""
 
-    asked: bool = False
+    by_request: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The sequence's constraint cannot be followed any further; the reason is for its client. `ours`: through no fault
-    of the request, which may be tried again."""
+    """The sequence's constraint cannot be followed any further; the reason is for its client. `ours`: the request is
+    not at fault, and may be tried again."""
 
     reason: str
     ours: bool = False
@@ -42,7 +42,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pooled:
-    """What the model makes of a prompt, float32 [numbers]."""
+    """The model's output for a prompt, float32 [numbers]."""
 
     values: NDArray[np.float32]
 
@@ -52,7 +52,7 @@ Picked = Union[Sampled, NotFinite, Refused, None]
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What a step said of the prompt tokens that follow its own, and what it chose behind the last."""
+    """Logprobs of the prompt tokens after those of the step, and the token chosen after the last."""
 
     prompt: tuple[Said, ...]
     chosen: Picked

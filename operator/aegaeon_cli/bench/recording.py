@@ -1,4 +1,4 @@
-"""A stack of real processes under bursts of chats, its event log, and what its decode engine did meanwhile."""
+"""A stack of real processes under bursts of chats: its event log, and the activity of its busiest decode engine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def record(log: Path, seconds: float, models: Path | None) -> None:
 
 
 async def _talk(traffic: Traffic, model: str, known: list[str], person: int, until: float) -> None:
-    """One person: chats with pauses, so that models come and go."""
+    """Simulate one person: chats with pauses, so that models become idle and active again."""
     from aegaeon_cli.demo.traffic import Chat
 
     draw = random.Random(f"{model}-{person}")

@@ -19,7 +19,7 @@ class _Seen:
     files: dict[str, str]
 
 
-class Held:
+class HostCacheReport:
     """Names of models in host memory, whichever engine brought them there. Thread-safe."""
 
     def __init__(self, table: ModelTable, cache: HostCache) -> None:
@@ -62,5 +62,5 @@ class Held:
         return _Seen(self._cache.changed_ns(), files)
 
     def _names(self, seen: _Seen) -> list[str]:
-        there = self._cache.held(seen.files.values())
-        return [name for name, identity in seen.files.items() if identity in there]
+        cached = self._cache.held(seen.files.values())
+        return [name for name, identity in seen.files.items() if identity in cached]

@@ -10,6 +10,7 @@ from dataclasses import InitVar, dataclass, field
 from functools import cache
 from math import inf
 
+from aegaeon_proto.engine.catalog import POOLING
 from aegaeon_scheduler.core.book import Book, Grant
 from aegaeon_scheduler.core.commands import Body
 from aegaeon_scheduler.core.domain import (
@@ -78,7 +79,7 @@ class Model:
     @property
     def pools(self) -> bool:
         """It generates nothing, as far as is known: what an instance says of it."""
-        return self.footprint is not None and self.footprint.pools
+        return self.footprint is not None and self.footprint.task in POOLING  # asked five times an event
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -9,7 +9,8 @@ from typing import Union
 from aegaeon_proto.engine.ids import KvShape
 from aegaeon_proto.pooling import Task
 
-_POOLING = frozenset((Task.EMBED.value, Task.SCORE.value))
+POOLING = frozenset((Task.EMBED.value, Task.SCORE.value))
+"""tasks of models that generate nothing"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class Footprint:
     @property
     def pools(self) -> bool:
         """It generates nothing: a sequence ends with its prompt."""
-        return self.task in _POOLING
+        return self.task in POOLING
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from aegaeon_gateway.run import serve
 from aegaeon_gateway.tenancy.model import digest
 from aegaeon_gateway.workers.model import ModelText, load
 from aegaeon_gateway.workers.supervisor import Starter
-from aegaeon_gateway.workers.wire import Done, Endpoint, Job
+from aegaeon_gateway.workers.wire import Done, EndpointName, Job
 from aegaeon_gateway.workers.work import run
 
 HERE = Path(__file__).parent
@@ -83,13 +83,15 @@ def text(model_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Mod
     return made
 
 
-def prepared(text: ModelText, endpoint: Endpoint, body: dict[str, Any], *, strict: bool = False) -> tuple[Any, bytes]:
+def prepared(
+    text: ModelText, endpoint: EndpointName, body: dict[str, Any], *, strict: bool = False
+) -> tuple[Any, bytes]:
     """What a worker makes of a body. Raises InvalidRequestError."""
     job = Job(b"", endpoint, "tiny", LENGTH, strict=strict)
     return run(job, json.dumps({"model": "tiny", **body}).encode(), text, lambda stage: None)
 
 
-def prompt(text: ModelText, endpoint: Endpoint, body: dict[str, Any]) -> str:
+def prompt(text: ModelText, endpoint: EndpointName, body: dict[str, Any]) -> str:
     done, tail = prepared(text, endpoint, body)
     assert isinstance(done, Done)
     return text.decode(list(Prompt(done.tokens[0], tail).ids), skip_special=False)
@@ -213,7 +215,7 @@ def test_nothing_is_left_out_of_what_says_the_form_of_the_answer(text: ModelText
 
 
 # Values where a type belongs that cannot be hashed, and JSON that Python's reader refuses.
-UNHASHABLE: list[tuple[Endpoint, dict[str, Any]]] = [
+UNHASHABLE: list[tuple[EndpointName, dict[str, Any]]] = [
     ("responses", {"tools": [{"type": []}]}),
     ("responses", {"tool_choice": {"type": {}}}),
     ("responses", {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": []}]}}),
@@ -224,7 +226,7 @@ UNHASHABLE: list[tuple[Endpoint, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("endpoint", "part"), UNHASHABLE)
-def test_any_json_may_be_where_a_type_belongs(text: ModelText, endpoint: Endpoint, part: dict[str, Any]) -> None:
+def test_any_json_may_be_where_a_type_belongs(text: ModelText, endpoint: EndpointName, part: dict[str, Any]) -> None:
     try:
         done, _ = prepared(text, endpoint, {**BASES[endpoint], "further": 1, **part})
     except InvalidRequestError:

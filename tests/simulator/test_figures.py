@@ -244,7 +244,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("wrong", "expected"),
-    [(["--only", "99"], "--only 99: no such panel"), (["--draw", "--out", "/nowhere"], "make them first")],
+    [(["--only", "99"], "--only 99: no such panel"), (["--draw", "--out", "/nowhere"], "make them with")],
 )
 def test_figures_that_cannot_be_made_are_reported(wrong: list[str], expected: str) -> None:
     found = CliRunner().invoke(main, ["figures", *wrong])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -19,6 +20,7 @@ from aegaeon_operator.reconcile.cluster.facts import (
     SuspectFacts,
     Wait,
 )
+from aegaeon_operator.reconcile.cluster.memo import Memo
 from aegaeon_proto.channels import Options, open_channel
 from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, engine_pb2, gateway_pb2, model_pb2
@@ -52,16 +54,18 @@ class SchedulerLink:
             (Path(self._folder.name) / name).write_bytes(content)
         self._channel = open_channel(target, Path(self._folder.name), Role.SCHEDULER, LINK_OPTIONS)
         self._admin: admin_pb2_grpc.AdminAsyncStub = admin_pb2_grpc.AdminStub(self._channel)
-        self._reported: tuple[str, str] = ("", "")
+        self._reported: tuple[str, str] = ("", "")  # incarnation of the scheduler, mark of the desired state
+        self._messages = Memo()  # parsing takes longer than all else that a change of a ModelPool costs
 
     async def exchange(self, desired: Desired, slab_bytes: int) -> SchedulerFacts:
         """Send the desired state and return the scheduler's facts. Raises KubeError when it does not answer."""
         try:
+            incarnation, mark = self._reported
+            if incarnation and mark != desired.mark:
+                await self._report(desired, incarnation)
             status = await self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S)
-            if self._reported != (status.incarnation, desired.mark):
-                self._reported = ("", "")  # after an error the scheduler may have any part
-                await self._send(desired)
-                self._reported = (status.incarnation, desired.mark)
+            if incarnation != status.incarnation:
+                await self._report(desired, status.incarnation)
                 status = await self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise KubeError(0, f"the scheduler does not answer: {error.details()}") from error
@@ -92,16 +96,33 @@ class SchedulerLink:
         await self._channel.close()
         self._folder.cleanup()
 
+    async def _report(self, desired: Desired, incarnation: str) -> None:
+        self._reported = ("", "")  # after an error the scheduler may have any part
+        await self._send(desired)
+        self._reported = (incarnation, desired.mark)
+
     async def _send(self, desired: Desired) -> None:
         """Send tenants before models, so that no model is open to all clients for a moment."""
-        tenants = ParseDict(desired.tenants or {}, gateway_pb2.Tenants())
+        self._messages.start_pass()
+        tenants = self._tenants(desired.tenants or {})
         await self._admin.SetTenants(admin_pb2.SetTenantsRequest(tenants=tenants), timeout=_TIMEOUT_S)
-        models = [_spec(entry) for entry in desired.catalog]
+        known = self._messages
+        models = [known.of(("model", entry["name"]), entry, partial(_spec, entry)) for entry in desired.catalog]
         engines = admin_pb2.Engines(instances=desired.engines)
         request = admin_pb2.SetCatalogRequest(
             models=models, drain_s=_WITHDRAW_S, start_s=desired.start_s, engines=engines
         )
         await self._admin.SetCatalog(request, timeout=_TIMEOUT_S)
+
+    def _tenants(self, document: Json) -> gateway_pb2.Tenants:
+        message = ParseDict({**document, "tenants": []}, gateway_pb2.Tenants())
+        for entry in document.get("tenants", ()):
+            message.tenants.append(self._messages.of(("tenant", entry["name"]), entry, partial(_tenant, entry)))
+        return message
+
+
+def _tenant(entry: Json) -> gateway_pb2.Tenant:
+    return ParseDict(entry, gateway_pb2.Tenant())
 
 
 def _spec(entry: Json) -> model_pb2.ModelSpec:

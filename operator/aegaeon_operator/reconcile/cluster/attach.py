@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from aegaeon_operator.reconcile.cluster.applied_secrets import AppliedSecrets
 from aegaeon_operator.reconcile.cluster.facts import Json, Live, Observed, Refusal
+from aegaeon_operator.reconcile.cluster.memo import Memo
 from aegaeon_operator.reconcile.cluster.names import CREDENTIALS
 from aegaeon_operator.reconcile.cluster.shards import Shards
 from aegaeon_operator.reconcile.processes import quota_entry
@@ -22,6 +23,7 @@ from aegaeon_operator.spec.sources import Guarded
 from aegaeon_operator.spec.tenancy import Claim, Problem, claims, contradictions, hashes_of, shared_keys, short_keys
 
 _LONGEST_ENTRY = 253
+_NO_QUOTA = Quota()
 Named = TypeVar("Named", ServedModel, Adapter)
 
 
@@ -29,7 +31,8 @@ Named = TypeVar("Named", ServedModel, Adapter)
 class Attached:
     """The served models. `names`: owner of each model and adapter. `refused`: refusal by ModelPool (uid), total or
     partial; `failed`: reason by ModelPool and name. `credentials`: content by file; `room`: their shards. `access`: by
-    ModelPool, its document of tenants. `written`: content that the pool's Secrets already have."""
+    ModelPool, its document of tenants. `written`: content that the pool's Secrets already have. `memo`: of decisions
+    about the same pool."""
 
     models: dict[str, tuple[Live[ModelPool], ServedModel]] = field(default_factory=dict)
     names: dict[str, Live[ModelPool]] = field(default_factory=dict)
@@ -39,6 +42,7 @@ class Attached:
     room: Shards = field(default_factory=Shards)
     access: dict[str, Json] = field(default_factory=dict)
     written: AppliedSecrets = field(default_factory=AppliedSecrets)
+    memo: Memo = field(default_factory=Memo, compare=False)
     _of_owner: dict[str, tuple[list[ServedModel], list[str]]] = field(default_factory=dict)
 
     def take(self, owner: Live[ModelPool], model: ServedModel) -> None:
@@ -79,9 +83,10 @@ class Attached:
         return tuple(self.models[name][1] for name in sorted(self.models))
 
 
-def attach(observed: Observed) -> Attached:
+def attach(observed: Observed, memo: Memo | None = None) -> Attached:
     """Attach ModelPools, the oldest first: it keeps a name that several use."""
-    attached = Attached(written=AppliedSecrets.of(observed) if observed.unreadable else AppliedSecrets())
+    written = AppliedSecrets.of(observed) if observed.unreadable else AppliedSecrets()
+    attached = Attached(written=written, memo=memo or Memo())
     for pool in sorted(observed.model_pools, key=lambda pool: pool.age):
         refusal = _refusal(observed, pool)
         if refusal:
@@ -115,7 +120,8 @@ def _take(observed: Observed, gpu_pool: GpuPool, pool: Live[ModelPool], attached
         if usable is not None:
             checked = [_taken(observed, gpu_pool, pool, adapter, attached) for adapter in model.adapters]
             adapters = tuple(adapter for adapter in checked if adapter is not None)
-            attached.take(pool, usable.model_copy(update={"adapters": adapters}))
+            unchanged = adapters == usable.adapters
+            attached.take(pool, usable if unchanged else usable.model_copy(update={"adapters": adapters}))
 
 
 def _taken(
@@ -156,7 +162,7 @@ def _usable(
                 if gpu_pool.spec.volumes.models
                 else f"{model.name}: hostPath needs volumes.models in the GpuPool",
             )
-        return _with_source(model, source.model_copy(update={"host_path": path})), None
+        return _with_source(pool, model, source, {"host_path": path}, attached.memo), None
     if source.guarded:
         return _guarded(observed, pool, model, source.guarded, attached)
     return model, None
@@ -186,7 +192,7 @@ def _guarded(
         attached.credentials[file] = content
     changed = guarded.model_copy(update={"credentials_file": f"{CREDENTIALS}/{file}", "credentials_secret_ref": None})
     place = next(name for name in ("hugging_face", "s3", "http") if getattr(model.source, name))
-    return _with_source(model, model.source.model_copy(update={place: changed})), None
+    return _with_source(pool, model, model.source, {place: changed}, attached.memo), None
 
 
 def _file_name(namespace: str, ref: SecretRef) -> str:
@@ -199,8 +205,13 @@ def _file_name(namespace: str, ref: SecretRef) -> str:
     return name if len(name) <= _LONGEST_ENTRY else hashlib.sha256(name.encode()).hexdigest()
 
 
-def _with_source(model: Named, source: Source) -> Named:
-    return model.model_copy(update={"source": source})
+def _with_source(pool: Live[ModelPool], model: Named, source: Source, changes: dict[str, object], memo: Memo) -> Named:
+    """Return the model with changes of its source, the same object for as long as both are the same."""
+
+    def copied() -> Named:
+        return model.model_copy(update={"source": source.model_copy(update=changes)})
+
+    return memo.of(("model", pool.uid, model.name), (model, changes), copied)
 
 
 @lru_cache(4096)  # called for each model in each reconcile
@@ -272,7 +283,7 @@ def _access(observed: Observed, attached: Attached) -> Iterator[tuple[str, Json]
         if not served or pool.value is None:
             continue
         quotas = {
-            model.name: quota_entry(model.quota) for model in attached.models_of(pool.uid) if model.quota != Quota()
+            model.name: quota_entry(model.quota) for model in attached.models_of(pool.uid) if model.quota != _NO_QUOTA
         }
         yield (
             pool.uid,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from aegaeon_operator.reconcile.cluster.attach import Attached, attach
 from aegaeon_operator.reconcile.cluster.egress import egress_entry
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live, Observed, Platform, Refusal
+from aegaeon_operator.reconcile.cluster.memo import Memo
 from aegaeon_operator.reconcile.cluster.names import (
     APPLIED,
     BATCH_KEYS,
@@ -42,6 +44,7 @@ from aegaeon_operator.reconcile.cluster.policies import policies
 from aegaeon_operator.reconcile.cluster.routes import routes
 from aegaeon_operator.reconcile.cluster.secret_files import (
     CREATED,
+    Part,
     compact,
     config_files,
     credential_secrets,
@@ -89,13 +92,15 @@ class Decisions:
     """A cache of a pool's desired state, valid until one of its inputs changes."""
 
     _about: Observed | None = None
+    _memo: Memo = field(default_factory=Memo)
     _decided: Desired = field(default_factory=lambda: Desired(Attached()))
 
     def of(self, observed: Observed) -> Desired:
         """Return `desired` of what was observed."""
         about = _decisive(observed)
         if about != self._about:
-            self._about, self._decided = about, desired(about)
+            self._memo.start_pass()
+            self._about, self._decided = about, desired(about, self._memo)
         return self._decided
 
 
@@ -118,16 +123,17 @@ def _decisive(observed: Observed) -> Observed:
     )
 
 
-def desired(observed: Observed) -> Desired:
+def desired(observed: Observed, memo: Memo | None = None) -> Desired:
     """Return the desired state; without a valid GpuPool nothing is changed: garbage collection removes its children."""
-    attached = attach(observed)
+    memo = memo or Memo()
+    attached = attach(observed, memo)
     pool = observed.gpu_pool
     if pool is None or pool.value is None:
         return Desired(attached)
     spec = pool.value.spec
     configs = _configs(observed.key, pool, spec, observed.platform)
-    parts = _placed(observed, spec, attached)
-    served = joined(part for part, _ in parts)
+    parts = _placed(observed, spec, attached, memo)
+    served = joined(part.content for part in parts)
     models = attached.served
     accepted = [pool for pool in observed.model_pools if attached.models_of(pool.uid)]
     objects = (
@@ -147,7 +153,7 @@ def desired(observed: Observed) -> Desired:
     leftovers = tuple(sorted(key for key in set(observed.children) - present - kept if key.name not in staying))
     catalog, tenants, start_s = tuple(served["models"]), served["tenants"], spec.hold_start_s
     engines = engine_names(observed, spec)
-    mark = fingerprint([served, start_s, engines])
+    mark = fingerprint([[part.text for part in parts], start_s, engines])
     return Desired(attached, manifests, leftovers, catalog, tenants, start_s, engines, mark)
 
 
@@ -157,21 +163,31 @@ def _restarting(configs: dict[str, Json]) -> dict[str, Json]:
     return configs | dict.fromkeys(SCHEDULERS, without)
 
 
-def _placed(observed: Observed, spec: GpuPoolSpec, attached: Attached) -> list[tuple[Json, int]]:
+def _placed(observed: Observed, spec: GpuPoolSpec, attached: Attached, memo: Memo) -> list[Part]:
     """Return each ModelPool's models and tenants with their shard; refuse a ModelPool that does not fit in a Secret."""
     room, parts = Shards(), []
     for pool in sorted(observed.model_pools, key=lambda pool: pool.age):
         served = attached.models_of(pool.uid)
         if not served or pool.value is None:
             continue
-        models = [_model(spec, model, pool.value.prefix_share) | {CREATED: pool.created_s} for model in served]
-        part = {"models": models, "tenants": attached.access[pool.uid]}
-        place = room.place(pool.namespace, pool.name, len(compact(part)) + 1)
-        if isinstance(place, Refusal):
-            attached.withdraw(pool, place)
+        access = attached.access[pool.uid]
+        inputs = (spec, served, pool.value.prefix_share, pool.created_s, access)
+        content, text = memo.of(("part", pool.uid), inputs, partial(_content, *inputs))
+        shard = room.place(pool.namespace, pool.name, len(text) + 1)
+        if isinstance(shard, Refusal):
+            attached.withdraw(pool, shard)
         else:
-            parts.append((part, place))
+            parts.append(Part(content, text, shard))
     return parts
+
+
+def _content(
+    spec: GpuPoolSpec, served: list[ServedModel], prefix_share: str, created_s: float, access: Json
+) -> tuple[Json, str]:
+    """Return a ModelPool's entries of the Secrets, and their text."""
+    models = [_model(spec, model, prefix_share) | {CREATED: created_s} for model in served]
+    content = {"models": models, "tenants": access}
+    return content, compact(content)
 
 
 def _model(spec: GpuPoolSpec, model: ServedModel, prefix_share: str) -> Json:

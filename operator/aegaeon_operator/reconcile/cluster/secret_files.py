@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Iterator
 from itertools import accumulate
+from typing import NamedTuple
 
 from aegaeon_operator.reconcile.cluster.attach import Attached
 from aegaeon_operator.reconcile.cluster.facts import Json, Key, Live
@@ -15,6 +16,14 @@ from aegaeon_operator.spec.resources import GpuPool
 
 CREATED = "created_s"
 """a key of models' entries that schedulers of the previous release refuse"""
+
+
+class Part(NamedTuple):
+    """A ModelPool's models and tenants, as JSON and as its text, and the shard that holds them."""
+
+    content: Json
+    text: str
+    shard: int
 
 
 def config_files(configs: dict[str, Json], served: Json) -> dict[str, str]:
@@ -27,10 +36,10 @@ def config_files(configs: dict[str, Json], served: Json) -> dict[str, str]:
     return with_models if sum(map(len, with_models.values())) <= SECRET_BYTES else files
 
 
-def model_secrets(key: Key, pool: Live[GpuPool], parts: list[tuple[Json, int]]) -> Iterator[Json]:
+def model_secrets(key: Key, pool: Live[GpuPool], parts: list[Part]) -> Iterator[Json]:
     """Yield the Secrets of models and tenants, which schedulers read at their start."""
-    for shard in sorted({place for _, place in parts}):
-        text = compact([part for part, place in parts if place == shard])
+    for shard in sorted({part.shard for part in parts}):
+        text = f"[{','.join(part.text for part in parts if part.shard == shard)}]"
         yield secret(key, pool, f"{MODELS}-{shard}", {MODELS_ENTRY: text})
 
 

@@ -113,26 +113,26 @@ class Front:
         self._rules = RequestRules(gateway.config, cors)
 
     @web.middleware
-    async def serve(self, http: web.Request, handler: Handler) -> web.StreamResponse:
+    async def serve(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Whatever goes wrong has an answer and a line of log. Raises CancelledError, ConnectionError."""
-        record = http[RECORD] = Record.of(http)
-        with self._inside(), logged_as(record.log_id), self._recorded(http, record):
+        record = request[RECORD] = Record.of(request)
+        with self._inside(), logged_as(record.log_id), self._recorded(request, record):
             try:
-                self._rules.check(http)
-                response: web.StreamResponse | None = self._cors.preflight(http)
+                self._rules.check(request)
+                response: web.StreamResponse | None = self._cors.preflight(request)
                 if response is None:
-                    self._identify(http)
-                    response = await handler(http)
+                    self._identify(request)
+                    response = await handler(request)
             except (asyncio.CancelledError, ConnectionError):
                 raise
             except (ApiError, web.HTTPException, web.RequestPayloadError) as error:
-                response = self._refused(http, record, _as_api_error(http, error))
+                response = self._refused(request, record, _as_api_error(request, error))
                 drop_frames(error)
             except Exception:  # whatever it is, its client gets an answer and the log the traceback
                 log.exception("a fault of the gateway")
-                response = self._refused(http, record, fault(record.id))
+                response = self._refused(request, record, fault(record.id))
             record.status, record.outcome = response.status, record.outcome or "ok"
-            if http.method == "POST" and response.status < _REFUSED:
+            if request.method == "POST" and response.status < _REFUSED:
                 log.info("%s %d after %.3f s", record.endpoint, response.status, record.seconds)
             return response
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from aegaeon_scheduler.core.domain import (
+    ALIKE,
     CommandId,
     FailureKind,
     Finish,
@@ -19,6 +20,7 @@ from aegaeon_scheduler.core.domain import (
     Phase,
     Role,
     SeqId,
+    Terms,
 )
 
 
@@ -116,8 +118,8 @@ class Submitted:
 
     `prefix_tokens` output tokens are with the client already; `arrival` is on the scheduler's clock, seconds. Tokens
     are due `defer_s` later than the model's objective says. `priority`: among those of its tenant, lower ones first.
-    `prefix_tokens` output tokens are with the client already; `arrival` is on the scheduler's clock, seconds;
-    `adapter`: the identity of the model's adapter that it is computed with; empty: none.
+    `adapter`: the identity of the model's adapter that it is computed with; empty: none. `terms`: its tier and its
+    tenant's weight, among the requests for its model.
     """
 
     seq: SeqId
@@ -132,6 +134,7 @@ class Submitted:
     tenant: str = ""
     priority: int = 0
     adapter: str = ""
+    terms: Terms = ALIKE
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ from aegaeon_scheduler.core.domain import (
     Role,
     SeqId,
     ShapeMemory,
+    Terms,
+    Tier,
 )
 from aegaeon_scheduler.errors import ProtocolError
 from aegaeon_scheduler.service.codec import frontend, nouns
@@ -340,6 +342,16 @@ def test_a_submission_becomes_one_event_for_each_choice_with_its_arrival_on_our_
     ]
 
 
+def test_a_request_has_the_terms_that_its_gateway_says_and_one_of_an_older_gateway_those_of_most() -> None:
+    submit = gateway_pb2.Submit(request="r", model="m", choices=[gateway_pb2.Choice(epoch=1)])
+    terms = []
+    for sent in (None, gateway_pb2.Terms(weight=7, tier=model_pb2.TIER_BATCH), gateway_pb2.Terms(weight=2)):
+        if sent is not None:
+            submit.terms.CopyFrom(sent)
+        terms += [event.terms for event in frontend.submitted(GatewayId("g"), submit, now=1.0)]
+    assert terms == [Terms(), Terms(Tier.BATCH, 7), Terms(Tier.STANDARD, 2)]
+
+
 @pytest.mark.parametrize("code", RejectCode)
 def test_every_refusal_has_a_code_on_the_wire(code: RejectCode) -> None:
     reject = commands.Reject(GatewayId("g"), SeqId("r", 0), code, "why", 2.5)
@@ -356,6 +368,7 @@ def test_every_refusal_has_a_code_on_the_wire(code: RejectCode) -> None:
         (nouns.PHASES, Phase),
         (nouns.FINISHES, Finish),
         (nouns.FAILURES, FailureKind),
+        (nouns.TIERS, Tier),
     ],
 )
 def test_every_enum_of_the_core_has_one_on_the_wire(table: Any, kinds: Any) -> None:

@@ -22,6 +22,7 @@ from aegaeon_gateway.http.gateway import Gateway
 from aegaeon_gateway.models.catalog import served_length
 from aegaeon_gateway.models.contents import ModelText
 from aegaeon_gateway.request.parse import names_of
+from aegaeon_gateway.tenancy import ALIKE, message_of
 from aegaeon_gateway.workers.wire import Answered, Endpoint, Job
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
@@ -107,7 +108,9 @@ class Preparation:
         made = request_of(received.next_id(), model.spec, text.vocabulary, done, received.arrived, received.marks)
         tenant = received.client.tenant
         salt = self._gateway.salts.of(tenant, model.spec.prefix_share, made.options.cache_salt)
-        return replace(made, tenant=tenant.name, defer_s=received.defer_s, salt=salt)
+        terms = tenant.terms.get(received.model, ALIKE).lowered(made.options.service_tier)
+        asked = None if terms == ALIKE else message_of(terms)
+        return replace(made, tenant=tenant.name, terms=asked, defer_s=received.defer_s, salt=salt)
 
     async def answer(self, received: Received, model: ModelStatus) -> tuple[Answered, bytes]:
         """An answer that needs no engine, with its body. Raises ApiError."""

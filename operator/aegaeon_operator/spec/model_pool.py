@@ -54,6 +54,8 @@ _MOST_NAMES = 512
 Granted = Annotated[str, Field(min_length=1, max_length=200)]  # checked against the models themselves
 
 
+Tier = Literal["interactive", "standard", "batch"]
+Weight = Annotated[int, Field(ge=1, le=100)]
 _KEYS = OneOf("key_file", "key_secret_ref")
 
 
@@ -78,6 +80,17 @@ class Tenant(Strict):
         default=None, description="Models and adapters of this ModelPool that it may use; left out: all of them."
     )
     quota: Quota = Field(default=Quota(), description="How much it may ask for, over all its models.")
+    tier: Tier = Field(
+        default="standard",
+        description="Whose requests for a model of this ModelPool come late first when not all can be served in time: "
+        "those of tenants of `batch`, then `standard`, then `interactive`; a request may ask for a lower tier by "
+        "`service_tier` (policy `slack`).",
+    )
+    weight: Weight = Field(
+        default=1,
+        description="Share of a model's time among tenants of the same tier when not all can be served in time: a "
+        "tenant of weight 2 gets twice that of one of weight 1 (policy `slack`).",
+    )
     strict: bool = Field(
         default=False,
         description="Its requests are refused where they name what has no effect, instead of answered with a header "
@@ -98,12 +111,12 @@ class ServedModel(Strict):
         default=None, description="Longest prompt and output together, in tokens; left out: what its config.json says."
     )
     slo: Slo = Field(default=Slo(), description="Its service-level objective.")
-    tier: Literal["interactive", "standard", "batch"] = Field(
+    tier: Tier = Field(
         default="standard",
         description="Who comes late first when the engines cannot serve all in time: `batch`, then `standard`, then "
         "`interactive` (policy `slack`).",
     )
-    weight: Annotated[int, Field(ge=1, le=100)] = Field(
+    weight: Weight = Field(
         default=1,
         description="Share of the engines' time among models of the same tier when not all can be served in time: a "
         "model of weight 2 gets twice that of one of weight 1 (policy `slack`).",

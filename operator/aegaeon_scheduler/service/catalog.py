@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.config import ModelEntry, SourceEntry
-from aegaeon_scheduler.core.domain import InstanceId, ModelConfig, ModelName, Phase, Role, Slo, Terms, Tier
+from aegaeon_scheduler.core.domain import InstanceId, ModelConfig, ModelName, Phase, Role, Slo
 from aegaeon_scheduler.core.events import CatalogChanged
 from aegaeon_scheduler.core.nodes import Apart
-from aegaeon_scheduler.service.codec.nouns import role_to
+from aegaeon_scheduler.service.codec.nouns import TIERS, role_to, terms_from
 from aegaeon_scheduler.service.identity import identified, with_adapter
 
 # A model that is cached anywhere can be served, one being fetched may be soon; failed is what failed everywhere.
@@ -25,12 +25,7 @@ _PHASES = {
     Phase.FAILED: model_pb2.MODEL_PHASE_FAILED,
     None: model_pb2.MODEL_PHASE_UNSPECIFIED,
 }
-_TIERS = {
-    Tier.BATCH: model_pb2.TIER_BATCH,
-    Tier.STANDARD: model_pb2.TIER_STANDARD,
-    Tier.INTERACTIVE: model_pb2.TIER_INTERACTIVE,
-}
-_TIER_OF = {wire: tier for tier, wire in _TIERS.items()}
+_TIERS = {tier: wire for wire, tier in TIERS.items()}
 _ENDING = "withdrawn: what was asked of it before is being answered"
 _CHANGING = "it changes: what was asked of the former one is being answered, new requests wait"
 
@@ -62,8 +57,8 @@ def spec_of(entry: ModelEntry) -> model_pb2.ModelSpec:
 
 def _config(spec: model_pb2.ModelSpec) -> ModelConfig:
     """A model as the core knows it."""
-    terms = Terms(_TIER_OF.get(spec.tier, Tier.STANDARD), spec.weight or 1)
-    return ModelConfig(ModelName(spec.name), Slo(spec.ttft_s, spec.tbt_s), terms, spec.identity)
+    slo = Slo(spec.ttft_s, spec.tbt_s)
+    return ModelConfig(ModelName(spec.name), slo, terms_from(spec.tier, spec.weight), spec.identity)
 
 
 def _source(entry: SourceEntry) -> model_pb2.ModelSource:

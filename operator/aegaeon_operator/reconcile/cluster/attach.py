@@ -14,6 +14,7 @@ from aegaeon_operator.reconcile.cluster.names import CREDENTIALS
 from aegaeon_operator.reconcile.cluster.shards import Room
 from aegaeon_operator.reconcile.cluster.written import Written
 from aegaeon_operator.reconcile.processes import quota_entry
+from aegaeon_operator.reconcile.tenants import terms_entry
 from aegaeon_operator.spec.base import SecretRef
 from aegaeon_operator.spec.crosscheck import allows
 from aegaeon_operator.spec.model_pool import Adapter
@@ -280,12 +281,18 @@ def _access(observed: Observed, attached: Attached) -> Iterator[tuple[str, Json]
 def _tenant(claim: Claim, hashes: list[str], served: set[str]) -> Json:
     """Of one ModelPool, whose names that are served are given."""
     tenant = claim.tenant
+    models = sorted(served.intersection(tenant.models or served))
+    terms = {
+        name: {"weight": entry["weight"], "tier": f"TIER_{entry['tier'].upper()}"}
+        for name, entry in terms_entry(tenant, models).items()
+    }
     return {
         "name": claim.known_as,
-        "models": sorted(served.intersection(tenant.models or served)),
+        "models": models,
         "key_sha256": sorted(hashes),
         "quota": quota_entry(tenant.quota),
         **({"strict": True} if tenant.strict else {}),
+        **({"terms": terms} if terms else {}),
     }
 
 

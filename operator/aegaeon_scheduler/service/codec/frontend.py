@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from aegaeon_proto.v1 import gateway_pb2
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.domain import GatewayId, ModelName, SeqId
-from aegaeon_scheduler.service.codec.nouns import REJECTS, seq_to
+from aegaeon_scheduler.service.codec.nouns import REJECTS, seq_to, terms_from
 
 
 def complaint(submit: gateway_pb2.Submit) -> str:
@@ -43,6 +43,7 @@ def submitted(gateway: GatewayId, submit: gateway_pb2.Submit, now: float) -> Ite
             tenant=submit.tenant,
             priority=submit.priority,
             adapter=submit.adapter_identity,
+            terms=terms_from(submit.terms.tier, submit.terms.weight),
         )
 
 

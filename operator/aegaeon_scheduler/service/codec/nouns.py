@@ -24,6 +24,8 @@ from aegaeon_scheduler.core.domain import (
     Role,
     SeqId,
     ShapeMemory,
+    Terms,
+    Tier,
 )
 from aegaeon_scheduler.errors import ProtocolError
 
@@ -46,6 +48,11 @@ PHASES: Mapping[int, Phase] = {
     model_pb2.MODEL_PHASE_FETCHING: Phase.FETCHING,
     model_pb2.MODEL_PHASE_CACHED: Phase.CACHED,
     model_pb2.MODEL_PHASE_FAILED: Phase.FAILED,
+}
+TIERS: Mapping[model_pb2.Tier.ValueType, Tier] = {
+    model_pb2.TIER_BATCH: Tier.BATCH,
+    model_pb2.TIER_STANDARD: Tier.STANDARD,
+    model_pb2.TIER_INTERACTIVE: Tier.INTERACTIVE,
 }
 FINISHES: Mapping[int, Finish] = {
     model_pb2.FINISH_REASON_STOP: Finish.STOP,
@@ -92,6 +99,11 @@ def seq_from(message: model_pb2.SeqId) -> SeqId:
 def seq_to(seq: SeqId) -> model_pb2.SeqId:
     """The wire's name of a sequence."""
     return model_pb2.SeqId(request=seq.request, choice=seq.choice)
+
+
+def terms_from(tier: model_pb2.Tier.ValueType, weight: int) -> Terms:
+    """Of a model, or of a request; a tier of a later version counts as standard."""
+    return Terms(TIERS.get(tier, Tier.STANDARD), weight or 1)
 
 
 def _shapes(messages: Iterable[engine_pb2.ShapeMemory]) -> dict[KvShape, ShapeMemory]:

@@ -282,10 +282,8 @@ def _tenant(claim: Claim, hashes: list[str], served: set[str]) -> Json:
     """Of one ModelPool, whose names that are served are given."""
     tenant = claim.tenant
     models = sorted(served.intersection(tenant.models or served))
-    terms = {
-        name: {"weight": entry["weight"], "tier": f"TIER_{entry['tier'].upper()}"}
-        for name, entry in terms_entry(tenant, models).items()
-    }
+    tier = f"TIER_{tenant.tier.upper()}"
+    terms = {name: {"weight": tenant.weight, "tier": tier} for name in terms_entry(tenant, models)}
     return {
         "name": claim.known_as,
         "models": models,

@@ -55,10 +55,15 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a model stands beside others when not all can be in time: its tier, its weight among models of the tier."""
+    """How a model stands beside others, or a tenant beside the others of its model, when not all can be in time: its
+    tier, its weight in the tier."""
 
     tier: Tier = Tier.STANDARD
     weight: int = 1
+
+
+ALIKE = Terms()
+"""where nothing is given"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,7 @@ class ModelConfig:
 
     name: ModelName
     slo: Slo
-    terms: Terms = Terms()
+    terms: Terms = ALIKE
     identity: str = ""
 
 

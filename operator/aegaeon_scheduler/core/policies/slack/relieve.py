@@ -49,7 +49,8 @@ def _due_last(group: Group, blocks: int) -> list[Sequence]:
     members = group.members.values()
     here = [s for s in members if s.copy is None and s.stage is Stage.DECODE and s.place is Place.DEVICE]
     leaving: list[Sequence] = []
-    for seq in sorted(here, key=due, reverse=True)[: len(group.members) // 2]:
+    order = sorted(here, key=lambda seq: (group.clock.behind(seq), due(seq)), reverse=True)
+    for seq in order[: len(group.members) // 2]:
         if blocks <= 0:
             break
         leaving.append(seq)

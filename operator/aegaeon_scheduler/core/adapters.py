@@ -10,11 +10,11 @@ from aegaeon_scheduler.core.state import Instance, Model
 
 
 def lacking(model: Model, instances: Collection[Instance]) -> Lacking:
-    """By instance; those that serve all of them are left out."""
+    """Adapters that cannot be served, with the reasons, by instance; without the instances that serve all of them."""
     if not any(model.name in inst.without for inst in instances):
         return {}
-    found = {inst.id: {**_behind(model, inst), **_own(model, inst)} for inst in instances}
-    return {instance: reasons for instance, reasons in found.items() if reasons}
+    reasons_of = {inst.id: {**_behind(model, inst), **_own(model, inst)} for inst in instances}
+    return {instance: reasons for instance, reasons in reasons_of.items() if reasons}
 
 
 def _own(model: Model, inst: Instance) -> Mapping[str, str]:
@@ -22,10 +22,10 @@ def _own(model: Model, inst: Instance) -> Mapping[str, str]:
 
 
 def _behind(model: Model, inst: Instance) -> dict[str, str]:
-    """What no instance that would decode after this one serves."""
+    """Adapters that no instance that would decode after this one serves."""
     if inst.role is not Role.PREFILL or model.pools:
         return {}
-    after = [_own(model, one) for one in inst.partners]
+    after = [_own(model, partner) for partner in inst.partners]
     if not after:
         return {}
     return {adapter: why for adapter, why in after[0].items() if all(adapter in reasons for reasons in after)}

@@ -59,8 +59,8 @@ class Admission:
         return self.until(seq) if self._may_wait_on(seq) else None
 
     def _may_wait_on(self, seq: Sequence) -> bool:
-        """Whether its engine is being started, or was lost and may be back; or its client reads an answer, and an
-        engine can go on with it again."""
+        """True when its engine is being started, or was lost and may return; or its client reads an answer that an
+        engine can continue."""
         if self._starting(seq):
             return self._pool.now < seq.arrival + self._pool.config.start_s
         if self._halved(seq):
@@ -76,7 +76,7 @@ class Admission:
         return min(due, seq.arrival + self._pool.config.bound_ttft * ttft_s) if self._bounds else due
 
     def _starting(self, seq: Sequence) -> bool:
-        """Whether nothing serves its model, and an engine is started for what waits."""
+        """True when nothing serves its model, and an engine is started for the waiting requests."""
         return bool(self._pool.config.start_s) and not self._pool.fleet.of(seq.model).served
 
     def _halved(self, seq: Sequence) -> bool:

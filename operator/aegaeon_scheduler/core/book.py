@@ -31,7 +31,7 @@ def least_slabs(footprint: Footprint, tokens: int, slab_bytes: int) -> int:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Grant:
-    """What an in-flight command may still take: slabs of both tiers, and blocks of `shape` in mapped slabs."""
+    """Memory that an in-flight command may still take: slabs of both tiers, and blocks of `shape` in mapped slabs."""
 
     id: CommandId
     grant: int = field(default=0, init=False)
@@ -136,7 +136,7 @@ class Book:
                 pledge.pop(issued.id, None)
 
     def host_room(self, footprint: Footprint, blocks: int) -> bool:
-        """Whether the host tier has room for a swap-out of this many blocks."""
+        """True when the host tier has room for a swap-out of this many blocks."""
         shape = self.memory.host_shapes.get(footprint.kv_shape)
         rest = blocks - (shape.free_blocks if shape and not self.host_granted else 0)
         return slabs_of(footprint, rest, self.slab_bytes) <= self.memory.host_slabs_free - self.host_granted

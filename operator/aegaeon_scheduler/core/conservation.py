@@ -22,7 +22,7 @@ def check(pool: Pool, policy: Policy) -> None:
 
 
 def _contradictions(pool: Pool, policy: Policy) -> Iterator[str]:
-    """What does not agree, in words: written only where something does not, since tests look after every event."""
+    """Disagreements between tables, in words: only made when there are any, since tests check after every event."""
     for inst in pool.instances.values():
         yield from _of_commands(pool, inst)
         yield from _of_places(pool, inst)
@@ -94,7 +94,7 @@ def _of_sequences(pool: Pool, policy: Policy) -> Iterator[str]:
 
 
 def _of_held(pool: Pool) -> Iterator[str]:
-    """What no gateway has claimed."""
+    """Disagreements about KV that no gateway has claimed."""
     at_instances = {(seq, inst.id) for inst in pool.instances.values() for seq in inst.held}
     if at_instances != {(seq, instance) for seq, holders in pool.held.items() for instance in holders}:
         yield "what instances hold without a claim is not what the pool lists"
@@ -113,8 +113,8 @@ def _of_model(pool: Pool, model: Model, running: int) -> Iterator[str]:
         yield f"{model.name}: {running} run, the counter says {model.running}"
 
 
-def _halves(one: Instance, other: Instance) -> bool:
-    return (one.role is Role.PREFILL) is not (other.role is Role.PREFILL)
+def _halves(inst: Instance, other: Instance) -> bool:
+    return (inst.role is Role.PREFILL) is not (other.role is Role.PREFILL)
 
 
 def _has(inst: Instance, model: Model) -> bool:

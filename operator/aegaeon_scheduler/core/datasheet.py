@@ -48,7 +48,8 @@ _REFERENCE_OPS = 989e12  # at which the default quadratic term of a prompt was m
 
 
 def sheet_of(device: str) -> Sheet | None:
-    """Of a device as a sidecar names it, "x N" for a group of N; None for a GPU that is not known, or a part of one."""
+    """The sheet of a device as a sidecar names it, "x N" for a group of N; None for an unknown GPU, or a part of
+    one."""
     words = set(re.split(r"[ ,-]+", device))
     if "MIG" in words:
         return None

@@ -116,7 +116,7 @@ class Estimates:
         self._sizes: dict[str, Footprint] = {}
 
     def size(self, model: ModelName, footprint: Footprint) -> None:
-        """What guesses for the model begin with, on devices where it has no estimate yet."""
+        """Set the footprint that first guesses for the model are based on, on devices without an estimate."""
         self._sizes[model] = footprint
 
     def keep_only(self, models: Container[str]) -> None:
@@ -127,10 +127,10 @@ class Estimates:
     def of(self, model: ModelName, device: str) -> Estimate:
         """The estimate of this pair."""
         key = (model, device)
-        found = self._table.get(key)
-        if found is None:
-            found = self._table[key] = Estimate(self._constants(model, device))
-        return found
+        estimate = self._table.get(key)
+        if estimate is None:
+            estimate = self._table[key] = Estimate(self._constants(model, device))
+        return estimate
 
     def _constants(self, model: str, device: str) -> LatencyConstants:
         for key in ((model, device), (model, ""), ("", device)):

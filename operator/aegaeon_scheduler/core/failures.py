@@ -45,7 +45,7 @@ class Failures:
             self._reports.memory(inst, event.memory)
 
     def skipped(self, inst: Instance, event: CommandSkipped) -> None:
-        """It never ran: as if it had not been sent."""
+        """Undo a command that never ran, as if it had not been sent."""
         issued = inst.commands.pop(event.id, None)
         if issued is not None:
             inst.book.release_grant(issued)
@@ -126,7 +126,7 @@ class Failures:
                 self._life.cut_off(seq, f"nothing takes over from {source.id}, and other engines serve {model.name}")
 
     def adapters_failed(self, model: Model) -> None:
-        """What of the model's adapters cannot be served where may have changed: sequences go elsewhere, or end with the
+        """Handle a change of the instances that cannot serve the model's adapters: sequences move, or end with the
         reason. None of them is to blame. Those that wait, placed nowhere, may have waited for what fails."""
         before, model.without = model.without, lacking(model, self._pool.instances.values())
         if before == model.without:

@@ -48,7 +48,7 @@ class Fetches:
 
 
 def _serves(model: Model, instances: list[Instance]) -> bool:
-    """Whether these instances could serve it without others."""
+    """True when these instances can serve it without others."""
     roles = {inst.role for inst in instances}
     needed = {Role.PREFILL} if model.pools else {Role.PREFILL, Role.DECODE}
     return Role.UNIFIED in roles or roles >= needed

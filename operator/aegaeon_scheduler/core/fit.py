@@ -65,9 +65,9 @@ class Fit:
 
     def __init__(self, w: Triple, scale: Triple, prior: Covariance) -> None:
         """`scale`: of each coefficient, where it is given as zero."""
-        s0, s1, s2 = (given or usual for given, usual in zip(w, scale, strict=True))
+        s0, s1, s2 = (weight or usual for weight, usual in zip(w, scale, strict=True))
         self._scale = s0, s1, s2
-        self._first = [1.0 if given else 0.0 for given in w]
+        self._first = [1.0 if weight else 0.0 for weight in w]
         self._theta = list(self._first)
         self.w = list(w)
         self.p = self._prior = prior
@@ -105,9 +105,9 @@ class Fit:
         to have the right shape."""
         if len(far) < _MOST:
             return
-        given, known = self._ratios(far, self._first), self._ratios(far, self._theta)
-        if max(given) * min(known) < max(known) * min(given):
-            self._theta, known = list(self._first), given
+        configured, known = self._ratios(far, self._first), self._ratios(far, self._theta)
+        if max(configured) * min(known) < max(known) * min(configured):
+            self._theta, known = list(self._first), configured
         self._doubt()
         usual = sorted(known)[len(far) // 2]
         for sample, ratio in zip(far, known, strict=True):
@@ -115,12 +115,12 @@ class Fit:
                 self._learn(*sample.x, sample.y)
 
     def _ratios(self, samples: list[_Sample], theta: list[float]) -> list[float]:
-        """What was measured over what is predicted with these multiples."""
+        """Measured seconds over those predicted with these multiples."""
         w = [multiple * scale for multiple, scale in zip(theta, self._scale, strict=True)]
         return [y / max(sum(map(mul, w, x)), _LEAST_S) for x, y in samples]
 
     def _doubt(self) -> None:
-        """What comes counts as much as at the first time."""
+        """Learn from the next reports as quickly as at the start."""
         self._far.clear()
         self._run = self._learned = 0
         self.p = self._prior

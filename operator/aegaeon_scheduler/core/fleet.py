@@ -28,12 +28,13 @@ class Places(NamedTuple):
 
     @property
     def served(self) -> bool:
-        """Whether a pair of engines that can hand KV over serves it: one prefills only where another decodes."""
+        """True when a pair of engines that can hand KV over serves it: an engine prefills only where another
+        decodes."""
         return any(role is not Role.DECODE for role in self.roles)
 
     @property
     def halved(self) -> bool:
-        """Whether it is not, though an engine would compute its prompts."""
+        """True when it is not served, although an engine would compute its prompts."""
         return bool(self.apart) and not self.served
 
 
@@ -69,12 +70,12 @@ class Fleet:
         self.version += 1
 
     def model_changed(self, model: Model) -> None:
-        """It is cached on other instances than before, has another size, or is withdrawn."""
+        """Note that a model is cached on other instances than before, has another size, or is withdrawn."""
         self._known.pop(model, None)
         self.version += 1
 
     def agrees(self) -> bool:
-        """Whether all that is kept is what would be found."""
+        """True when all cached places are still correct."""
         return all(places == self._find(model) for model, places in self._known.items())
 
     def _find(self, model: Model) -> Places:

@@ -89,7 +89,7 @@ class HandOff:
         self._pool.parked[seq.id] = seq
 
     def unpark(self, seq: Sequence) -> None:
-        """It goes on where its KV is: no hand-over after all."""
+        """Cancel a hand-over: the sequence continues where its KV is."""
         self._pool.parked.pop(seq.id, None)
         self._life.stage(seq, Stage.DECODE if seq.prefilled else Stage.PREFILL)
 

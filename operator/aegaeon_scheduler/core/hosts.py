@@ -18,7 +18,7 @@ class Hosts:
 
     @property
     def limited(self) -> bool:
-        """Whether some node may have to read weights from its disk."""
+        """True when some node may have to read weights from its disk."""
         return bool(self._cached)
 
     def report(self, node: str, cached: Iterable[ModelName]) -> None:
@@ -30,10 +30,10 @@ class Hosts:
         self._cached = {node: cached for node, cached in self._cached.items() if node in nodes}
 
     def cached(self, node: str) -> frozenset[ModelName] | None:
-        """What the node said it holds; None when it never did."""
+        """The models that the node reported in its host memory; None without a report."""
         return self._cached.get(node)
 
     def has(self, node: str, name: ModelName) -> bool:
-        """Whether a load on this node is a copy from host memory."""
+        """True when a load on this node is a copy from host memory."""
         cached = self._cached.get(node)
         return cached is None or name in cached

@@ -62,19 +62,22 @@ class Life:
 
     def unfit(self, seq: Sequence) -> tuple[RejectCode, str] | None:
         """Why no instance can ever run the sequence as it stands, or None."""
-        fp, given = seq.model.footprint, seq.prompt_tokens + seq.prefix_tokens
+        fp, known_tokens = seq.model.footprint, seq.prompt_tokens + seq.prefix_tokens
         if fp is None:
             return None
-        tokens = given if fp.pools else given + 1
+        tokens = known_tokens if fp.pools else known_tokens + 1
         if tokens > fp.max_model_len:
-            return RejectCode.TOO_LONG, f"{given} tokens do not fit {seq.model.name}, which takes {fp.max_model_len}"
+            return (
+                RejectCode.TOO_LONG,
+                f"{known_tokens} tokens do not fit {seq.model.name}, which takes {fp.max_model_len}",
+            )
         able = self._pool.fleet.of(seq.model).makes
         without = (Role.DECODE,) if fp.pools else (Role.DECODE, Role.PREFILL)
         needed = ([i for i in able if i.role is not role] for role in without)
         if any(some and not any(_fits(i, fp, tokens) for i in some) for some in needed):
             handed = not fp.pools and any(i.role is Role.PREFILL for i in able)
             way = ", or no host tier on the way to a decode engine" if handed else ""
-            return RejectCode.TOO_LONG, f"{given} tokens and the weights of {seq.model.name} fit no engine{way}"
+            return RejectCode.TOO_LONG, f"{known_tokens} tokens and the weights of {seq.model.name} fit no engine{way}"
         return None
 
     def queue(self, seq: Sequence) -> None:
@@ -110,12 +113,12 @@ class Life:
         self.reject(seq, RejectCode.MODEL_FAILED, self._failed(seq)[0])
 
     def _failed(self, seq: Sequence) -> list[str]:
-        """What is wrong with its adapter, then with its model, where they failed."""
-        adapters = (said[seq.adapter] for said in seq.model.without.values() if seq.adapter in said)
+        """The reasons why its adapter, then its model, failed."""
+        adapters = (reasons[seq.adapter] for reasons in seq.model.without.values() if seq.adapter in reasons)
         return [*adapters, *seq.model.failed.values()]
 
     def hold(self, seq: Sequence) -> None:
-        """It waits from now on; when nothing is done for it in time, it ends with an answer (see Admission)."""
+        """Start to hold a sequence; without progress in time, it ends with an answer (see Admission)."""
         self._timers.hold(seq, self._admission.until(seq))
 
     def overdue(self, seq: Sequence) -> None:
@@ -152,7 +155,7 @@ class Life:
             self.stage(seq, Stage.PREFILL)
 
     def _anywhere(self, seq: Sequence) -> bool:
-        """Whether an instance may compute its prompt; where there is none that computes prompts, one may come."""
+        """True when an instance may compute its prompt; without instances that compute prompts, a new one may."""
         instances = self._pool.instances.values()
         first = [inst for inst in instances if inst.role is not Role.DECODE] or instances
         model = seq.model
@@ -203,11 +206,11 @@ class Life:
             self.wake(inst)
 
     def cancel(self, seq: Sequence, reason: str) -> None:
-        """It has no reader any more."""
+        """End a sequence that has no reader any more."""
         self._end(seq, reason)
 
     def reject(self, seq: Sequence, code: RejectCode, reason: str) -> None:
-        """It ends here with an answer."""
+        """End a sequence with an answer."""
         retry = self._pool.config.retry_after_s if code in PASSING else 0.0
         seq.model.poisoned += code in POISONED
         self._end(seq, reason, Reject(seq.gateway, seq.id, code, reason, retry))
@@ -233,9 +236,9 @@ class Life:
         self._pool.out.append(SequenceLost(seq.gateway, seq.id, seq.epoch, reason, blameless=not blame))
 
     def suspect(self, seq: Sequence, reason: str) -> None:
-        """It ran when an engine died or a turn failed: lost, and after some of these in a row alone from then on.
+        """Lose a sequence that ran when an engine died or a turn failed; after several of these in a row it runs alone.
 
-        What fails once more although it ran alone is given up: it is the cause as far as is known.
+        A sequence that fails once more although it ran alone is rejected: it is the likely cause.
         """
         if seq.stage is Stage.LOST:
             return
@@ -250,7 +253,7 @@ class Life:
         self.lose(seq, reason)
 
     def clear(self, seq: Sequence) -> None:
-        """It made progress: it is not the cause of what failed before."""
+        """Clear a sequence that made progress: it is not the cause of earlier failures."""
         seq.failures = seq.suspected = 0
         self._pool.suspects.pop(seq.id, None)
 
@@ -282,7 +285,7 @@ class Life:
 
 
 def _fits(inst: Make, fp: Footprint, tokens: int) -> bool:
-    """Whether an empty instance holds a sequence of this length, and can hand it off if that is its role."""
+    """True when an empty instance holds a sequence of this length, and can hand it off if that is its role."""
     handed = inst.role is Role.PREFILL and not fp.pools
     if handed and slabs_of(fp, blocks_for(fp, tokens), inst.slab_bytes) > inst.host_slabs:
         return False

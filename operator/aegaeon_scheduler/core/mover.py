@@ -101,7 +101,7 @@ class Mover:
         return True
 
     def _bring_in(self, inst: Instance, seq: Sequence) -> bool:
-        """Whether it needs no further waiting."""
+        """Bring a sequence in; True when it needs no further waiting."""
         if seq.home is not inst or seq.copy is not None or self._pool.sequences.get(seq.id) is not seq:
             return True
         if seq.place is not Place.HOST and seq.source is None:

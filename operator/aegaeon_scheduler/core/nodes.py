@@ -21,28 +21,28 @@ class Apart(NamedTuple):
     reason: str
 
 
-def reach(one: Instance, other: Instance) -> bool:
-    """Whether KV can be handed over from one to the other: by host memory, which engines of a node share."""
-    return one.node == other.node
+def reach(inst: Instance, other: Instance) -> bool:
+    """True when KV can be handed over from one to the other: through host memory, which engines of a node share."""
+    return inst.node == other.node
 
 
-def connect(inst: Instance, others: Iterable[Instance]) -> None:
-    """An engine came: note those within its reach that do the other half of its work."""
+def connect(inst: Instance, instances: Iterable[Instance]) -> None:
+    """Note the engines within reach of a new engine that do the other half of its work."""
     prefills = inst.role is Role.PREFILL
-    for other in others:
+    for other in instances:
         if (other.role is Role.PREFILL) is not prefills and reach(inst, other):
             inst.partners.append(other)
             other.partners.append(inst)
 
 
 def disconnect(inst: Instance) -> None:
-    """It is gone. It keeps its own partners, for what its loss means to them."""
+    """Remove a lost engine from its partners. It keeps its own list, for the handling of its loss."""
     for other in inst.partners:
         other.partners.remove(inst)
 
 
 def failed_beside(inst: Instance, model: Model) -> bool:
-    """Whether the model failed on everything that would decode what is prefilled here."""
+    """True when the model failed on all engines that would decode the prompts computed here."""
     if inst.role is not Role.PREFILL or model.pools or not model.failed or not inst.partners:
         return False
     return all(other.phases.get(model.name) is Phase.FAILED for other in inst.partners)

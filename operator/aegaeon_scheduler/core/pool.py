@@ -58,7 +58,7 @@ class Pool:
             self.pass_at = min(self.pass_at, max(self.now, self.pass_from))
 
     def awaits_return(self) -> bool:
-        """Whether an instance that left within `restart_s` may be back: it was restarted, or its node is cut off."""
+        """True when an instance that left within `restart_s` may return: it was restarted, or its node is cut off."""
         since, expected = self.now - self.config.restart_s, self.expected
         return any(
             lost.since > since and (expected is None or instance in expected) for instance, lost in self.missing.items()

@@ -109,7 +109,7 @@ class Recovery:
             model.expected_by = 0.0
 
     def _absent(self, inst: Instance, model: Model) -> None:
-        """It has made room for others on the instance's node: what was to run there goes elsewhere, or waits for it."""
+        """Handle a model that was evicted from the instance's node: its sequences move, or wait for it."""
         inst.failures.pop(model.name, None)
         for seq in [s for s in inst.sequences.values() if s.model is model]:
             self._life.lose(seq, f"{model.name} is not on the node of {inst.id} any more", blame=0)
@@ -246,7 +246,8 @@ class Recovery:
         self._failures.decodes_less(inst, list(self._pool.models.values()), f"{instance} {why}")
 
     def _miss(self, inst: Instance) -> None:
-        """It may be back, and so may others that are not gone for too long. What their nodes' hosts hold is kept."""
+        """Note a lost instance that may return, as may others that were lost recently. The content of their nodes' host
+        memory is kept."""
         pool, since = self._pool, self._pool.now - self._pool.config.restart_s
         recent = {other: lost for other, lost in pool.missing.items() if lost.since > since}
         pool.missing = {**recent, inst.id: Missing(inst.node, pool.now)}
@@ -332,8 +333,8 @@ class Recovery:
             return False
         if held.place is Place.NONE or (held.place is Place.HOST and inst.role is Role.PREFILL):
             return False
-        whole = held.output_tokens > 0 and held.kv_tokens >= held.prompt_tokens + held.output_tokens - 1
-        return whole and held.output_tokens >= seq.prefix_tokens and held.epoch < seq.epoch
+        complete = held.output_tokens > 0 and held.kv_tokens >= held.prompt_tokens + held.output_tokens - 1
+        return complete and held.output_tokens >= seq.prefix_tokens and held.epoch < seq.epoch
 
     def _unhold(self, inst: Instance, held: Held) -> None:
         inst.held.pop(held.seq, None)

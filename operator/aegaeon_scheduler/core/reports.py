@@ -199,7 +199,7 @@ class Reports:
                 self._handoff.prefilled(seq)
 
     def _counts(self, seq: Sequence, p: Progress) -> bool:
-        """Whether what is said of another epoch is true of this one."""
+        """True when a report of another epoch is valid for this one."""
         if p.finish is not None and p.epoch < seq.epoch:
             self._life.lose(seq, "it ended under an older epoch")
             return False

@@ -68,7 +68,8 @@ class Residency:
     def ready_weights(
         self, inst: Instance, model: Model, reason: str, unloads: dict[CommandId, int]
     ) -> tuple[CommandId, ...]:
-        """What a turn of this model waits for: nothing when resident, else its load (issued here if need be)."""
+        """The commands that a turn of this model waits for: none when resident, else its load (issued here if need
+        be)."""
         weights = inst.weights.get(model.name)
         if weights is None or weights.unload is not None:
             after = tuple(unloads)
@@ -141,15 +142,15 @@ class Residency:
         return turn
 
     def warm_up(self, inst: Instance) -> None:
-        """Where no sequence is, what first steps of a model that is there would wait for is done ahead: graphs are
-        captured, kernels compiled. A kind of step a turn, of what was used last first. What is held from an earlier
-        attachment goes on as soon as a gateway claims it."""
+        """Run first steps of a resident model ahead on an instance without sequences: graphs are captured, kernels
+        compiled. Each turn runs one kind of step, of the most recently used model. Sequences held from an earlier
+        attachment continue as soon as a gateway claims them."""
         if inst.sequences or inst.held or inst.turns or inst.wanted or inst.draining:
             return
-        here = (weights for name, weights in inst.weights.items() if name in inst.cold)
+        cold = (weights for name, weights in inst.weights.items() if name in inst.cold)
         ready = [
             each
-            for each in here
+            for each in cold
             if each.ready and each.unload is None and not (each.model.queued or each.model.died_warming_up)
         ]
         if not ready or self._awaits(inst):
@@ -166,7 +167,7 @@ class Residency:
         self._on_lane(inst, turn, weights)
 
     def _awaits(self, inst: Instance) -> bool:
-        """Whether a sequence that is placed nowhere may come here."""
+        """True when a sequence that is placed nowhere may be placed here."""
         parked = self._pool.parked
         return any((s.home is None or s.id in parked) and inst.takes(s) for s in self._pool.sequences.values())
 

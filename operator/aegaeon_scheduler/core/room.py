@@ -23,7 +23,7 @@ _FEW_STEPS = 8  # a turn is cut down to so many steps before any sequence is swa
 
 
 class Growth(NamedTuple):
-    """What a turn takes beside weights: `blocks` by which its sequences grow, a slab more where one of them was starved
+    """Memory of a turn beside weights: `blocks` by which its sequences grow, a slab more where one of them was starved
     last time (`spare`: its engine's borders fell differently), and copies of those whose KV is `away`."""
 
     blocks: int
@@ -53,8 +53,8 @@ class Room:
         self._life = life
 
     def growth(self, proposal: Proposal, decode: list[Sequence], steps: int) -> Growth:
-        """By how much the turn's sequences grow. A prompt begins where all of it fits: what of it is cached comes with
-        the first part."""
+        """The growth of the turn's sequences. A prompt begins only where all of it fits: its cached part comes with the
+        first part."""
         fp = proposal.model.fp
         per, blocks, spare = fp.kv_block_tokens, 0, 0
         away = []
@@ -156,8 +156,8 @@ class Room:
             return {}
         if any(w.unload is not None for w in inst.weights.values()):
             return None
-        mine = shared_weights_for(inst, model)
-        idle = [w for w in inst.weights.values() if w.model is not model and w.ready and w.shared is not mine]
+        own = shared_weights_for(inst, model)
+        idle = [w for w in inst.weights.values() if w.model is not model and w.ready and w.shared is not own]
         order = self._policy.unload_order(inst, idle)
         if free + given_by(order) < need:
             return None
@@ -201,18 +201,18 @@ class Room:
 
 
 def _fits_host(inst: Instance, seq: Sequence) -> bool:
-    """Whether it can leave for the host tier of its instance."""
+    """True when it can be swapped out to the host tier of its instance."""
     fp = seq.model.fp
     return inst.book.host_room(fp, blocks_for(fp, max(seq.kv_tokens, seq.projected_kv)))
 
 
 def _waits_for_an_end(inst: Instance, seq: Sequence) -> bool:
-    """Whether all the room that there is for it here is what it left itself when it was given up for others."""
+    """True when the only room for it here is the memory that its own preemption freed."""
     return seq.preempted_at == (inst, inst.ended) and any(s.place is Place.DEVICE for s in inst.sequences.values())
 
 
 def _may_cost(policy: Policy, proposal: Proposal, seq: Sequence) -> bool:
-    """Whether a proposal may cost a sequence its KV, where the host tier is full.
+    """True when a proposal may cost a sequence its KV, because the host tier is full.
 
     No prompt may: it can wait. A batch may cost its own members, and sequences younger than its eldest. So the oldest
     always makes progress, and none is computed again only to be given up for the one that it was given up for before.
@@ -223,7 +223,7 @@ def _may_cost(policy: Policy, proposal: Proposal, seq: Sequence) -> bool:
 
 
 class _Candidates:
-    """What a proposal may preempt on an instance: sequences, and weights that it may unload."""
+    """The sequences that a proposal may preempt on an instance, and the weights that it may unload."""
 
     def __init__(self, pool: Pool, policy: Policy, inst: Instance, proposal: Proposal, decode: list[Sequence]) -> None:
         self._inst = inst
@@ -235,9 +235,11 @@ class _Candidates:
                 continue
             if _fits_host(inst, seq) or _may_cost(policy, proposal, seq):
                 (self.running if seq.turns else self.sequences).append(seq)
-        others = [w for w in inst.weights.values() if w.model is not proposal.model and w.ready and w.unload is None]
-        mine = shared_weights_for(inst, proposal.model)
-        free = [w for w in others if w.shared is not mine]
+        unloadable = [
+            w for w in inst.weights.values() if w.model is not proposal.model and w.ready and w.unload is None
+        ]
+        own = shared_weights_for(inst, proposal.model)
+        free = [w for w in unloadable if w.shared is not own]
         self.idle = policy.unload_order(inst, [w for w in free if not w.turns])
         self.busy = [w for w in free if w.turns]
 

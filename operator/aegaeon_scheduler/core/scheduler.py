@@ -112,7 +112,7 @@ class Scheduler:
         return pool.out
 
     def snapshot(self, now: float) -> Snapshot:
-        """What people look at."""
+        """A snapshot of the tables, for people."""
         return snapshot(self._pool, now)
 
     def kv_used(self) -> float:

@@ -28,13 +28,13 @@ def twin(inst: Instance, model: Model) -> Weights | None:
     content = inst.contents.get(model.name)
     if not content:
         return None
-    others = [w for name, w in inst.weights.items() if name != model.name and inst.contents.get(name) == content]
-    remaining = [w for w in others if w.unload is None and (w.ready or not w.shared.broken)]
+    equal = [w for name, w in inst.weights.items() if name != model.name and inst.contents.get(name) == content]
+    remaining = [w for w in equal if w.unload is None and (w.ready or not w.shared.broken)]
     return max(remaining, key=lambda w: w.ready, default=None)
 
 
 def slabs_to_load(inst: Instance, model: Model) -> int:
-    """What the book must grant so that its weights are there."""
+    """The slabs that the book must grant to load its weights."""
     return 0 if shared_weights_for(inst, model) is not None else model.fp.weight_slabs
 
 
@@ -45,7 +45,7 @@ def given_by(going: Collection[Weights]) -> int:
 
 
 def ends_with(shared: SharedWeights, going: Collection[Weights]) -> bool:
-    """Whether no model shows the slabs once these, and those being unloaded anyway, have gone."""
+    """True when no model shows the slabs after these, and those being unloaded anyway, are gone."""
     return all(w.unload is not None or w in going for w in shared.members)
 
 
@@ -64,7 +64,7 @@ def show(inst: Instance, weights: Weights) -> Weights:
 
 
 def hide(inst: Instance, name: ModelName) -> Weights | None:
-    """It is there no longer; its slabs are another matter."""
+    """Remove a model's weights from the instance; its slabs are freed separately."""
     weights = inst.weights.pop(name, None)
     if weights is not None and weights.model.holders.get(inst.id) is inst:
         del weights.model.holders[inst.id]

@@ -118,8 +118,8 @@ def kv_used(pool: Pool) -> float:
     for inst in pool.instances.values():
         if inst.role is Role.PREFILL:
             continue
-        wanted = {seq.model.name for seq in inst.sequences.values()}
-        weights = sum(w.slabs for name, w in inst.weights.items() if name in wanted)
+        needed = {seq.model.name for seq in inst.sequences.values()}
+        weights = sum(w.slabs for name, w in inst.weights.items() if name in needed)
         room += (inst.slabs - weights) * inst.slab_bytes
         used += sum(m.used_blocks * block_bytes.get(shape, 0) for shape, m in inst.book.memory.shapes.items())
     return min(1.0, used / room) if room > 0 else float(bool(used))
@@ -129,14 +129,14 @@ def places(pool: Pool, before: float) -> dict[SeqId, int]:
     """The place of each sequence that is queued and arrived `before` (scheduler's clock, seconds), by arrival: among
     those that wait for the same instance, or, where none has the model yet, for the same model. 1 is the first."""
     ahead: Counter[object] = Counter()
-    found = {}
+    positions = {}
     queued = (seq for seq in pool.sequences.values() if seq.stage is Stage.QUEUED)
     for seq in sorted(queued, key=lambda seq: seq.arrival):
         queue = seq.home or seq.model
         ahead[queue] += 1
         if seq.arrival < before:
-            found[seq.id] = ahead[queue]
-    return found
+            positions[seq.id] = ahead[queue]
+    return positions
 
 
 def _instance(inst: Instance, now: float) -> InstanceView:

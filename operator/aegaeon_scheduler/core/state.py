@@ -80,8 +80,8 @@ class Model:
 
     @property
     def pools(self) -> bool:
-        """It generates nothing, as far as is known: what an instance says of it."""
-        return self.footprint is not None and self.footprint.task in POOLING  # asked five times an event
+        """True when it generates nothing, as far as instances reported."""
+        return self.footprint is not None and self.footprint.task in POOLING  # read five times an event
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -243,7 +243,7 @@ class Sequence:
                 self.batch.changed()
 
     def output(self, tokens: int) -> None:
-        """It has so many output tokens."""
+        """Set the number of output tokens."""
         self.output_tokens = tokens
         if self.batch is not None and self.projected_kv < self.prompt_tokens + self.prefix_tokens:
             self.batch.changed()  # else the next one is due by its KV
@@ -256,7 +256,8 @@ class Sequence:
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Make:
-    """What decides whether a sequence of some length fits an instance. `make` gives one for all that are alike."""
+    """The properties that decide whether a sequence of some length fits an instance. `make` gives one for all that are
+    alike."""
 
     role: Role
     slab_bytes: int
@@ -341,7 +342,8 @@ class Instance:
         self.shared = dict(event.twins)
 
     def has(self, model: Model) -> bool:
-        """Whether this model may come here: it is cached, its weights fit the device, and the instance is of use."""
+        """True when this model may be placed here: it is cached, its weights fit the device, and the instance is
+        usable."""
         if self.draining or self.id not in model.cached:
             return False
         if self.role is Role.PREFILL and not self.hands_over(model):
@@ -349,17 +351,18 @@ class Instance:
         return model.footprint is None or model.footprint.weight_slabs < self.slabs
 
     def hands_over(self, model: Model) -> bool:
-        """Whether what it computes of a model's prompts is decoded: there, by an engine within reach, or not at all."""
+        """True when the prompts of a model computed here are decoded: here, by an engine within reach, or not at
+        all."""
         if self.role is not Role.PREFILL or model.pools:
             return True
         return any(not other.draining and other.id in model.cached for other in self.partners)
 
     def lacks(self, seq: Sequence) -> bool:
-        """Whether its adapter cannot be served here, where its model may be."""
+        """True when its adapter cannot be served here, although its model may be."""
         return bool(seq.model.without) and seq.adapter in seq.model.without.get(self.id, ())
 
     def takes(self, seq: Sequence) -> bool:
-        """Whether it may come here: its model may, and its adapter is served here."""
+        """True when it may be placed here: its model may, and its adapter is served here."""
         return self.has(seq.model) and not self.lacks(seq)
 
     @property

@@ -43,13 +43,13 @@ class Timers:
         self._awaiting_reattach = True
 
     def reattach_ended(self) -> bool:
-        """Whether that wait has just ended."""
+        """True once, when the wait for attachments has just ended."""
         ended = self._awaiting_reattach and self._pool.now >= self._pool.reattach_deadline
         self._awaiting_reattach = self._awaiting_reattach and not ended
         return ended
 
     def due(self) -> tuple[list[Sequence], list[Sequence], list[tuple[InstanceId, Held]]]:
-        """What has run out: sequences never prefilled, lost ones, unclaimed ones."""
+        """The sequences whose time has run out: never prefilled, lost and unclaimed ones."""
         now = self._pool.now
         holds, losses, leases = [], [], []
         while self._holds and self._holds[0][0] <= now:
@@ -71,7 +71,7 @@ class Timers:
         return holds, losses, leases
 
     def _goes_on(self, seq: Sequence) -> bool:
-        """Whether an engine that is there can take it over from the one that prefilled it."""
+        """True when an engine can take it over from the one that prefilled it."""
         return not self._pool.fleet.of(seq.model).halved
 
     def _held(self, seq: Sequence) -> bool:

@@ -61,7 +61,9 @@ def message_of(terms: Terms) -> pb.Terms:
 
 def _tenant(tenant: pb.Tenant) -> Tenant:
     tiers = {code: tier for tier, code in _TIERS.items()}
-    terms = {model: Terms(entry.weight or 1, tiers.get(entry.tier, "standard")) for model, entry in tenant.terms.items()}
+    terms = {
+        model: Terms(entry.weight or 1, tiers.get(entry.tier, "standard")) for model, entry in tenant.terms.items()
+    }
     return Tenant(tenant.name, frozenset(tenant.models), _quota(tenant.quota), tenant.strict, terms)
 
 

@@ -81,7 +81,9 @@ def test_an_unknown_command_is_exit_status_2() -> None:
 def test_a_port_in_use_is_reported_before_anything_starts(model_folders: Path, taken_port: int) -> None:
     code, output = run("up", "-f", str(QUICKSTART), "--models", str(model_folders), "--port", str(taken_port))
     assert code == 2
-    sentence = f"port {taken_port} on 127.0.0.1 cannot be used (Address already in use); choose another one with --port"
+    sentence = (
+        f"port {taken_port} on 127.0.0.1 cannot be used (Address already in use); choose another port with --port"
+    )
     assert output == f"Error: {sentence}\n"
 
 
@@ -97,7 +99,7 @@ def test_too_little_shared_memory_is_reported_before_anything_starts(model_folde
 def test_missing_models_are_named_with_the_command_that_makes_them(tmp_path: Path) -> None:
     code, output = run("up", "-f", str(QUICKSTART), "--models", str(tmp_path))
     assert code == 2
-    assert f"model qwen3: the folder {tmp_path}/qwen3 does not exist; make the quickstart's models" in output
+    assert f"qwen3: folder {tmp_path}/qwen3 does not exist; create the quickstart's models" in output
 
 
 def test_a_wrong_manifest_is_named_with_file_and_field(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from scheduler_service.test_rolls import CACHED, FETCHING, FOOTPRINT, NEW, OLD, STAGED, catalog_with, change, command
+from scheduler_service.test_rollouts import CACHED, FETCHING, FOOTPRINT, NEW, OLD, STAGED, catalog_with, change, command
 
 from aegaeon_proto.v1 import gateway_pb2, model_pb2
 from aegaeon_scheduler.config import core_config, load_config

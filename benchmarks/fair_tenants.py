@@ -48,7 +48,7 @@ class Asks:
 
 
 def one_model(seed: int, *tenants: Asks) -> Workload:
-    """What they ask of it."""
+    """Workload of these tenants on a single model."""
     arrivals = [
         replace(arrival, t_s=asks.begin_s + arrival.t_s, tenant=asks.tenant, terms=asks.terms)
         for number, asks in enumerate(tenants)
@@ -82,14 +82,14 @@ class Played:
 
     def on_time(self, tenant: str | None = None) -> float:
         """Share of the tokens, of this tenant or of all."""
-        asked = zip(self.workload.arrivals, self.outcome.requests, strict=True)
-        kept = (served for arrival, served in asked if tenant in (None, arrival.tenant))
+        pairs = zip(self.workload.arrivals, self.outcome.requests, strict=True)
+        kept = (served for arrival, served in pairs if tenant in (None, arrival.tenant))
         return attainment((request.times, SLO, request.length) for request in kept).token
 
     def tokens(self, tenant: str, begin_s: float, end_s: float) -> int:
-        """Those that it got from then until then."""
-        asked = zip(self.workload.arrivals, self.outcome.requests, strict=True)
-        kept = (served for arrival, served in asked if arrival.tenant == tenant)
+        """Number of tokens that a tenant got between two times."""
+        pairs = zip(self.workload.arrivals, self.outcome.requests, strict=True)
+        kept = (served for arrival, served in pairs if arrival.tenant == tenant)
         return sum(begin_s <= r.arrival_s + at < end_s for r in kept for at in r.times)
 
 
@@ -98,9 +98,9 @@ Measured = dict[str, float]
 
 def flood(rate: float, seed: int) -> Measured:
     """A tenant with 3 % of what the engine carries, beside one that asks for more than all of it."""
-    asked = one_model(seed, Asks("small", 0.5), Asks("big", rate, 10.0, 50.0))
-    distinguished, alike = Played.of(asked, 1, seed), Played.of(of_one_tenant(asked), 1, seed)
-    before = Played(asked, alike.outcome)
+    workload = one_model(seed, Asks("small", 0.5), Asks("big", rate, 10.0, 50.0))
+    distinguished, alike = Played.of(workload, 1, seed), Played.of(of_one_tenant(workload), 1, seed)
+    before = Played(workload, alike.outcome)
     return {
         "small": distinguished.on_time("small"),
         "small, one tenant": before.on_time("small"),
@@ -115,10 +115,10 @@ def calm(seed: int) -> Measured:
     draws = np.random.default_rng(seed).choice(
         list(SHARES), len(workload.arrivals), p=np.array(list(SHARES.values())) / 11
     )
-    asked = replace(
+    tagged = replace(
         workload, arrivals=tuple(replace(a, tenant=str(t)) for a, t in zip(workload.arrivals, draws, strict=True))
     )
-    distinguished, alike = Played.of(asked, CALM_GPUS, seed), Played.of(workload, CALM_GPUS, seed)
+    distinguished, alike = Played.of(tagged, CALM_GPUS, seed), Played.of(workload, CALM_GPUS, seed)
     pairs = zip(distinguished.outcome.requests, alike.outcome.requests, strict=True)
     moved = sum(alone.times != other.times for other, alone in pairs)
     return {"all": distinguished.on_time(), "all, one tenant": alike.on_time(), "moved": moved}
@@ -126,18 +126,18 @@ def calm(seed: int) -> Measured:
 
 def weights(seed: int) -> Measured:
     """Two tenants that each ask for more than the engine carries, of weights 3 and 1."""
-    asked = one_model(seed, Asks("heavy", 20.0, terms=Terms(weight=3)), Asks("light", 20.0))
-    played = Played.of(asked, 1, seed, SHORT)
+    workload = one_model(seed, Asks("heavy", 20.0, terms=Terms(weight=3)), Asks("light", 20.0))
+    played = Played.of(workload, 1, seed, SHORT)
     heavy, light = (played.tokens(tenant, 10.0, 50.0) for tenant in ("heavy", "light"))
     return {"ratio": heavy / max(light, 1)}
 
 
 def tiers(seed: int) -> Measured:
     """An interactive tenant beside one of tier batch that asks five times as much, together more than fits."""
-    asked = one_model(
+    workload = one_model(
         seed, Asks("chat", 5.0, terms=Terms(Tier.INTERACTIVE)), Asks("night", 25.0, terms=Terms(Tier.BATCH))
     )
-    played = Played.of(asked, 1, seed)
+    played = Played.of(workload, 1, seed)
     return {"interactive": played.on_time("chat"), "batch": played.on_time("night"), "all": played.on_time()}
 
 

@@ -86,7 +86,7 @@ def text(model_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Mod
 def prepared(
     text: ModelText, endpoint: EndpointName, body: dict[str, Any], *, strict: bool = False
 ) -> tuple[Any, bytes]:
-    """What a worker makes of a body. Raises InvalidRequestError."""
+    """Prepare a body as a worker does. Raises InvalidRequestError."""
     job = Job(b"", endpoint, "tiny", LENGTH, strict=strict)
     return run(job, json.dumps({"model": "tiny", **body}).encode(), text, lambda stage: None)
 

@@ -329,8 +329,8 @@ async def test_a_request_has_its_tenants_terms_for_its_model_and_may_ask_for_a_l
     ]
     async with gateways(write(tmp_path, [*tenants, {**RED, "terms": {"other": {"weight": 9}}}])) as pool:
         for name in (*chosen, "sk-red"):
-            for asked in asks:
-                body = {"model": "tiny", "messages": [HI], "service_tier": asked}
+            for requested in asks:
+                body = {"model": "tiny", "messages": [HI], "service_tier": requested}
                 assert (await pool.post("/v1/chat/completions", body, **key(name)))[0] == 200
         body = {"model": "tiny", "input": "hi", "service_tier": "flex"}
         assert (await pool.post("/v1/responses", body, **key("interactive")))[0] == 200
@@ -341,8 +341,8 @@ async def test_a_request_has_its_tenants_terms_for_its_model_and_may_ask_for_a_l
 
 
 async def test_clients_without_a_key_have_the_terms_of_most_and_may_ask_for_less(pool: Any) -> None:
-    for asked in (None, "priority", "flex"):
-        assert (await pool.chat(service_tier=asked))[0] == 200
+    for requested in (None, "priority", "flex"):
+        assert (await pool.chat(service_tier=requested))[0] == 200
     assert [submit.HasField("terms") for submit in pool.peer.submits] == [False, False, True]
     assert pool.peer.submits[2].terms.tier == model_pb2.TIER_BATCH
 

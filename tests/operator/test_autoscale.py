@@ -16,12 +16,12 @@ IDLE = Load(desired=2, attached=2, oldest_wait_s=0.0, kv_used=0.0, sequences=0)
 
 def run(load: Load, seconds: int, memory: Memory | None = None, low: int = 1, high: int = 3) -> list[int]:
     """The engines at every second while the load stays as it is and engines come up at once."""
-    memory, desired, found = memory or Memory(), load.desired, []
+    memory, desired, engines = memory or Memory(), load.desired, []
     for now in range(seconds):
-        here = Load(desired, desired, load.oldest_wait_s, load.kv_used, load.sequences)
-        desired, memory = step(here, low, high, KNOBS, memory, float(now))
-        found.append(desired)
-    return found
+        current = Load(desired, desired, load.oldest_wait_s, load.kv_used, load.sequences)
+        desired, memory = step(current, low, high, KNOBS, memory, float(now))
+        engines.append(desired)
+    return engines
 
 
 def test_requests_that_wait_ten_seconds_bring_engines_up_to_the_bound() -> None:

@@ -101,9 +101,9 @@ async def test_what_is_wanted_no_more_is_deleted_as_it_was_seen_and_that_is_said
         assert gone not in world.memory.objects
         assert (Call("delete", gone), before) in world.memory.written
         assert "deleted Service infra/pool-engine: the spec no longer needs it" in caplog.text
-        events = [one for at, one in world.memory.objects.items() if at.kind == "Event"]
-        (said,) = (one for one in events if one["message"].startswith("deleted Service pool-engine"))
-        assert (said["reason"], said["involvedObject"]["kind"], said["involvedObject"]["name"]) == (
+        events = [event for at, event in world.memory.objects.items() if at.kind == "Event"]
+        (deletion,) = (event for event in events if event["message"].startswith("deleted Service pool-engine"))
+        assert (deletion["reason"], deletion["involvedObject"]["kind"], deletion["involvedObject"]["name"]) == (
             "Deleted",
             "GpuPool",
             "pool",

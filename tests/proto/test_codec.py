@@ -151,7 +151,7 @@ def _done(id: CommandId, seconds: float, memory: reports.Memory, moved: int, han
 
 
 def wire(value: Any) -> Any:
-    """What protobuf takes for a value of the domain, field by field, by name: another writer than the codec's own."""
+    """Protobuf form of a value of the domain, field by field, by name: another writer than the codec's own."""
     if isinstance(value, Enum):
         return CODES[type(value)][value]
     if isinstance(value, commands.Open):
@@ -216,8 +216,8 @@ def fields_on_wire(kind: type) -> set[str]:
 def command_to(command: commands.Command) -> engine_pb2.Command:
     kinds = {field.message_type.name: field.name for field in bodies(engine_pb2.Command)}
     body: Any = wire(command.body)
-    given = {kinds[body.DESCRIPTOR.name]: body}
-    return engine_pb2.Command(id=command.id, after=command.after, reason=command.reason, **given)
+    fields_by_kind = {kinds[body.DESCRIPTOR.name]: body}
+    return engine_pb2.Command(id=command.id, after=command.after, reason=command.reason, **fields_by_kind)
 
 
 def bodies(message: type[Message]) -> list[Any]:
@@ -295,11 +295,11 @@ def test_a_hello_has_the_fields_of_its_message() -> None:
 
 
 def test_an_open_has_the_fields_of_its_message_and_of_its_parts() -> None:
-    wanted = set(engine_pb2.Open.DESCRIPTOR.fields_by_name) - {"limits"} | {"max_tokens"}
-    assert fields(commands.Open) == wanted
+    expected = set(engine_pb2.Open.DESCRIPTOR.fields_by_name) - {"limits"} | {"max_tokens"}
+    assert fields(commands.Open) == expected
     assert set(model_pb2.Limits.DESCRIPTOR.fields_by_name) == set(LIMITS)
-    asked = set(model_pb2.Sampling.DESCRIPTOR.fields_by_name) | set(LIMITS) - {"max_tokens"}
-    assert fields(SamplingParams) == asked
+    expected_params = set(model_pb2.Sampling.DESCRIPTOR.fields_by_name) | set(LIMITS) - {"max_tokens"}
+    assert fields(SamplingParams) == expected_params
 
 
 def test_a_source_has_the_kinds_of_its_message() -> None:
@@ -323,10 +323,10 @@ def test_every_body_of_a_command_and_of_a_report_is_known() -> None:
 
 @pytest.mark.parametrize("kind", ENUMS, ids=lambda kind: kind.__name__)
 def test_an_enumeration_has_the_values_of_its_message(kind: type[Enum]) -> None:
-    assert {one for one in CODES[kind] if one is not None} == set(kind)
+    assert {member for member in CODES[kind] if member is not None} == set(kind)
     assert set(CODES[kind].values()) | {0} == set(ENUMS[kind].values())
-    for one, code in CODES[kind].items():
-        assert one is None or ENUMS[kind].Name(code).endswith(f"_{one.name}")
+    for member, code in CODES[kind].items():
+        assert member is None or ENUMS[kind].Name(code).endswith(f"_{member.name}")
 
 
 def test_a_command_of_a_kind_from_the_future_has_no_body() -> None:

@@ -32,7 +32,7 @@ def get(egress: Egress, address: str) -> bytes:
     """A file of a model, as engines and gateways fetch it."""
     with outbound(egress=egress).client().open(f"{address}/config.json") as answer:
         assert answer.status == 200
-        return answer.whole(1 << 20)
+        return answer.read_all(1 << 20)
 
 
 @pytest.fixture

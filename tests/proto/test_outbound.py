@@ -33,7 +33,7 @@ def client(*allowed: str, cancelled: Callable[[], bool] = lambda: False, **limit
 
 def get(asked: Client, url: str, **options: Any) -> bytes:
     with asked.open(url, **options) as answer:
-        return answer.whole(1 << 20)
+        return answer.read_all(1 << 20)
 
 
 # ---- names and addresses -------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def test_where_no_tenant_is_greedy_every_decision_is_the_one_of_a_single_tenant(
 
 
 def test_tenants_of_one_name_in_two_models_are_two() -> None:
-    """What one has had of m1 puts it behind no one at m0."""
+    """Time that one has had of m1 puts it behind no one at m0."""
     world = pool()
     ask(world, "a", 90.0, 0.1, 6.0, model=M1)
     ask(world, "b", 9.0, 0.1, 6.0, model=M1)
@@ -207,10 +207,10 @@ def test_places_of_a_batch_are_shared_by_weight_among_what_is_due(members, weigh
     first = in_places(those, count, now=0.0, soon_s=99.0)[:count]
     asking = {seq.tenant for seq in those}
     for tenant in asking:
-        asked = [seq for seq in first if seq.tenant == tenant]
+        chosen = [seq for seq in first if seq.tenant == tenant]
         part = count * weights[tenant] // sum(weights[name] for name in asking)
-        assert len(asked) >= min(part, sum(seq.tenant == tenant for seq in those))
-        assert all(before.arrival <= after.arrival for before, after in pairwise(asked)), "those due first"
+        assert len(chosen) >= min(part, sum(seq.tenant == tenant for seq in those))
+        assert all(before.arrival <= after.arrival for before, after in pairwise(chosen)), "those due first"
 
 
 def test_what_is_due_comes_first_then_late_ones_of_who_takes_more_than_its_part_then_who_is_ahead() -> None:

@@ -194,7 +194,7 @@ def _web(url_of: Callable[[str], str], token: str, client: Client, hosts: tuple[
                 return None
             if response.status != HTTPStatus.OK:
                 raise TokenizerError(f"{response.url}: the server answers {response.status}")
-            return response.whole(most_bytes)
+            return response.read_all(most_bytes)
 
     return get
 

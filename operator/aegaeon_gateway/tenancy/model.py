@@ -37,8 +37,8 @@ class Terms:
 
     def lowered(self, service_tier: str) -> Terms:
         """As a request asks for it: a tier below its tenant's, never one above."""
-        asked = _SERVICE_TIERS.get(service_tier, self.tier)
-        return replace(self, tier=max(self.tier, asked, key=_TIERS.index))
+        requested = _SERVICE_TIERS.get(service_tier, self.tier)
+        return replace(self, tier=max(self.tier, requested, key=_TIERS.index))
 
 
 ALIKE = Terms()

@@ -94,5 +94,5 @@ class Watcher(Protocol):
     """Keeps what it computed from something, such as from a sequence, until that has changed."""
 
     def changed(self) -> None:
-        """What was computed no longer holds."""
+        """Marks what was computed as out of date."""
         ...

@@ -21,7 +21,7 @@ def _shapes_to(shapes: Mapping[KvShape, ShapeMemory]) -> list[engine_pb2.ShapeMe
 
 
 def memory_from(message: engine_pb2.Memory) -> Memory:
-    """What is free."""
+    """Decodes a message of free memory."""
     reuse, outside = message.reuse, message.outside
     return Memory(
         message.slabs_free,

@@ -156,7 +156,7 @@ class ReportDecoder:
         }
 
     def report(self, message: engine_pb2.Report) -> Update | None:
-        """What a message reports; None for a body that this version does not know."""
+        """Decodes a message's report; None for a body that this version does not know."""
         kind = message.WhichOneof("body")
         read = self._readers.get(kind)
         return read(getattr(message, kind)) if read and kind else None

@@ -21,11 +21,11 @@ def token_to(token: Token) -> gateway_pb2.Token:
         prefill_s=token.prefill_s,
         load_s=token.load_s,
         stall_s=token.stall_s,
-        prompt=[_said_to(said) for said in token.prompt],
+        prompt=[_said_to(scores) for scores in token.prompt],
         pooled=token.pooled,
     )
 
 
-def _said_to(said: Said) -> gateway_pb2.PromptLogprob:
-    top = [gateway_pb2.TopLogprob(token=t, logprob=p) for t, p in said.top]
-    return gateway_pb2.PromptLogprob(token=said.token, logprob=said.logprob, rank=said.rank, top=top)
+def _said_to(scores: Said) -> gateway_pb2.PromptLogprob:
+    top = [gateway_pb2.TopLogprob(token=t, logprob=p) for t, p in scores.top]
+    return gateway_pb2.PromptLogprob(token=scores.token, logprob=scores.logprob, rank=scores.rank, top=top)

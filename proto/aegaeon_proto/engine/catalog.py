@@ -129,7 +129,7 @@ class Footprint:
 
     @property
     def pools(self) -> bool:
-        """It generates nothing: a sequence ends with its prompt."""
+        """Returns whether the model generates nothing: a sequence ends with its prompt."""
         return self.task in POOLING
 
 

@@ -1,4 +1,4 @@
-"""What the scheduler sends to an engine, with the fields of v1/engine.proto.
+"""Commands of the scheduler to an engine, with the fields of v1/engine.proto.
 
 Lanes run side by side, each its commands in the order of issue; a command without a lane acts at once. Memory is
 granted, not raced for: `slabs` is how many slabs of the pool a command may take.

@@ -1,4 +1,4 @@
-"""What an engine reports to its scheduler; v1/engine.proto has the message of each.
+"""Reports of an engine to its scheduler; v1/engine.proto has the message of each.
 
 Each names its engine: on the wire the stream does. They are immutable by convention. Progress, made for each sequence
 of each turn, is not frozen: with eight fields that costs ten times as much to make.
@@ -16,7 +16,7 @@ from aegaeon_proto.engine.sequences import Finish, Held, KvHandle
 
 
 class Role(Enum):
-    """What an engine is sent. Each can do both."""
+    """The kinds of work that an engine is sent. Each can do both."""
 
     UNIFIED = "unified"
     PREFILL = "prefill"
@@ -24,7 +24,7 @@ class Role(Enum):
 
 
 class FailureKind(Enum):
-    """What a command failed with, or a sequence ended with."""
+    """Causes for which a command failed or a sequence ended."""
 
     NO_MEMORY = "no_memory"
     UNKNOWN = "unknown"
@@ -63,7 +63,7 @@ class OutsideSlabs:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is free: counts of slabs, and blocks by KV shape. `reuse`, `slabs_kept` and `outside` are for people.
+    """Free memory: counts of slabs, and blocks by KV shape. `reuse`, `slabs_kept` and `outside` are for people.
 
     `slabs_kept`: of the free ones, those that hold the weights of unloaded models still.
     """
@@ -148,7 +148,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class TurnProgress:
-    """What a turn did. Seconds and steps are since its last report; `end`: it is over.
+    """Progress of a turn. Seconds and steps are since its last report; `end`: it is over.
 
     `first_s`: of steps that were the first of their kind there, for which kernels are compiled and graphs captured; it
     is in none of the others. `warm`: the model has none to come.

@@ -34,9 +34,10 @@ class ReasoningBudget:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What an output as a whole must be (proto Constraint). `kind`: None of one that this version does not
-    know; `end_ids` are allowed where the output may end, and only there. `proof`: what has compiled it before;
-    `share`: whose it is, among whom the compiling is shared."""
+    """Requirements of an output as a whole (proto Constraint). `kind`: None of one that this version does not know;
+    `end_ids` are allowed where the output may end, and only there. `proof`: what has compiled it before; `share`: whose
+    it is, among whom the compiling is shared.
+    """
 
     kind: ConstraintKind | None
     text: str
@@ -55,7 +56,7 @@ class PoolingParams:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """What a request asks of sampling; meanings are those of the wire (proto Sampling, Limits), which are vLLM's.
+    """Sampling parameters of a request; meanings are those of the wire (proto Sampling, Limits), which are vLLM's.
 
     temperature 0 is greedy; top_p 1, top_k 0, min_p 0, repetition_penalty 1 are off. Presence and frequency count
     output tokens, repetition prompt and output. `logprobs` is None for none, or how many of the likeliest to return

@@ -10,7 +10,7 @@ from aegaeon_proto.engine.sequences import Finish
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the model said of a token of the prompt behind those before it. `rank`: 1 is the likeliest."""
+    """Scores that the model gave a token of the prompt behind those before it. `rank`: 1 is the likeliest."""
 
     token: int
     logprob: float

@@ -55,7 +55,7 @@ class Answer:
         while chunk := self.part():
             yield chunk
 
-    def whole(self, most_bytes: int) -> bytes:
+    def read_all(self, most_bytes: int) -> bytes:
         """Read all bytes at once. Raises RefusedError when there are too many, UnreachableError when they take too
         long."""
         content = bytearray()

@@ -79,7 +79,7 @@ class _Raw:
     def stream(self) -> Iterator[bytes]:
         """Yield the body at once: botocore parses it."""
         try:
-            yield b"" if self._empty else self._answer.whole(_MOST_ANSWER_BYTES)
+            yield b"" if self._empty else self._answer.read_all(_MOST_ANSWER_BYTES)
         finally:
             self.close()
 

@@ -6,7 +6,8 @@ PREFILL = 0  # a kind; the others are decodes, by their least number of sequence
 
 
 class FirstSteps:
-    """Of one model. `decodes`: least numbers of sequences of the decodes that are captured each on its own, 1 first.
+    """First steps of a model. `decodes`: least numbers of sequences of the decodes that are captured each on its own, 1
+    first.
 
     `cold`: its first steps take so long that they are worth doing ahead.
     """
@@ -18,7 +19,7 @@ class FirstSteps:
 
     @property
     def cold(self) -> bool:
-        """Whether any of those that take long is to come."""
+        """Returns whether a first step that takes long is to come."""
         return not self._left.isdisjoint(self._slow)
 
     @property

@@ -21,7 +21,7 @@ _FAILURES_KEPT = 65536
 
 
 class Lane(Enum):
-    """What runs side by side."""
+    """Commands that run one after another; lanes run side by side."""
 
     WEIGHTS = "weights"
     KV_OUT = "kv-out"
@@ -90,11 +90,13 @@ class Program(Generic[Body]):
         return self._pending.get(command)
 
     def finish(self, command: CommandId) -> None:
-        """It ended well: who waited for it may start."""
+        """Ends a command that succeeded: what waited for it may start."""
         self._pending.pop(command, None)
 
     def fail(self, command: CommandId) -> list[CommandSkipped]:
-        """It failed or was cancelled: everything that waits for it, directly or not, is dropped and returned."""
+        """Ends a command that failed or was cancelled: everything that waits for it, directly or not, is dropped and
+        returned.
+        """
         self._pending.pop(command, None)
         self.mark_failed(command)
         skips: list[CommandSkipped] = []
@@ -118,11 +120,11 @@ class Program(Generic[Body]):
         return list(self._pending.values())
 
     def waits_for(self, command: CommandId, other: CommandId) -> bool:
-        """Whether `command` cannot start before `other` has ended, by `after` and by the order within lanes."""
+        """Returns whether `command` cannot start before `other` has ended, by `after` and by the order within lanes."""
         return other in self._closure(self._before(command))
 
     def ends_before(self, other: CommandId, lane: Lane, matches: Callable[[Body], bool]) -> bool:
-        """Whether such a command of this lane is queued or running, and can end before `other` does."""
+        """Returns whether such a command of this lane is queued or running, and can end before `other` does."""
         return any(matches(item.body) and not self.waits_for(item.id, other) for item in self.of(lane))
 
     def _closure(self, start: Iterable[CommandId]) -> set[CommandId]:

@@ -36,13 +36,13 @@ _NUMBER = re.compile(r"\(CUDA error (\d+)\)")
 
 def end_if_sticky(error: BaseException) -> None:
     """Raises DeviceLostError when the error, or one that it was raised from, is sticky."""
-    for one in _causes(error):
-        if _is_sticky(one):
-            raise DeviceLostError(f"{_LOST}{' '.join(str(one).split()):.300}") from error
+    for cause in _causes(error):
+        if _is_sticky(cause):
+            raise DeviceLostError(f"{_LOST}{' '.join(str(cause).split()):.300}") from error
 
 
 def loss_in(error: BaseException) -> str:
-    """What a lost device said, where this error, or one that it was raised from, is of one; else nothing."""
+    """Returns the error text of a lost device, if this error or one of its causes is of one; else nothing."""
     for each in _causes(error):
         if isinstance(each, DeviceLostError) or _is_sticky(each):
             return f"{' '.join(str(each).split()):.300}".removeprefix(_LOST)
@@ -50,17 +50,17 @@ def loss_in(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    found: BaseException | None = error
-    while found is not None:
-        yield found
-        found = found.__cause__
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
 
 
 def _is_sticky(error: BaseException) -> bool:
-    said = str(error)
-    number = _NUMBER.search(said)
+    text = str(error)
+    number = _NUMBER.search(text)
     if number is not None:
         return int(number[1]) in STICKY
     if getattr(error, "error_code", None) in STICKY:
         return True
-    return "CUDA" in said and any(text in said for text in STICKY.values())
+    return "CUDA" in text and any(name in text for name in STICKY.values())

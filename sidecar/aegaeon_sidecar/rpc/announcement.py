@@ -1,4 +1,4 @@
-"""What an engine does before it can attach, for those who wait for it: an import of vLLM takes 10 to 30 s of a core."""
+"""Announces what an engine does before it can attach: an import of vLLM takes 10 to 30 s of a core."""
 
 from __future__ import annotations
 

@@ -140,8 +140,8 @@ class _Sink:
         """One connection until it breaks. Raises OSError and TlsError; returns when the gateway ends it."""
         reader, writer = await dial(self.target, self._tls, Role.GATEWAY)
         tasks = [
-            asyncio.create_task(one)
-            for one in (self._acknowledgements(reader), self._batches(writer), self._until_silent())
+            asyncio.create_task(coroutine)
+            for coroutine in (self._acknowledgements(reader), self._batches(writer), self._until_silent())
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -92,7 +92,7 @@ class HubRemote:
                 raise BrokenOffError(f"{self.address}: the hub answers {response.status}", wait_s)
             if response.status != HTTPStatus.OK:
                 raise SourceError(_answers(self.address, response.status))
-            return json.loads(response.whole(_MOST_LIST_BYTES))
+            return json.loads(response.read_all(_MOST_LIST_BYTES))
 
 
 def snapshot(source: HubSource, hub_cache: Path | None) -> Path:

@@ -149,7 +149,7 @@ class HttpRemote:
 
     def _text(self, name: str, most_bytes: int) -> str | None:
         with self._answer(name, {}) as response:
-            return None if response is None else response.whole(most_bytes).decode("utf-8", "replace")
+            return None if response is None else response.read_all(most_bytes).decode("utf-8", "replace")
 
     def _answer(self, name: str, headers: dict[str, str], method: str = "GET") -> AbstractContextManager[Answer | None]:
         return answer(self._client, f"{self.address}/{name}", self._token, headers, method=method)

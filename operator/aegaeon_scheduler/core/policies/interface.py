@@ -14,7 +14,7 @@ from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Weig
 
 @dataclass(slots=True)
 class Proposal:
-    """What an instance should run next: prompts first, then `steps` decode steps of `decode`, oldest first.
+    """The next turn of an instance: prompts first, then `steps` decode steps of `decode`, oldest first.
 
     `tokens`: of a prompt at most, the rest of it in later turns; 0: all of it. `tag` is the policy's own (the batch);
     sequences that become ready join an outstanding turn of equal tag.
@@ -47,7 +47,7 @@ class Move:
 
 
 class Policy(Protocol):
-    """What to place, what to run next, what to preempt. Times are seconds on the scheduler's clock."""
+    """Decides what to place, what to run next, what to preempt. Times are seconds on the scheduler's clock."""
 
     name: str
 
@@ -56,7 +56,7 @@ class Policy(Protocol):
         ...
 
     def instance_down(self, inst: Instance) -> None:
-        """It is gone; its sequences were forgotten one by one before."""
+        """Drops an instance that is gone; its sequences were forgotten one by one before."""
         ...
 
     def place(self, seq: Sequence, now: float) -> Instance | None:
@@ -72,7 +72,7 @@ class Policy(Protocol):
         ...
 
     def forget(self, seq: Sequence) -> None:
-        """It ended, was lost, or moves: drop it from every queue and batch. Idempotent."""
+        """Drops a sequence that ended, was lost or moves from every queue and batch. Idempotent."""
         ...
 
     def batch_of(self, seq: Sequence) -> object | None:
@@ -80,14 +80,16 @@ class Policy(Protocol):
         ...
 
     def propose(self, inst: Instance, now: float, barred: Collection[Proposal]) -> Proposal | None:
-        """What the compute lane should run after what it has; asked again until it is issued.
+        """Proposes what the compute lane should run after what it has; called again until it is issued.
 
         `barred`: its proposals that there is no room for now, nor on the way: something else is wanted.
         """
         ...
 
     def outranks(self, inst: Instance, seq: Sequence, turn: Issued, now: float) -> bool:
-        """Whether a prompt that has just come is to run before a decode turn of the lane, though that was issued."""
+        """Returns whether a prompt that has just come is to run before a decode turn of the lane, though that was
+        issued.
+        """
         ...
 
     def issued(self, inst: Instance, proposal: Proposal, turn: Issued) -> None:
@@ -111,7 +113,7 @@ class Policy(Protocol):
         ...
 
     def past_host(self, inst: Instance) -> bool:
-        """Whether weights that a load reads from disk must not take the place of others in host memory."""
+        """Returns whether weights that a load reads from disk must not take the place of others in host memory."""
         ...
 
     def preemption_order(self, inst: Instance, sequences: list[Sequence], now: float) -> Iterable[Sequence]:
@@ -119,7 +121,7 @@ class Policy(Protocol):
         ...
 
     def check(self, now: float) -> list[str]:
-        """What of that which is kept from one event to the next is not what would be computed anew."""
+        """Lists the differences between what is kept from one event to the next and what would be computed anew."""
         ...
 
     def pool_pass(self, now: float) -> list[Move]:

@@ -24,7 +24,7 @@ REJECTS: Mapping[RejectCode, gateway_pb2.RejectCode.ValueType] = {
 
 
 def complaint(submit: gateway_pb2.Submit) -> str:
-    """What makes a submission impossible to schedule; empty when nothing does."""
+    """Returns what makes a submission impossible to schedule; empty when nothing does."""
     if not submit.choices:
         return "submitted without any choice"
     if not submit.prompt:

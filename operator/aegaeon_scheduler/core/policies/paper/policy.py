@@ -18,7 +18,7 @@ from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Weig
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Engine:
-    """What the policy keeps for an instance."""
+    """The policy's state of an instance."""
 
     queue: PrefillQueue = field(default_factory=PrefillQueue)
     work: WorkList = field(default_factory=WorkList)
@@ -27,14 +27,14 @@ class _Engine:
 
 @dataclass(slots=True, eq=False, repr=False)
 class _ModelState:
-    """What the policy keeps for a model: the group that may still be joined, and its batches everywhere."""
+    """The policy's state of a model: the group that may still be joined, and its batches everywhere."""
 
     group: Group | None = None
     batches: list[Batch] = field(default_factory=list)
 
 
 def _near(inst: Instance, seq: Sequence) -> bool:
-    """Whether its KV can be handed off there, which is done within a node."""
+    """Returns whether a sequence's KV can be handed off to an instance, which is done within a node."""
     return seq.home is None or seq.home.node == inst.node
 
 
@@ -128,10 +128,10 @@ class PaperPolicy:
 
     def place_decode(self, seq: Sequence, now: float) -> Instance | None:
         """A batch of its model with room on the least loaded instance, else a new batch on the least loaded one."""
-        here = seq.home if seq.home is not None and seq.home.role is not Role.PREFILL else None
-        batch = self._batch_with_room(seq, here)
+        home = seq.home if seq.home is not None and seq.home.role is not Role.PREFILL else None
+        batch = self._batch_with_room(seq, home)
         if batch is None:
-            inst = here or self._decode_home(seq)
+            inst = home or self._decode_home(seq)
             if inst is None:
                 return None
             batch = Batch(seq.model, inst, self._of(inst).work)
@@ -142,11 +142,11 @@ class PaperPolicy:
         self._weigh(batch)
         return batch.inst
 
-    def _batch_with_room(self, seq: Sequence, here: Instance | None) -> Batch | None:
+    def _batch_with_room(self, seq: Sequence, home: Instance | None) -> Batch | None:
         fits = [
             b
             for b in self._model(seq.model).batches
-            if (b.inst is here if here else _near(b.inst, seq)) and b.inst.takes(seq) and self._has_room(b, seq)
+            if (b.inst is home if home else _near(b.inst, seq)) and b.inst.takes(seq) and self._has_room(b, seq)
         ]
         return min(fits, key=lambda b: (b.work.load, b.inst.order), default=None)
 
@@ -271,11 +271,11 @@ class PaperPolicy:
     def unload_order(self, inst: Instance, idle: list[Weights]) -> list[Weights]:
         """Models without work here by least recent use; then those whose turn in the round is farthest away."""
         state = self._of(inst)
-        wanted = {g.model.name: i for i, g in reversed(list(enumerate(state.queue.groups)))}
+        turns = {g.model.name: i for i, g in reversed(list(enumerate(state.queue.groups)))}
         ahead = list(state.work.round) + [b for b in state.work.batches if b not in state.work.round]
         for i, batch in enumerate(ahead):
-            wanted.setdefault(batch.model.name, i + len(state.queue.groups))
-        return sorted(idle, key=lambda w: (w.model.name in wanted, -wanted.get(w.model.name, 0), w.used))
+            turns.setdefault(batch.model.name, i + len(state.queue.groups))
+        return sorted(idle, key=lambda w: (w.model.name in turns, -turns.get(w.model.name, 0), w.used))
 
     def past_host(self, inst: Instance) -> bool:
         """See Policy. The host cache is inclusive: what was loaded last is in it."""

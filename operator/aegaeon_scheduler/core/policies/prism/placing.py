@@ -32,13 +32,13 @@ class Placing:
     def prompt_place(self, seq: Sequence) -> Instance | None:
         """Where its model is; else where KV pressure is least, of the instances that have room; None: nowhere yet."""
         able = self._able(seq)
-        there = [inst for inst in able if self._has(inst, seq.model)]
+        holders = [inst for inst in able if self._has(inst, seq.model)]
         chosen = self._chosen.get(seq.model)
-        if chosen is not None and chosen in there:
+        if chosen is not None and chosen in holders:
             return chosen
-        free = there or [inst for inst in able if self._fits(inst, seq)]
+        free = holders or [inst for inst in able if self._fits(inst, seq)]
         inst = self._least(free, seq.model)
-        if inst is not None and not there:
+        if inst is not None and not holders:
             self._chosen[seq.model] = inst
             inst.wanted.setdefault(seq.model.name, "least KV pressure")
         return inst
@@ -48,8 +48,8 @@ class Placing:
         node = seq.home.node if seq.home is not None else None
         of = self._pool.fleet.of(seq.model).open
         able = [i for i in of if i.role is not Role.PREFILL and i.takes(seq) and node in (None, i.node)]
-        there = [inst for inst in able if self._has(inst, seq.model)]
-        return self._least(there or able, seq.model)
+        holders = [inst for inst in able if self._has(inst, seq.model)]
+        return self._least(holders or able, seq.model)
 
     def _able(self, seq: Sequence) -> list[Instance]:
         """Instances that may compute its prompt; without the too small ones where there are others."""
@@ -61,11 +61,11 @@ class Placing:
         return [i for i in able if least_slabs(model.fp, tokens, i.slab_bytes) <= i.slabs] or able
 
     def _has(self, inst: Instance, model: Model) -> bool:
-        """Whether its weights are there, or its requests."""
+        """Returns whether an instance has a model's weights, or its requests."""
         return has_weights(inst, model) or model in self._table.engines[inst.id].batches
 
     def _fits(self, inst: Instance, seq: Sequence) -> bool:
-        """Whether there is room beside the models in use. An instance without requests accepts any."""
+        """Returns whether there is room beside the models in use. An instance without requests accepts any."""
         engine, model = self._table.engines[inst.id], seq.model
         if not engine.batches:
             return True
@@ -89,7 +89,7 @@ class Placing:
         return self._pool.instances[best]
 
     def _share(self, inst: Instance) -> Share:
-        """What the models in use leave of an instance."""
+        """Returns what the models in use leave of an instance."""
         share = Share(inst.slabs * inst.slab_bytes)
         for model in self._table.engines[inst.id].batches:
             share.add(self._rates.growth(model), model.fp.weight_bytes)
@@ -98,7 +98,9 @@ class Placing:
     # -- passes over the pool ---------------------------------------------------------------------------------------
 
     def place_pending(self, now: float) -> list[Move]:
-        """What waits, and now has room. Who can still be in time comes before who is late, each by deadline."""
+        """Places waiting sequences that now have room. Who can still be in time comes before who is late, each by
+        deadline.
+        """
         waiting = [list(sequences.values()) for sequences in self._table.pending.values()]
         waiting.sort(key=lambda sequences: _urgency(sequences, now))
         return [move for sequences in waiting for move in self._place(sequences, now)]
@@ -141,7 +143,7 @@ class Placing:
         return [Move(model, (), inst, "less KV pressure here")]
 
     def forget(self, inst: Instance) -> None:
-        """It is gone."""
+        """Drops an instance that is gone."""
         self._chosen = {model: at for model, at in self._chosen.items() if at is not inst}
 
 

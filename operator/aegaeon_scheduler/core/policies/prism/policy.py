@@ -50,7 +50,7 @@ class PrismPolicy:
     def place(self, seq: Sequence, now: float) -> Instance | None:
         """Where its model is, else where KV pressure is least with it; without room it waits for the next pass."""
         if seq.id not in self._table.pending.get(seq.model, ()):
-            self._rates.asked(seq.model, seq.prompt_tokens + seq.prefix_tokens, now)
+            self._rates.count_prompt(seq.model, seq.prompt_tokens + seq.prefix_tokens, now)
         self._table.leave(seq, now)
         inst = self._placing.prompt_place(seq)
         if inst is None:
@@ -141,7 +141,7 @@ class PrismPolicy:
         return self._table.check()
 
     def pool_pass(self, now: float) -> list[Move]:
-        """What waits is placed; every few seconds models move where KV pressure is much less."""
+        """Places waiting sequences; every few seconds moves models to where KV pressure is much less."""
         settings = self._settings
         live = self._table.live()
         self._rates.update(live, now)

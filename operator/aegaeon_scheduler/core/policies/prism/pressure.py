@@ -17,7 +17,9 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a model needs: `growth` of KV, bytes of weights. It is `at` an instance, and may go to those of `able`."""
+    """Resources that a model needs: `growth` of KV, bytes of weights. It is `at` an instance, and may go to those of
+    `able`.
+    """
 
     growth: float
     weight_bytes: int
@@ -27,7 +29,7 @@ class Demand:
 
 @dataclass(slots=True)
 class Share:
-    """What models leave of an instance: bytes for KV, and the sum of its growth."""
+    """Resources that models leave of an instance: bytes for KV, and the sum of its growth."""
 
     free_bytes: int
     growth: float = 0.0
@@ -64,13 +66,13 @@ def balance(models: Mapping[K, Demand], memory: Mapping[InstanceId, int], thresh
     shares = {place: Share(nbytes) for place, nbytes in memory.items()}
     moved: dict[K, InstanceId] = {}
     for key, need in sorted(models.items(), key=lambda item: -item[1].growth):
-        here = shares[need.at].ratio(need.growth, need.weight_bytes)
+        ratio = shares[need.at].ratio(need.growth, need.weight_bytes)
         best = least(shares, need.able, need.growth, need.weight_bytes)
         place = need.at
         if (
             best is not None
             and need.growth
-            and here > (1 + threshold) * shares[best].ratio(need.growth, need.weight_bytes)
+            and ratio > (1 + threshold) * shares[best].ratio(need.growth, need.weight_bytes)
         ):
             place = moved[key] = best
         shares[place].add(need.growth, need.weight_bytes)

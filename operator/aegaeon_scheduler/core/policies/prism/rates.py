@@ -33,7 +33,7 @@ class Rates:
         self._window_s = window_s
         self._seen: dict[Model, _Seen] = {}
 
-    def asked(self, model: Model, tokens: int, now: float) -> None:
+    def count_prompt(self, model: Model, tokens: int, now: float) -> None:
         """A prompt of so many tokens has come."""
         self._of(model).add(now, tokens)
 

@@ -11,7 +11,7 @@ from aegaeon_scheduler.core.state import Instance, Model, Sequence, Weights
 
 
 def has_weights(inst: Instance, model: Model) -> bool:
-    """Whether they are there, loaded and not about to go."""
+    """Returns whether a model's weights are loaded on an instance and not about to go."""
     weights = inst.weights.get(model.name)
     return weights is not None and weights.ready and weights.unload is None
 
@@ -26,7 +26,7 @@ class Batch:
     prompts: dict[SeqId, Sequence] = field(default_factory=dict)
 
     def ready(self) -> bool:
-        """Whether its weights are there."""
+        """Returns whether the batch's weights are loaded."""
         return has_weights(self.inst, self.model)
 
     def due(self) -> float:
@@ -36,7 +36,7 @@ class Batch:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Engine:
-    """What the policy keeps for an instance. `batches`: the one that decodes next comes first.
+    """The policy's state of an instance. `batches`: the one that decodes next comes first.
 
     `in_a_row`: prompts since the last decode turn. `pressed`: nothing can run unless a model in use is unloaded.
     """
@@ -58,15 +58,15 @@ class Engine:
 
     def idle_shares(self, now: float) -> dict[Model, float]:
         """For how many times its TTFT each of these has been idle: what has been so for longest is evicted first."""
-        found = {}
+        idle = {}
         for weights in self.unused():
             model = weights.model
-            found[model] = (now - self.idle_since.get(model, -inf)) / max(model.config.slo.ttft_s, 1e-9)
-        self.idle_since = {model: at for model, at in self.idle_since.items() if model in found}
-        return found
+            idle[model] = (now - self.idle_since.get(model, -inf)) / max(model.config.slo.ttft_s, 1e-9)
+        self.idle_since = {model: at for model, at in self.idle_since.items() if model in idle}
+        return idle
 
     def turn_over(self, batch: Batch) -> None:
-        """It has had its turn: the others come first."""
+        """Ends a batch's turn: the others come first."""
         if self.batches.pop(batch.model, None) is not None:
             self.batches[batch.model] = batch
 
@@ -109,7 +109,7 @@ class Table:
         self.pending.setdefault(seq.model, {})[seq.id] = seq
 
     def leave(self, seq: Sequence, now: float) -> None:
-        """It is in no batch and does not wait. Its model may be idle from now on."""
+        """Removes a sequence from its batch and from those that wait. Its model may be idle from now on."""
         waiting = self.pending.get(seq.model)
         if waiting is not None and waiting.pop(seq.id, None) is not None and not waiting:
             del self.pending[seq.model]
@@ -134,8 +134,8 @@ class Table:
     def check(self) -> list[str]:
         """Both ends of each link."""
         lost = (seq for seq, batch in self._batch_of.items() if seq not in batch.members)
-        found = [f"{seq} is not listed in its batch" for seq in lost]
+        differences = [f"{seq} is not listed in its batch" for seq in lost]
         for engine in self.engines.values():
             wrong = (b for b in engine.batches.values() if not b.members or not b.prompts.keys() <= b.members.keys())
-            found += [f"{engine.inst.id}: a batch of {batch.model.name} lists what it has not" for batch in wrong]
-        return found
+            differences += [f"{engine.inst.id}: a batch of {batch.model.name} lists what it has not" for batch in wrong]
+        return differences

@@ -1,4 +1,5 @@
-"""What an instance runs next: prompts in the order of Moore and Hodgson, between them decode turns, model after model.
+"""Chooses what an instance runs next: prompts in the order of Moore and Hodgson, between them decode turns, model after
+model.
 
 So models share an instance's time as engines do that run side by side on one GPU.
 """
@@ -65,9 +66,9 @@ class Turns:
         return None
 
     def _heads(self, batch: Batch) -> Iterator[Sequence]:
-        """Those of a batch that are looked at: first come first served, as many as matter."""
-        here = (seq for seq in batch.prompts.values() if seq.copy is None and not seq.away)
-        return islice(here, self._settings.prompts_seen)
+        """Sequences of a batch that are looked at: first come first served, as many as matter."""
+        ready = (seq for seq in batch.prompts.values() if seq.copy is None and not seq.away)
+        return islice(ready, self._settings.prompts_seen)
 
     def _job(self, batch: Batch, seq: Sequence) -> Job[tuple[Batch, Sequence]]:
         estimate = self._pool.estimates.of(batch.model.name, batch.inst.device)
@@ -104,8 +105,8 @@ class Turns:
         if inst.turns or inst.book.loads or (inst.wanted and inst.commands):
             return None
         order = sorted(engine.batches.values(), key=Batch.due)
-        found = (self._force(b, id(b) not in prompts, id(b) not in batches) for b in order)
-        proposal = next((proposal for proposal in found if proposal is not None), None)
+        proposals = (self._force(b, id(b) not in prompts, id(b) not in batches) for b in order)
+        proposal = next((proposal for proposal in proposals if proposal is not None), None)
         if proposal is not None:
             inst.wanted.clear()
             engine.pressed = True

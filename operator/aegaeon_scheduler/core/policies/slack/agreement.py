@@ -9,25 +9,27 @@ from aegaeon_scheduler.core.pool import Pool
 
 
 def disagreements(pool: Pool, table: Table, now: float) -> list[str]:
-    """What differs; nothing where all is well."""
-    found = []
+    """Lists the differences; nothing where all is well."""
+    differences = []
     several = set(table.several())
     for group in table.groups.values():
         if not group.agrees(now):
-            found.append(f"group {group.number} of {group.model.name} keeps another size or deadline than it has")
+            differences.append(f"group {group.number} of {group.model.name} keeps another size or deadline than it has")
         if (group.number in table.waiting) is not (group.inst is None):
-            found.append(f"group {group.number} of {group.model.name} is not where the list of those that wait says")
+            differences.append(
+                f"group {group.number} of {group.model.name} is not where the list of those that wait says"
+            )
         if (group in several) is not (group.inst is None and len(table.of(group.model)) > 1):
-            found.append(f"group {group.number} of {group.model.name} is not listed by what else its model has")
+            differences.append(f"group {group.number} of {group.model.name} is not listed by what else its model has")
         strange = (seq.id for seq in group.members.values() if seq.batch is not group)
-        found.extend(f"{seq} would not tell its group of a change" for seq in strange)
+        differences.extend(f"{seq} would not tell its group of a change" for seq in strange)
     if not table.urgent.agrees(now) or table.urgent.count != len(table.waiting):
-        found.append("a look at all that wait finds another one with little slack than is kept")
+        differences.append("a look at all that wait finds another one with little slack than is kept")
     for inst in pool.instances.values():
         view = table.row(inst)
         if not view.stale and not _same(view, pool):
-            found.append(f"{inst.id}: its groups ask for something else than is kept")
-    return found
+            differences.append(f"{inst.id}: its groups ask for something else than is kept")
+    return differences
 
 
 def _same(view: View, pool: Pool) -> bool:

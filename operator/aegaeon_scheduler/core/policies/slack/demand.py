@@ -1,4 +1,4 @@
-"""What is admitted already, as engine time: how much of the next seconds it needs to be on time.
+"""Engine time that admitted requests need: how much of the next seconds it takes to be on time.
 
 A group needs its next step when its most urgent token is due, and one each TBT from then on for as long as a member
 lives. That is not known: the share of a model's tokens so far that were the last one of an answer is taken.
@@ -22,7 +22,7 @@ def answer_tokens(model: Model) -> float:
 
 
 def lives(tokens: float, alive: int, due: float = 1e9) -> float:
-    """Of so many steps that are due, those expected before the last of `alive` members ends, after `tokens` each."""
+    """Returns how many of `due` steps are expected before the last of `alive` members ends, after `tokens` each."""
     if due <= 0.0:
         return 0.0
     ended = power = 1.0 - exp(-due / tokens)
@@ -35,8 +35,8 @@ def lives(tokens: float, alive: int, due: float = 1e9) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Of one group. Seconds; `prompts_s` are those of its prompts, due within TTFT; `tokens` of an answer; `copies_s`
-    on a link until it can run.
+    """Engine time that a group needs. Seconds; `prompts_s` are those of its prompts, due within TTFT; `tokens` of an
+    answer; `copies_s` on a link until it can run.
     """
 
     level: int

@@ -22,8 +22,8 @@ def drain(picture: Picture) -> None:
 
 
 def _has_refuge(picture: Picture, group: Group, inst: Instance) -> bool:
-    here = any(seq.place is not Place.NONE for seq in group.members.values())
-    return any(group.may_go(i) and (not here or i.node == inst.node) for i in picture.pool.instances.values())
+    placed = any(seq.place is not Place.NONE for seq in group.members.values())
+    return any(group.may_go(i) and (not placed or i.node == inst.node) for i in picture.pool.instances.values())
 
 
 def _shelter(picture: Picture, group: Group, rest: Still) -> None:

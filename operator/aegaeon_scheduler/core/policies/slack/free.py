@@ -28,7 +28,7 @@ class Lot:
 
     @cached_property
     def slack(self) -> list[tuple[float, int, View]]:
-        """Those with groups to preempt; before each what no choice of these scores below, smallest first."""
+        """Lists instances with groups to preempt; before each what no choice of these scores below, smallest first."""
         return sorted((v.util - v.most, v.inst.order, v) for v in self._views if v.loads)
 
 
@@ -57,7 +57,7 @@ class Span:
         return [view for view in self.views if not view.loads]
 
     def left(self) -> bool:
-        """Whether one of them is free yet."""
+        """Returns whether an instance is still free."""
         return _last(self._latest) is not None
 
     def look(self, seen: int) -> None:
@@ -90,20 +90,20 @@ class Free:
         self._placed += 1
 
     def span(self, node: str | None) -> Span:
-        """Those of a node, or all."""
+        """Returns the span of a node's instances, or of all."""
         span = self._spans.get(node)
         if span is None:
             span = self._spans[node] = Span(self._on.get(node or "", []))
         return span
 
     def in_reach(self, waiting: Iterable[Group], now: float) -> list[Group]:
-        """Of groups that wait, all but those that nothing on their node can take, as of the start: most end here."""
+        """Returns waiting groups without those that nothing on their node can take, as of the start: most end here."""
         limits: dict[str | None, tuple[float, float]] = {node: _limits(views) for node, views in self._on.items()}
         limits[None] = self._spans[None].room, self._spans[None].most
         return in_reach(waiting, now, limits)
 
     def beyond(self, order: Order, rest: Still) -> bool:
-        """Whether none of them has so much room, or a group late enough, for a group that waits."""
+        """Returns whether none of the instances has so much room, or a group late enough, for a group that waits."""
         span = self.span(rest.node)
         if span.seen != self._placed:
             span.look(self._placed)
@@ -111,7 +111,7 @@ class Free:
 
 
 def still(views: list[View]) -> Iterator[View]:
-    """Those that are free yet."""
+    """Yields those that are still free."""
     return (view for view in views if view.free)
 
 

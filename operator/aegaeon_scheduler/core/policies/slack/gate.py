@@ -1,4 +1,4 @@
-"""Whether a new request can be on time, and those admitted stay so: `admission: feasible` of policy slack.
+"""Admits a new request if it can be on time, and those admitted stay so: `admission: feasible` of policy slack.
 
 What is admitted may need a share of the engines' time soon, and no more than all of it in the long run. A request is
 judged by what it adds: one that joins a batch costs little, one that begins a group costs all of its steps. So near
@@ -36,8 +36,8 @@ class Gate:
     def measure(self, now: float) -> None:
         """A pass is over."""
         self._learn(now)
-        found = (self._need(group, now) for group in self._table.groups.values() if group.members)
-        needs = [need for need in found if need is not None]
+        measured = (self._need(group, now) for group in self._table.groups.values() if group.members)
+        needs = [need for need in measured if need is not None]
         self._demand.measure(needs)
         self._packing.measure(needs)
 
@@ -79,7 +79,7 @@ class Gate:
         return why
 
     def _flooded(self, cost: _Cost, before: Need | None) -> str | None:
-        """Whether its own group alone would need too much of the one engine that it has."""
+        """Returns why a group alone would need too much of the one engine that it has, if it would."""
         span_s = self._settings.soon_ttfts * cost.ttft_s
         if before is None:
             return None
@@ -89,7 +89,7 @@ class Gate:
         return None
 
     def _full(self, cost: _Cost, engines: int) -> str | None:
-        """Whether the pool would need too much of its engines soon, or in the long run, or of its links."""
+        """Returns why the pool would need too much of its engines, soon or in the long run, or of its links, if so."""
         settings, ttft_s, need = self._settings, cost.ttft_s, cost.need
         soon = self._busy(need, settings.soon_ttfts * ttft_s, engines)
         later = self._busy(need, settings.later_ttfts * ttft_s, engines)
@@ -108,7 +108,7 @@ class Gate:
 
 
 class _Cost:
-    """What one more sequence brings. `share`: of what it would cost if it ran all alone."""
+    """Engine time that one more sequence adds. `share`: of what it would cost if it ran all alone."""
 
     def __init__(
         self, estimate: Estimate, seq: Sequence, inst: Instance, group: Group | None, before: Need | None

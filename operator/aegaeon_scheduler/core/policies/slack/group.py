@@ -22,7 +22,7 @@ from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 
 class Kind(Enum):
-    """What a group does."""
+    """The work that a group does."""
 
     WHOLE = (Role.UNIFIED,)
     PROMPTS = (Role.PREFILL,)
@@ -30,7 +30,7 @@ class Kind(Enum):
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """Those of the instances that it may be placed on."""
+        """Roles of instances that a group of this kind may be placed on."""
         roles: tuple[Role, ...] = self.value
         return roles
 
@@ -72,7 +72,7 @@ class Holder(Protocol):
     """Where a group is, or waits: keeps what it computed from it until it has changed."""
 
     def changed(self, group: Group) -> None:
-        """What was computed from it no longer holds."""
+        """Marks what was computed from it as out of date."""
         ...
 
 
@@ -106,33 +106,33 @@ class Group:
         self._loads: dict[tuple[str, int], Load] = {}
 
     def changed(self) -> None:
-        """What a member has, or what its model is: nothing that was computed from these holds."""
+        """Marks all that was computed from what a member has, or from what the group's model is, as out of date."""
         if self._until != -inf or self._size is not None or self._loads:
             self.remade()
 
     def remade(self) -> None:
-        """It has other members."""
+        """Marks all that was computed from the group's members as out of date."""
         self._until, self._behind, self._size = -inf, nan, None
         self.refined()
 
     def refined(self) -> None:
-        """What it asks of an instance, its members being as before."""
+        """Marks what the group needs of an instance as out of date, its members being as before."""
         self._loads.clear()
         if self.watcher is not None:
             self.watcher.changed(self)
 
     def deferred(self) -> bool:
-        """Whether all of it runs on what others leave: it takes no share of an instance's time."""
+        """Returns whether all of it runs on what others leave: it takes no share of an instance's time."""
         return self.model.ranked and all(seq.deferred for seq in self.members.values())
 
     def may_go(self, inst: Instance) -> bool:
-        """Whether its kind, its model and its members' adapters allow it there."""
+        """Returns whether its kind, its model and its members' adapters allow it on an instance."""
         if self.model.without and any(inst.lacks(seq) for seq in self.members.values()):
             return False
         return inst.role in self.kind.roles and inst.has(self.model)
 
     def ready(self) -> bool:
-        """Whether its weights are on its instance."""
+        """Returns whether its weights are on its instance."""
         weights = self.inst.weights.get(self.model.name) if self.inst is not None else None
         return weights is not None and weights.ready and weights.unload is None
 
@@ -148,7 +148,7 @@ class Group:
         return (min(best, now + late_s) if late else best), alive
 
     def late(self, now: float) -> bool:
-        """Whether all of it is: its key, which is never near, is no reason to let it wait for ever."""
+        """Returns whether all of it is late: its key, which is never near, is no reason to let it wait for ever."""
         return self.urgency(now, 0.0)[1] == 0
 
     def _soonest(self, now: float) -> tuple[float, int, int]:
@@ -195,7 +195,7 @@ class Group:
         return self._order
 
     def load(self, estimates: Estimates, inst: Instance) -> Load:
-        """What it asks of such an instance."""
+        """Returns what it needs of an instance."""
         make = inst.device, inst.slab_bytes
         load = self._loads.get(make)
         if load is None or self.model.pools:
@@ -203,7 +203,7 @@ class Group:
         return load
 
     def agrees(self, now: float) -> bool:
-        """Whether what it keeps is what would be computed."""
+        """Returns whether its kept state is what would be computed."""
         known = now > self._until or self.model.pools or self._due == self._soonest(now)
         return known and (self._size is None or self._size == self._measure())
 
@@ -231,7 +231,8 @@ class Group:
         return sum(estimate.part_s(seq.projected_kv, seq.unissued_tokens) for seq in self.prompts.values())
 
     def rest(self) -> Still | None:
-        """What does not change while it waits and no member joins or leaves; None while copies of it are in flight.
+        """Values that do not change while it waits and no member joins or leaves; None while copies of it are in
+        flight.
 
         One whose members are on a device is about to be copied out: that is not kept.
         """
@@ -249,22 +250,23 @@ class Group:
 
 
 def in_reach(groups: Iterable[Group], now: float, limits: Mapping[str | None, tuple[float, float]]) -> list[Group]:
-    """Of groups that wait, all but those of which what is kept says that they need more room than their node has, and
-    preempt nothing up to the latest rank there. None: of all nodes. A pass asks this of all that wait."""
-    found = []
+    """Returns groups that wait, without those whose state says that they need more room than their node has, and
+    preempt nothing up to the latest rank there. None: of all nodes. A pass asks this of all that wait.
+    """
+    reachable = []
     for group in groups:
         still, order = group.still, group._order
         if still is not None and now <= order.rises_until and group._behind == group.model.behind:
             room, most = limits.get(still.node, (-inf, -inf))
             if still.nbytes > room and most <= order.least:
                 continue
-        found.append(group)
-    return found
+        reachable.append(group)
+    return reachable
 
 
 @dataclass(slots=True)
 class Load:
-    """What a group asks of an instance: share of its time (`util`), bytes, when it is due (`key`), and its `rank`.
+    """A group's demand of an instance: share of its time (`util`), bytes, when it is due (`key`), and its `rank`.
 
     Of a model that pools, the share is that of what its prompts may take; it has no steps.
     `weights` of its `nbytes` are weights, the others KV.
@@ -280,7 +282,7 @@ class Load:
 
     @property
     def slack(self) -> float:
-        """What groups are compared by where memory is short, however many share a step."""
+        """The figure that groups are compared by where memory is short, however many share a step."""
         return self.key + self.group.model.behind
 
     @staticmethod
@@ -322,12 +324,12 @@ def node_of(group: Group) -> str | None:
 
 
 def _has_kv(seq: Sequence) -> bool:
-    """Whether it has KV, or will have when what is under way has ended."""
+    """Returns whether a sequence has KV, or will have when what is under way has ended."""
     return seq.place is not Place.NONE or seq.source is not None or seq.copy is not None
 
 
 def may_leave(group: Group, begun: bool = False) -> bool:
-    """Whether every member can leave once its turns are over: no copy under way, host room for all.
+    """Returns whether every member can leave once its turns are over: no copy under way, host room for all.
 
     With `begun` also one with a prompt just begun. Between equals that one stays: a group that has paid for its place
     works off its prompts, else under overload all take turns and come late.

@@ -1,4 +1,4 @@
-"""What slack counts for, by model: less where much is promised, the more time a model has.
+"""Scales of slack, by model: less where much is promised, the more time a model has.
 
 Ranked by due times, a group with a short TTFT comes before one with a long TTFT until it is as far ahead of its reader
 as the other is from being due: it runs alone and at once, and the others come late. By slack relative to TTFT both wait
@@ -46,26 +46,26 @@ class Objectives:
         self.least_s = self.most_s = _LEAST_S
 
     def add(self, model: Model) -> None:
-        """It has its first group."""
+        """Counts a model that has its first group."""
         self._of[model] = ttft_s = max(model.config.slo.ttft_s, _LEAST_S)
         self._count[ttft_s] += 1
 
     def drop(self, model: Model) -> None:
-        """It has no group any more."""
+        """Drops a model that has no group any more."""
         ttft_s = self._of.pop(model)
         self._count[ttft_s] -= 1
         if not self._count[ttft_s]:
             del self._count[ttft_s]
 
     def revise(self, model: Model) -> None:
-        """It may have another TTFT."""
+        """Revises a model that may have another TTFT."""
         if model in self._of:
             self.drop(model)
             self.add(model)
             self._revised = True
 
     def changed(self) -> bool:
-        """Whether scales are others now."""
+        """Returns whether the scales have changed."""
         before = self.least_s, self.most_s
         if self._count:
             self.least_s, self.most_s = min(self._count), max(self._count)
@@ -73,7 +73,7 @@ class Objectives:
         return revised or before != (self.least_s, self.most_s)
 
     def scale(self, model: Model) -> Scale:
-        """Of its slack."""
+        """Returns the scale of a model's slack."""
         if self.most_s <= self.least_s:
             return ALIKE
         even_s = self._settings.even_share * self.least_s

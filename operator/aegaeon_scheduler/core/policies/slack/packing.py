@@ -1,4 +1,5 @@
-"""Whether what is admitted can be spread over the engines: a group runs on one of them, however much time others have.
+"""Checks that what is admitted can be spread over the engines: a group runs on one of them, however much time others
+have.
 
 It matters where a step takes a good part of TBT, so that an engine has time for one group or two.
 """
@@ -24,7 +25,7 @@ class Packing:
         self._busy = {}
 
     def least(self, level: int, engines: int) -> float:
-        """Of the least busy engine, by groups of this tier and those above it."""
+        """Returns the load of the least busy engine, by groups of this tier and those above it."""
         return self._heap(level, engines)[0]
 
     def add(self, need: Need) -> None:

@@ -19,7 +19,7 @@ Waiting = tuple[float, int, Group, Order, Still]
 
 
 class Picture:
-    """What instances hold and can take (`views`), and the `moves` so far."""
+    """The pass's view of what instances hold and can take (`views`), and the `moves` so far."""
 
     def __init__(self, pool: Pool, settings: SlackSettings, table: Table, now: float) -> None:
         self.pool = pool
@@ -37,7 +37,7 @@ class Picture:
                 view.lone = self.reach.lone(view.inst)
 
     def view(self, inst: Instance) -> View:
-        """Of this pass, whatever it changed meanwhile."""
+        """Returns this pass's view of an instance, whatever the pass changed meanwhile."""
         return self.table.row(inst)
 
     def note(self, view: View) -> View:
@@ -59,13 +59,13 @@ class Picture:
 
         One with in-flight turns may go as well: its copies out wait for them.
         """
-        found = self._leaving.get(view)
-        if found is None:
+        loads = self._leaving.get(view)
+        if loads is None:
             stay_s, now = self.settings.min_stay_s, self.now
-            found = [x for x in view.loads if now - x.group.since >= stay_s and may_leave(x.group, begun=True)]
-            found.sort(key=lambda x: (-x.rank, x.group.number))
-            self._leaving[view] = found
-        return found
+            loads = [x for x in view.loads if now - x.group.since >= stay_s and may_leave(x.group, begun=True)]
+            loads.sort(key=lambda x: (-x.rank, x.group.number))
+            self._leaving[view] = loads
+        return loads
 
     def waiting(self, groups: Iterable[Group] | None = None) -> Iterator[Waiting]:
         """Groups that wait and are at rest: of these, or all. Sorted, they are in order of rank."""

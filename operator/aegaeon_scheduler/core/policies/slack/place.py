@@ -42,14 +42,14 @@ class Comer:
             self.span = Span(self._reachable())
 
     def _reachable(self) -> list[View]:
-        """Those near its weights, else those that may read them from disk."""
+        """Lists instances near its weights, else those that may read them from disk."""
         reach, name = self._picture.reach, self.group.model.name
         views = [view for view in self.span.views if view.free and self.may_go(view)]
         near = [view for view in views if reach.near(name, view.inst)]
         return near or [view for view in views if reach.may_read(name, view.inst, self._rest.node)]
 
     def may_go(self, view: View) -> bool:
-        """Whether it may be on this instance at all; what is there is another matter."""
+        """Returns whether a group may be on this instance at all; what is there is another matter."""
         inst, group, picture = view.inst, self.group, self._picture
         if (self._only is not None and inst is not self._only) or group.model.name in view.models:
             return False
@@ -66,10 +66,10 @@ def _place(picture: Picture, comer: Comer) -> None:
 
 def _to_room(picture: Picture, comer: Comer) -> bool:
     """Where there is room, to the least busy with it; an empty instance always takes it. True ends the search."""
-    found = _roomiest(picture, comer)
-    if found is None:
+    placement = _roomiest(picture, comer)
+    if placement is None:
         return False
-    view, load = found
+    view, load = placement
     settings = picture.settings
     in_time = view.util + load.util <= settings.full_util or view.util < settings.idle_util
     if in_time or _urgent(picture, load):
@@ -78,17 +78,17 @@ def _to_room(picture: Picture, comer: Comer) -> bool:
 
 
 def _roomiest(picture: Picture, comer: Comer) -> tuple[View, Load] | None:
-    """Of every make the least busy that has room, counting what the model's first steps there would take."""
-    found: tuple[float, float, int, View, Load] | None = None
+    """Returns the least busy of every make that has room, counting what the model's first steps there would take."""
+    best: tuple[float, float, int, View, Load] | None = None
     for lot in comer.span.lots:
         load = picture.load_on(comer.group, lot.inst)
         if load.nbytes > lot.room:
             continue
         for view in _choices(picture, comer, lot, load):
             score = (view.util + load.util + _first_util(picture, view, load), view.util, view.inst.order)
-            if found is None or score < found[:3]:
-                found = (*score, view, load)
-    return None if found is None else found[3:]
+            if best is None or score < best[:3]:
+                best = (*score, view, load)
+    return None if best is None else best[3:]
 
 
 def _choices(picture: Picture, comer: Comer, lot: Lot, load: Load) -> list[View]:
@@ -101,7 +101,7 @@ def _choices(picture: Picture, comer: Comer, lot: Lot, load: Load) -> list[View]
 
 
 def _first_util(picture: Picture, view: View, load: Load) -> float:
-    """What the model's first steps on an instance take, as a share of its time within TTFT, weighted."""
+    """Returns what the model's first steps on an instance take, as a share of its time within TTFT, weighted."""
     model = load.group.model
     seconds = new_s(picture.pool.estimates, load, view.inst)
     return picture.settings.first_weight * seconds / max(model.config.slo.ttft_s, 1e-9) if seconds else 0.0
@@ -112,7 +112,7 @@ def _has_room(view: View, load: Load) -> bool:
 
 
 def _urgent(picture: Picture, load: Load) -> bool:
-    """Whether so much of TTFT is used up that it is placed even where that makes others late."""
+    """Returns whether so much of TTFT is used up that it is placed even where that makes others late."""
     return load.key - picture.now < picture.settings.urgent_share * load.group.model.config.slo.ttft_s
 
 
@@ -131,10 +131,10 @@ def _drop_lone(picture: Picture, comer: Comer) -> None:
 
 def _preempt(picture: Picture, comer: Comer) -> bool:
     """The best place among those where groups with more slack can make room."""
-    found = _best_victims(picture, comer)
-    if found is None:
+    best = _best_victims(picture, comer)
+    if best is None:
         return False
-    view, victims = found
+    view, victims = best
     group = comer.group
     for victim in victims:
         slack_s = victim.key - picture.now
@@ -180,7 +180,7 @@ def _victims(picture: Picture, view: View, load: Load) -> list[Load]:
 
 
 def _pays(picture: Picture, view: View, victim: Load, load: Load) -> bool:
-    """Whether a victim has so much more slack that it can be absent.
+    """Returns whether a victim has so much more slack that it can be absent.
 
     Beside other groups a switch costs the engine nothing: they run meanwhile. A tier above pays no price.
     """
@@ -193,7 +193,7 @@ def _pays(picture: Picture, view: View, victim: Load, load: Load) -> bool:
 
 
 def _is_below(victim: Load, load: Load) -> bool:
-    """Whether its tier is a lower one."""
+    """Returns whether the victim's tier is a lower one."""
     return victim.group.model.config.terms.tier.level > load.group.model.config.terms.tier.level
 
 

@@ -60,7 +60,7 @@ class SlackPolicy:
         group = self._table.group(seq)
         seq.due_from = seq.promised_from + self._price_s(seq)
         if group is None:
-            self._warm.asked(seq.model, now)
+            self._warm.count_request(seq.model, now)
             kind = self._table.prompt_kind(seq.model, seq)
             group = self._joinable(seq, kind) or self._create(seq, kind)
             self._table.join(group, seq)
@@ -94,7 +94,9 @@ class SlackPolicy:
         return None if self._hot(group, util) else group
 
     def _favoured(self, seq: Sequence, clock: Clock) -> bool:
-        """Whether others wait that come behind it for tier or tenant: it does not wait with what left an engine."""
+        """Returns whether others wait that come behind it for tier or tenant: it does not wait with what left an
+        engine.
+        """
         behind = clock.behind(seq)
         return any(clock.behind(other) > behind for other in self._table.prompts(seq.model))
 
@@ -102,7 +104,7 @@ class SlackPolicy:
         return not group.may_go(inst) or self._too_small(inst, seq)
 
     def _apart(self, group: Group, seq: Sequence) -> bool:
-        """Whether no instance that may take the model serves the adapters of both."""
+        """Returns whether no instance that may take the model serves the adapters of both."""
         if not seq.model.without:
             return False
         places = self._pool.fleet.of(seq.model).open if group.inst is None else (group.inst,)
@@ -130,11 +132,11 @@ class SlackPolicy:
         taken = [g.inst for g in self._table.of(group.model)]
         if next(islice(self._places(group), len(taken), None), None) is None:
             return False  # as many groups as places: one more would wait in turn with them, in smaller batches
-        others = (i for i in self._places(group) if i not in taken)
-        return any(self._table.view(i).util <= self._settings.hot_util for i in others)
+        places = (i for i in self._places(group) if i not in taken)
+        return any(self._table.view(i).util <= self._settings.hot_util for i in places)
 
     def _swamped(self, group: Group, inst: Instance) -> bool:
-        """Whether its prompts alone take a good part of TTFT, as when all begin to ask for one model at once."""
+        """Returns whether its prompts alone take a good part of TTFT, as when all ask for a model at once."""
         limit_s = self._settings.swamped_share * group.model.config.slo.ttft_s
         return group.prompts_s(self._estimates, inst) > limit_s
 
@@ -153,23 +155,23 @@ class SlackPolicy:
         return group
 
     def _idle_weights(self, group: Group, seq: Sequence) -> Instance | None:
-        """Of instances that have the weights and no group of the model, the one least loaded with it; unless full."""
+        """Returns the least loaded instance, of those that have the weights and no group of the model; None if full."""
         name = group.model.name
-        here = []
+        holders = []
         for inst in group.model.holders.values():
             weights = inst.weights[name]
             if not weights.ready or weights.unload is not None or not group.may_go(inst) or inst.lacks(seq):
                 continue
             if not any(g.model is group.model for g in self._table.at(inst)) and not self._too_small(inst, seq):
-                here.append(inst)
-        if not here:
+                holders.append(inst)
+        if not holders:
             return None
-        utils = [(self._table.view(i).util, self._floor(group.model, i), i) for i in here]
+        utils = [(self._table.view(i).util, self._floor(group.model, i), i) for i in holders]
         util, floor, inst = min(utils, key=lambda x: (x[0] + x[1], x[0], x[2].order))
         if util + floor <= self._settings.full_util:
             return inst
-        others = (self._table.view(i).util for i in self._places(group))
-        return None if any(other < util - self._settings.idle_gap for other in others) else inst
+        utils_elsewhere = (self._table.view(i).util for i in self._places(group))
+        return None if any(other < util - self._settings.idle_gap for other in utils_elsewhere) else inst
 
     def too_much(self, seq: Sequence, now: float) -> str | None:
         """See Policy and gate.py."""
@@ -187,15 +189,15 @@ class SlackPolicy:
         return group.inst
 
     def _group_here(self, seq: Sequence, home: Instance) -> Group:
-        found = [g for g in self._table.at(home) if g.model is seq.model]
-        if found:
-            return found[0]
+        groups = [g for g in self._table.at(home) if g.model is seq.model]
+        if groups:
+            return groups[0]
         group = self._table.create(seq.model, Kind.WHOLE if home.role is Role.UNIFIED else Kind.DECODES)
         self._table.place(group, home)
         return group
 
     def _group_leaving(self, seq: Sequence) -> Group:
-        """It was preempted while the last part of its prompt ran: it waits with the others of its group."""
+        """Returns a waiting group for a sequence that was preempted while the last part of its prompt ran."""
         waiting = (g for g in self._table.of(seq.model) if g.inst is None and g.kind is not Kind.PROMPTS)
         node = seq.home.node if seq.home is not None else None
         fitting = (g for g in waiting if self._takes(g, node) and not self._apart(g, seq))
@@ -251,7 +253,7 @@ class SlackPolicy:
         self._table.view(inst)  # measured at once: a pass over hundreds of instances takes long enough
 
     def _count(self, inst: Instance, group: Group, turn: Issued) -> None:
-        """Of a model that several tenants ask for."""
+        """Counts a turn's time for its tenants, of a model that several ask for."""
         model = group.model
         group.clock.runs(turn, self._estimates.of(model.name, inst.device), inst.max_batch)
         group.clock.watch(self._table.prompts(model), self._settings.fair_share * model.config.slo.ttft_s)
@@ -287,8 +289,9 @@ class SlackPolicy:
         return past_host(self._pool, inst, self._settings.stale_s)
 
     def preemption_order(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
-        """Those whose group has most slack first; within a group those of the lowest tier, of the tenant that has had
-        most, those due last."""
+        """Orders victims: those whose group has most slack first; within a group those of the lowest tier, of the
+        tenant that has had most, those due last.
+        """
         late_s = self._settings.late_slack_s
         keys = {id(g): g.urgency(now, late_s)[0] + g.model.behind for g in self._table.at(inst)}
 

@@ -12,13 +12,13 @@ from aegaeon_scheduler.core.state import Instance, Weights
 
 
 def near(pool: Pool, name: ModelName, inst: Instance) -> bool:
-    """Whether the weights are on the instance, or in its node's memory."""
+    """Returns whether the weights are on the instance, or in its node's memory."""
     weights = inst.weights.get(name)
     return (weights is not None and weights.unload is None) or pool.hosts.has(inst.node, name)
 
 
 def lone(pool: Pool, name: ModelName, inst: Instance) -> bool:
-    """Whether the weights on this instance are the only quick copy: dropped, they come back from a disk."""
+    """Returns whether the weights on this instance are the only quick copy: dropped, they come back from a disk."""
     if pool.hosts.has(inst.node, name):
         return False
     return not any(other is not inst and near(pool, name, other) for other in pool.instances.values())
@@ -32,7 +32,9 @@ def idle_order(pool: Pool, inst: Instance, idle: list[Weights]) -> list[Weights]
 
 
 def past_host(pool: Pool, inst: Instance, stale_s: float) -> bool:
-    """Whether a load from disk is to leave the node's host memory as it is: all models in it are still asked for."""
+    """Returns whether a load from disk is to leave the node's host memory as it is: all models in it are still asked
+    for.
+    """
     cached = pool.hosts.cached(inst.node)
     since = pool.now - stale_s
     return cached is not None and all(pool.models[n].asked_at > since for n in cached if n in pool.models)
@@ -48,7 +50,7 @@ class Reach:
         self._reading = {inst.node for inst in pool.instances.values() if self.limited and self._reads(inst)}
 
     def _reads(self, inst: Instance) -> bool:
-        """Whether its weights lane has a model to read from the node's disk."""
+        """Returns whether an instance's weights lane has a model to read from the node's disk."""
         coming = [name for name, weights in inst.weights.items() if not weights.ready]
         return any(not self._pool.hosts.has(inst.node, name) for name in (*coming, *inst.wanted))
 
@@ -56,20 +58,21 @@ class Reach:
         """Bytes of each model whose only quick copy is here."""
         if not self.limited:
             return {}
-        here = ((name, w) for name, w in inst.weights.items() if w.unload is None)
-        return {name: w.slabs * inst.slab_bytes for name, w in here if lone(self._pool, name, inst)}
+        present = ((name, w) for name, w in inst.weights.items() if w.unload is None)
+        return {name: w.slabs * inst.slab_bytes for name, w in present if lone(self._pool, name, inst)}
 
     def near(self, name: ModelName, inst: Instance) -> bool:
-        """Whether its weights are on the instance, or in its node's memory."""
+        """Returns whether a model's weights are on the instance, or in its node's memory."""
         return near(self._pool, name, inst)
 
     def may_read(self, name: ModelName, inst: Instance, node: str | None) -> bool:
-        """Whether to read it from this node's disk: it is near to no instance (of `node`, if given) that has no group
-        of it yet, and the disk is free."""
+        """Returns whether to read a model from this node's disk: it is near to no instance (of `node`, if set) that has
+        no group of it yet, and the disk is free.
+        """
         if inst.node in self._reading:
             return False
-        others = (i for i in self._pool.instances.values() if node in (None, i.node))
-        return not any(self.near(name, i) and all(g.model.name != name for g in self._table.at(i)) for i in others)
+        instances = (i for i in self._pool.instances.values() if node in (None, i.node))
+        return not any(self.near(name, i) and all(g.model.name != name for g in self._table.at(i)) for i in instances)
 
     def comes(self, name: ModelName, inst: Instance) -> None:
         """A group of the model was placed there."""

@@ -38,7 +38,7 @@ def _move_from(picture: Picture, view: View) -> None:
 
 
 def _may_move(picture: Picture, load: Load, view: View, least: View) -> bool:
-    """Whether the group runs by now, and the other instance can take it and is not slower with it."""
+    """Returns whether the group runs by now, and the other instance can take it and is not slower with it."""
     group, source, target = load.group, view.inst, least.inst
     if group.since == inf or not group.may_go(target) or not may_leave(group):
         return False

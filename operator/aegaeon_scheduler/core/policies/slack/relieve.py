@@ -47,9 +47,9 @@ def _shrink(picture: Picture, view: View, group: Group) -> None:
 def _due_last(group: Group, blocks: int) -> list[Sequence]:
     """So many blocks' worth of those that decode on the device, uncopied; half of the members at most."""
     members = group.members.values()
-    here = [s for s in members if s.copy is None and s.stage is Stage.DECODE and s.place is Place.DEVICE]
+    decoding = [s for s in members if s.copy is None and s.stage is Stage.DECODE and s.place is Place.DEVICE]
     leaving: list[Sequence] = []
-    order = sorted(here, key=lambda seq: (group.clock.behind(seq), due(seq)), reverse=True)
+    order = sorted(decoding, key=lambda seq: (group.clock.behind(seq), due(seq)), reverse=True)
     for seq in order[: len(group.members) // 2]:
         if blocks <= 0:
             break

@@ -1,4 +1,4 @@
-"""What one sequence needs and when it is due, in-flight turns counted as run."""
+"""Needs and due times of a sequence, in-flight turns counted as run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def tokens(seq: Sequence) -> int:
 
 
 def too_small(pool: Pool, inst: Instance, model: Model, length: int) -> bool:
-    """Whether a sequence of this length does not fit the instance, empty as it may be, but fits another one."""
+    """Returns whether a sequence of this length does not fit the instance, empty as it may be, but fits another one."""
     if _holds(inst, model, length):
         return False
     return any(_holds(i, model, length) for i in pool.fleet.of(model).open)
@@ -36,7 +36,7 @@ def due(seq: Sequence) -> float:
 
 
 def priced(seq: Sequence) -> bool:
-    """Whether it is due later than was promised, for what its prompt takes."""
+    """Returns whether a sequence is due later than was promised, for what its prompt takes."""
     return seq.due_from > seq.promised_from
 
 

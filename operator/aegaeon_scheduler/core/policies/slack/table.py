@@ -44,18 +44,18 @@ class Table:
         return self._at[inst.id].groups
 
     def row(self, inst: Instance) -> View:
-        """What was measured last of an instance."""
+        """Returns the last measured view of an instance."""
         return self._at[inst.id]
 
     def view(self, inst: Instance) -> View:
-        """What its groups ask of an instance."""
+        """Returns an instance's view, measured anew if it is stale."""
         view = self._at[inst.id]
         if view.stale:
             view.measure(self._pool.estimates)
         return view
 
     def views(self) -> list[View]:
-        """Those of all instances, in order of attachment."""
+        """Lists the views of all instances, in order of attachment."""
         for view in self._at.values():
             if view.stale:
                 view.measure(self._pool.estimates)
@@ -70,11 +70,11 @@ class Table:
         return self._of.get(model, ())
 
     def prompts(self, model: Model) -> Iterator[Sequence]:
-        """Those of a model that wait, in all its groups."""
+        """Yields waiting prompts of a model, in all its groups."""
         return (seq for group in self.of(model) for seq in group.prompts.values())
 
     def several(self) -> list[Group]:
-        """Those that wait, of models with more than one."""
+        """Lists waiting groups of models with more than one."""
         return [group for of in self._several.values() for group in of if group.inst is None]
 
     def split(self) -> Collection[Model]:
@@ -97,7 +97,7 @@ class Table:
         self._pool.ask_pass()
 
     def down(self, inst: Instance) -> None:
-        """It is gone: its groups wait."""
+        """Drops an instance that is gone: its groups wait."""
         view = self._at.get(inst.id)
         for group in list(view.groups if view is not None else ()):
             self.remove(group)
@@ -129,7 +129,7 @@ class Table:
         return group
 
     def place(self, group: Group, inst: Instance) -> None:
-        """It is to run here."""
+        """Places a group on an instance."""
         group.inst, group.since, group.target, group.still = inst, inf, None, None
         if self.waiting.pop(group.number, None) is not None:
             self.urgent.drop(group)
@@ -139,7 +139,7 @@ class Table:
         group.changed()
 
     def remove(self, group: Group) -> None:
-        """It waits."""
+        """Takes a group from its instance: it waits."""
         if group.inst is not None:
             view = self._at[group.inst.id]
             view.groups.remove(group)
@@ -257,7 +257,7 @@ class Table:
                 self._objectives.drop(group.model)
 
     def reshaped(self, model: Model) -> None:
-        """It may have another objective."""
+        """Revises a model that may have another objective."""
         self._objectives.revise(model)
 
     def rescale(self) -> None:

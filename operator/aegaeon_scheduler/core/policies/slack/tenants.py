@@ -34,15 +34,17 @@ class Clock:
 
     @property
     def several(self) -> bool:
-        """Whether prompts of more than one tenant came: else there is nothing to count."""
+        """Returns whether prompts of more than one tenant came: else there is nothing to count."""
         return len(self._used) > 1
 
     def used(self, tenant: str) -> float:
-        """By this tenant; one that was not here has no credit for that."""
+        """Returns the weighted seconds that a tenant used; one that is new has no credit for its absence."""
         return self._used.get(tenant, self._level)
 
     def behind(self, seq: Sequence) -> tuple[int, float]:
-        """What puts it behind others of its model: its tier, and where that counts, what its tenant has had."""
+        """Returns what puts a sequence behind others of its model: its tier, and where that counts, what its tenant has
+        had.
+        """
         return seq.terms.tier.level, self.used(seq.tenant) if self.fair else 0.0
 
     def joins(self, seq: Sequence, waiting: Iterable[Sequence]) -> None:
@@ -76,7 +78,7 @@ class Clock:
             self._used[seq.tenant] = self.used(seq.tenant) + each_s / seq.terms.weight
 
     def watch(self, waiting: Iterable[Sequence], most_s: float) -> None:
-        """Whether a tenant has had so much more than one of which a prompt waits."""
+        """Notes whether a tenant has had so much more than one of which a prompt waits."""
         if not self.fair:
             least = min((self.used(seq.tenant) for seq in waiting), default=inf)
             self.fair = max(self._used.values()) - least > most_s
@@ -88,8 +90,8 @@ def in_places(sequences: Iterable[Sequence], count: int, now: float, soon_s: flo
     upper tier first, in a tier each tenant's part by weight, of a tenant those that are due first."""
     order = sorted(sequences, key=due)
     weights = {seq.tenant: seq.terms.weight for seq in order}
-    asking, whole = Counter(seq.tenant for seq in order), sum(weights.values())
-    takes = {tenant: len(weights) > 1 and asking[tenant] * whole > count * weights[tenant] for tenant in weights}
+    asking, total = Counter(seq.tenant for seq in order), sum(weights.values())
+    takes = {tenant: len(weights) > 1 and asking[tenant] * total > count * weights[tenant] for tenant in weights}
     ranked: list[tuple[tuple[int, int, float], Sequence]] = []
     taken = Counter[tuple[int, int, str]]()
     for seq in order:

@@ -1,5 +1,5 @@
-"""What an instance runs next: of the most urgent group that is ready a prompt, or a quantum of its whole batch; of
-groups that are all far ahead of their readers, that which waited longest.
+"""Chooses what an instance runs next: of the most urgent group that is ready a prompt, or a quantum of its whole batch;
+of groups that are all far ahead of their readers, the group that waited longest.
 
 A long prompt is computed in parts, each no longer than the slack of what else waits here: between them others run, and
 its KV stays.
@@ -72,7 +72,8 @@ class Turns:
         return next((proposal for proposal in forced if proposal is not None), None)
 
     def outranks(self, inst: Instance, seq: Sequence, turn: Issued, now: float) -> bool:
-        """Whether all that a decode turn computes is due later than the prompt, though none of it were computed.
+        """Returns whether all that a decode turn computes is due later than the prompt, though none of it were
+        computed.
 
         So its group has more slack than the prompt, and loses nothing but the order. Not where time is short, here or
         for a group that waits for an engine: short turns cost time, and what ends later keeps its memory for longer.
@@ -91,7 +92,7 @@ class Turns:
         return key - out_s > seq.deadline() + seq.model.behind and self._has_time(inst, now)
 
     def _has_time(self, inst: Instance, now: float) -> bool:
-        """Whether an instance is not full, nothing of it is late, and no group waits in vain for an engine."""
+        """Returns whether an instance is not full, nothing of it is late, and no group waits in vain for an engine."""
         if self._table.view(inst).util > self._settings.full_util:
             return False
         for group in self._table.at(inst):
@@ -100,13 +101,13 @@ class Turns:
         return not self._table.urgent.any(now)
 
     def _order(self, inst: Instance, now: float) -> Ordered:
-        found = [(g.order(now, self._settings), g) for g in self._table.at(inst) if g.members]
-        if len({g.model.tier_s for _, g in found}) > 1:
-            found = self._eased(found, now)
-        found.sort(key=lambda x: (x[0].rank, x[1].number))
-        if len(found) > 1 and not self._table.waiting:
-            found.sort(key=lambda x: self._round(x[1], now))
-        return [(order.key, group) for order, group in found]
+        orders = [(g.order(now, self._settings), g) for g in self._table.at(inst) if g.members]
+        if len({g.model.tier_s for _, g in orders}) > 1:
+            orders = self._eased(orders, now)
+        orders.sort(key=lambda x: (x[0].rank, x[1].number))
+        if len(orders) > 1 and not self._table.waiting:
+            orders.sort(key=lambda x: self._round(x[1], now))
+        return [(order.key, group) for order, group in orders]
 
     def _round(self, group: Group, now: float) -> tuple[int, float]:
         """While no group waits for an engine, those here that are far ahead of their readers take turns with each
@@ -118,16 +119,18 @@ class Turns:
             return 0, 0.0
         return (2, 0.0) if group.deferred() else (1, group.served)
 
-    def _eased(self, found: list[tuple[Order, Group]], now: float) -> list[tuple[Order, Group]]:
+    def _eased(self, orders: list[tuple[Order, Group]], now: float) -> list[tuple[Order, Group]]:
         """Tiers do not count while all above the lowest one here have time: it would be late for nothing."""
-        lowest = max(group.model.config.terms.tier.level for _, group in found)
-        above = [g for _, g in found if g.model.config.terms.tier.level < lowest]
+        lowest = max(group.model.config.terms.tier.level for _, group in orders)
+        above = [g for _, g in orders if g.model.config.terms.tier.level < lowest]
         if self._table.waiting or any(self._pressed(g, now) for g in above):
-            return found
-        return [(o._replace(rank=o.rank - g.model.tier_s * g.scale.factor), g) for o, g in found]
+            return orders
+        return [(o._replace(rank=o.rank - g.model.tier_s * g.scale.factor), g) for o, g in orders]
 
     def _pressed(self, group: Group, now: float) -> bool:
-        """Whether its tier has to stand up for it: a prompt waits, little slack is left, or some of it is late."""
+        """Returns whether a group's tier has to stand up for it: a prompt waits, little slack is left, or some of it is
+        late.
+        """
         key, in_time = group.urgency(now, self._settings.late_slack_s)
         little_s = self._settings.ease_share * group.model.config.slo.ttft_s
         return bool(group.prompts) or key - now < little_s or in_time < len(group.members)
@@ -180,15 +183,17 @@ class Turns:
         estimate = self._pool.estimates.of(group.model.name, inst.device)
         if estimate.part_s(done, left) <= settings.part_s:
             return 0
-        others = (key for key, other in order if other is not group and other.ready())
-        slack_s = min(others, default=inf) - now - settings.part_s  # the turn before it may be as long
+        keys = (key for key, other in order if other is not group and other.ready())
+        slack_s = min(keys, default=inf) - now - settings.part_s  # the turn before it may be as long
         seconds = min(max(slack_s, settings.least_part_s), settings.part_s)
         chunk = self._pool.config.prefill_chunk_tokens
         tokens = max(chunk, estimate.part_tokens(done, seconds) // chunk * chunk)
         return tokens if tokens < left else 0
 
     def _fits(self, inst: Instance, group: Group, seq: Sequence, tokens: int) -> bool:
-        """Whether there is room. A part behind another one of its prompt makes none: that one still holds a grant."""
+        """Returns whether there is room. A part behind another one of its prompt makes none: that one still holds a
+        grant.
+        """
         fp, done = group.model.fp, seq.projected_kv
         grow = tokens if done and tokens else seq.unissued_tokens
         need = inst.book.slabs_for(fp, blocks_for(fp, done + grow) - blocks_for(fp, done))
@@ -209,18 +214,19 @@ class Turns:
         if prompt is None or not prompt.tokens:
             return None
         limit = min(due(prompt.prefill[0]), now + self._settings.aside_share * group.model.config.slo.ttft_s)
-        others = (key for key, other in order if other is not group and other.ready())
-        return limit if min(others, default=inf) < limit else None
+        keys = (key for key, other in order if other is not group and other.ready())
+        return limit if min(keys, default=inf) < limit else None
 
     def _yields(self, group: Group, prompt: Proposal, now: float) -> bool:
-        """Whether it may come behind decode steps of its own group: a part, what is deferred, what is late, and one of
-        many that together take as long as several parts."""
+        """Returns whether a prompt may come behind decode steps of its own group: a part, what is deferred, what is
+        late, and one of many that together take as long as several parts.
+        """
         first = prompt.prefill[0]
         return bool(prompt.tokens) or first.deferred or _stands_back(first, now) or self._queue_is_long(group, first)
 
     def _queue_is_long(self, group: Group, first: Sequence) -> bool:
-        """Whether its prompts take longer than one part: in a row they would hold up what it decodes. Those do not
-        count that come behind the first for their tier or tenant.
+        """Returns whether a group's prompts take longer than one part: in a row they would hold up what it decodes.
+        Those do not count that come behind the first for their tier or tenant.
 
         Not of a model that is late before others, nor where weights share out the time: short turns cost others time.
         """
@@ -234,8 +240,9 @@ class Turns:
         return any(taken > self._settings.part_s for taken in seconds)
 
     def _decodes_first(self, group: Group, prompt: Proposal, now: float) -> bool:
-        """Whether it would make late what its own group decodes, and that is due before. One that is late itself comes
-        behind all that has little slack."""
+        """Returns whether a prompt would make late what its own group decodes, and that is due before. One that is late
+        itself comes behind all that has little slack.
+        """
         first, settings = prompt.prefill[0], self._settings
         if _stands_back(first, now):
             limit = now + settings.behind_share * group.model.config.slo.ttft_s
@@ -282,5 +289,5 @@ class Turns:
 
 
 def _stands_back(prompt: Sequence, now: float) -> bool:
-    """Whether it is late, and its model's time is not shared out by weight."""
+    """Returns whether a prompt is late, and its model's time is not shared out by weight."""
     return due(prompt) < now and not prompt.model.weighed

@@ -13,7 +13,7 @@ from aegaeon_scheduler.core.policies.slack.view import View
 
 
 def unite(picture: Picture) -> None:
-    """Those that wait join one on an engine, else one that waits as well, most urgent first."""
+    """Joins waiting groups with one on an engine, else with one that waits as well, most urgent first."""
     for _, _, group, _, rest in sorted(picture.waiting(picture.table.several())):
         for other in list(picture.table.of(group.model)):
             if other is group or other.kind is not group.kind or not other.members or not group.members:
@@ -27,15 +27,15 @@ def unite(picture: Picture) -> None:
 def _join(picture: Picture, group: Group, rest: Still, other: Group, view: View) -> None:
     """The weights are there: its KV alone comes in."""
     inst, load = view.inst, picture.load_on(group, view.inst)
-    mine = next((x for x in view.loads if x.group is other), None)
-    if mine is None or rest.only not in (None, inst) or rest.node not in (None, inst.node) or not group.may_go(inst):
+    target = next((x for x in view.loads if x.group is other), None)
+    if target is None or rest.only not in (None, inst) or rest.node not in (None, inst.node) or not group.may_go(inst):
         return
     kv_bytes = load.nbytes - load.weights
-    if not _fits(picture, load, mine, view) or view.nbytes + kv_bytes > view.fits or not view.free:
+    if not _fits(picture, load, target, view) or view.nbytes + kv_bytes > view.fits or not view.free:
         return
     members = tuple(group.members.values())
     picture.table.merge(group, other)
-    view.join(mine, load)
+    view.join(target, load)
     picture.moves.append(Move(group.model, members, inst, "joins its model, which runs here"))
 
 
@@ -51,7 +51,7 @@ def _together(picture: Picture, group: Group, rest: Still, other: Group) -> None
 
 
 def _fits(picture: Picture, load: Load, other: Load, view: View) -> bool:
-    """Whether they make a group that is neither hot nor halved when it leaves."""
+    """Returns whether the two make a group that is neither hot nor halved when it leaves."""
     settings, ttft_s = picture.settings, load.group.model.config.slo.ttft_s
     kv_bytes = load.nbytes - load.weights + other.nbytes - other.weights
     if kv_bytes > settings.unite_share * (view.size - load.weights) or load.util + other.util > 0.5 * settings.hot_util:

@@ -26,38 +26,38 @@ class Urgent:
         self._changed: dict[Group, None] = {}
 
     def add(self, group: Group) -> None:
-        """It begins to wait."""
+        """Adds a group that begins to wait."""
         group.watcher = self
         self._at[group] = inf
         self._changed[group] = None
 
     def drop(self, group: Group) -> None:
-        """It waits no longer."""
+        """Drops a group that waits no longer."""
         group.watcher = None
         self._at.pop(group, None)
         self._changed.pop(group, None)
 
     def changed(self, group: Group) -> None:
-        """It has other members, or they are due at other times."""
+        """Revises a group that has other members, or whose members are due at other times."""
         self._changed[group] = None
 
     def any(self, now: float) -> bool:
-        """Whether one of them has little slack."""
+        """Returns whether one of them has little slack."""
         changed, self._changed = self._changed, {}
         for group in changed:
             self._enqueue(group, now)
-        queue, others, found = self._queue, [], False
-        while not found and queue and queue[0][0] <= now:
+        queue, later, urgent = self._queue, [], False
+        while not urgent and queue and queue[0][0] <= now:
             at, _, group = queue[0]
             holds = self._at.get(group) == at
-            found = holds and self._has_little(group, now)
-            if not found:
+            urgent = holds and self._has_little(group, now)
+            if not urgent:
                 heappop(queue)
-                others += [group] if holds else []
-        for group in others:
+                later += [group] if holds else []
+        for group in later:
             self._at[group] = inf
             self._enqueue(group, now)
-        return found
+        return urgent
 
     @property
     def count(self) -> int:
@@ -65,7 +65,7 @@ class Urgent:
         return len(self._at)
 
     def agrees(self, now: float) -> bool:
-        """Whether a look at all of them finds the same."""
+        """Returns whether a look at all of them gives the same."""
         return self.any(now) is any(self._has_little(group, now) for group in self._at)
 
     def _has_little(self, group: Group, now: float) -> bool:

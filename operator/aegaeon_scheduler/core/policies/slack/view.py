@@ -49,7 +49,7 @@ class View:
         self.stale = True
 
     def measure(self, estimates: Estimates) -> None:
-        """What its groups ask for."""
+        """Sums up what the instance's groups need."""
         inst, util, nbytes, stale = self.inst, 0.0, 0, False
         self.loads = loads = [group.load(estimates, inst) for group in self.groups if group.members]
         self.models = models = set()
@@ -80,7 +80,7 @@ class View:
             load.until = -inf
 
     def take_loads(self) -> None:
-        """Whether a load can begin, now."""
+        """Updates `free`: whether a load can begin now."""
         inst = self.inst
         self.free = not (inst.wanted or inst.book.loads or inst.incoming)
 

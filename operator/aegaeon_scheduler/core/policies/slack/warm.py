@@ -68,15 +68,15 @@ class Warm:
         self._next = 0.0
         self._sent: list[Move] = []
 
-    def asked(self, model: Model, now: float) -> None:
+    def count_request(self, model: Model, now: float) -> None:
         """A request of it has come."""
         if self._settings.warm:
             self._asked.setdefault(model, Asked()).count(now)
 
     def rate(self, model: Model, now: float) -> float:
         """Requests a second that are expected of it."""
-        asked = self._asked.get(model)
-        return asked.rate(now) if asked is not None else 0.0
+        requests = self._asked.get(model)
+        return requests.rate(now) if requests is not None else 0.0
 
     def order(self, idle: list[Weights], now: float) -> list[Weights]:
         """Idle weights in the order in which they are unloaded: those expected least often first."""
@@ -96,27 +96,27 @@ class Warm:
             return []
         self._next = now + self._settings.warm_gap_s
         self._asked = {
-            model: asked for model, asked in self._asked.items() if self._pool.models.get(model.name) is model
+            model: requests for model, requests in self._asked.items() if self._pool.models.get(model.name) is model
         }
         cold = self._cold(now)
-        found: dict[str, Move] = {}
+        moves: dict[str, Move] = {}
         for view in sorted(self._table.views(), key=lambda v: (v.util, v.inst.order)):
-            if cold and view.inst.node not in found and self._idles(view, now):
+            if cold and view.inst.node not in moves and self._idles(view, now):
                 move = self._into(view.inst, cold, now)
                 if move is not None:
-                    found[view.inst.node] = move
+                    moves[view.inst.node] = move
                     cold.remove(move.model)
-        self._sent = list(found.values())
+        self._sent = list(moves.values())
         return self._sent
 
     def _cold(self, now: float) -> list[Model]:
         """Models whose weights are on no engine, those expected soonest first."""
-        here = {name for inst in self._pool.instances.values() for name in (*inst.weights, *inst.wanted)}
-        cold = (m for m in self._pool.models.values() if m.name not in here and m.footprint is not None)
+        present = {name for inst in self._pool.instances.values() for name in (*inst.weights, *inst.wanted)}
+        cold = (m for m in self._pool.models.values() if m.name not in present and m.footprint is not None)
         return sorted(cold, key=lambda m: -self.rate(m, now))
 
     def _idles(self, view: View, now: float) -> bool:
-        """Whether a load can begin here, and makes no group late: the engine stops for it for a moment."""
+        """Returns whether a load can begin here, and makes no group late: the engine stops for it for a moment."""
         view.take_loads()
         unloads = any(w.unload is not None for w in view.inst.weights.values())
         if not view.free or unloads or view.inst.draining or view.util > self._settings.hot_util:

@@ -149,7 +149,6 @@ class SlackEntry(_Frozen):
     cheap_share: Share = _SLACK.cheap_share
     prompt_price: NotNegative = _SLACK.prompt_price
     price_ttfts: NotNegative = _SLACK.price_ttfts
-    fair_share: NotNegative = _SLACK.fair_share
     preempt_share: Share = _SLACK.preempt_share
     away_margin: NotNegative = _SLACK.away_margin
     idle_margin: NotNegative = _SLACK.idle_margin

@@ -72,15 +72,6 @@ def long_prompt(transcript: Transcript) -> World:
     return world
 
 
-def greedy_tenant(transcript: Transcript) -> World:
-    world = world_of(transcript, "slack", [Role.UNIFIED], slabs=250)
-    for number in range(8):
-        world.request(f"big-{number}", M0, 2000, 2, 0.01 * number).tenant = "big"
-    world.request("small", M0, 2000, 2, 0.1).tenant = "small"
-    world.run(until=5.0)
-    return world
-
-
 def overtaken(transcript: Transcript) -> World:
     world = world_of(transcript, "slack", [Role.UNIFIED], slabs=250)
     world.request("warm", M1, 40, 2, 0.0)
@@ -104,10 +95,6 @@ SCENARIOS: dict[str, tuple[str, Callable[[Transcript], World]]] = {
     "overtaken": (
         "A prompt comes while m0 decodes far ahead of its reader: its next turn is dropped, the running one cut short.",
         overtaken,
-    ),
-    "greedy-tenant": (
-        "Once tenant big has had 0.2 s of m0 more than small, which waits, small's prompt begins before big's.",
-        greedy_tenant,
     ),
     "lost": ("Engine e0 dies while it decodes: the sequence is submitted again with its prefix, and e1 goes on.", lost),
 }

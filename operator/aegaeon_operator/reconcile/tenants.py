@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from aegaeon_operator.reconcile.pods import Json
 from aegaeon_operator.reconcile.processes import quota_entry
 from aegaeon_operator.spec import Pool
@@ -11,25 +9,15 @@ from aegaeon_operator.spec.resources import Quota, Tenant
 from aegaeon_operator.spec.tenancy import claims
 
 
-def terms_entry(tenant: Tenant, models: Iterable[str]) -> Json:
-    """How it stands beside others that ask for these models; empty where it says nothing of it."""
-    if (tenant.tier, tenant.weight) == ("standard", 1):
-        return {}
-    return {name: {"weight": tenant.weight, "tier": tenant.tier} for name in models}
-
-
 def tenants_file(pool: Pool) -> Json | None:
     """Return the content of the gateways' tenants file; None when every model is open and has no quota."""
     granted: dict[str, list[str]] = {}
-    terms: dict[str, Json] = {}
     tenants: dict[str, Tenant] = {}
     namespace = pool.gpu_pool.metadata.namespace
     for model_pool in pool.model_pools:
         for claim in claims(namespace, model_pool, ""):
             tenants.setdefault(claim.known_as, claim.tenant)
-            models = claim.tenant.models or claim.models
-            granted.setdefault(claim.known_as, []).extend(models)
-            terms.setdefault(claim.known_as, {}).update(terms_entry(claim.tenant, models))
+            granted.setdefault(claim.known_as, []).extend(claim.tenant.models or claim.models)
     open_models = [
         name
         for model_pool in pool.model_pools
@@ -48,7 +36,6 @@ def tenants_file(pool: Pool) -> Json | None:
                 "key_files": [tenant.key_file],
                 "quota": quota_entry(tenant.quota),
                 **({"strict": True} if tenant.strict else {}),
-                **({"terms": terms[name]} if terms[name] else {}),
             }
             for name, tenant in tenants.items()
         ],

@@ -106,8 +106,7 @@ class SlackSettings:
     # Share of TTFT: groups of an instance that have more slack than this, and no prompt that waits, take turns with
     # each other, where no group waits for an engine.
     ample_share: float = 1.0
-    # Share of TTFT: a prompt that is late waits while what its group decodes has less slack than this. Where a batch is
-    # too small for all that decode, places are for those that have less.
+    # Share of TTFT: a prompt that is late waits while what its group decodes has less slack than this.
     behind_share: float = 0.2
     # Share of TTFT: a part of a long prompt waits while other groups of its engine have less slack than this, and than
     # the prompt.
@@ -123,9 +122,6 @@ class SlackSettings:
     cheap_share: float = 0.1
     prompt_price: float = 20.0
     price_ttfts: float = 4.0
-    # Share of TTFT, as engine time: where a tenant of a model has had so much more than another one of which a prompt
-    # waits, prompts of the model begin in the order of what their tenants have had.
-    fair_share: float = 0.1
     # Share of TTFT by which a group must be less urgent than the one that preempts it.
     preempt_share: float = 0.3
     # Times that it takes it to leave and to come back by which it must be so as well: beside others, and where it has

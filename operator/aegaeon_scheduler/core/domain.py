@@ -55,15 +55,10 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a model stands beside others, or a tenant beside the others of its model, when not all can be in time: its
-    tier, its weight in the tier."""
+    """How a model stands beside others when not all can be in time: its tier, its weight among models of the tier."""
 
     tier: Tier = Tier.STANDARD
     weight: int = 1
-
-
-ALIKE = Terms()
-"""where nothing is given"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +67,7 @@ class ModelConfig:
 
     name: ModelName
     slo: Slo
-    terms: Terms = ALIKE
+    terms: Terms = Terms()
     identity: str = ""
 
 

@@ -20,7 +20,6 @@ from aegaeon_proto.engine.reports import (
     TurnProgress,
 )
 from aegaeon_scheduler.core.domain import (
-    ALIKE,
     Footprint,
     GatewayId,
     InstanceId,
@@ -28,7 +27,6 @@ from aegaeon_scheduler.core.domain import (
     ModelName,
     Phase,
     SeqId,
-    Terms,
 )
 
 
@@ -87,8 +85,8 @@ class Submitted:
 
     `prefix_tokens` output tokens are with the client already; `arrival` is on the scheduler's clock, seconds. Tokens
     are due `defer_s` later than the model's objective says. `priority`: among those of its tenant, lower ones first.
-    `adapter`: the identity of the model's adapter that it is computed with; empty: none. `terms`: its tier and its
-    tenant's weight, among the requests for its model.
+    `prefix_tokens` output tokens are with the client already; `arrival` is on the scheduler's clock, seconds;
+    `adapter`: the identity of the model's adapter that it is computed with; empty: none.
     """
 
     seq: SeqId
@@ -103,7 +101,6 @@ class Submitted:
     tenant: str = ""
     priority: int = 0
     adapter: str = ""
-    terms: Terms = ALIKE
 
 
 @dataclass(frozen=True, slots=True)

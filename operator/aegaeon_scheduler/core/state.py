@@ -27,8 +27,6 @@ from aegaeon_scheduler.core.domain import (
     Role,
     SeqId,
     Stage,
-    Terms,
-    Tier,
     Watcher,
 )
 from aegaeon_scheduler.core.events import InstanceUp, Submitted
@@ -53,7 +51,7 @@ class Model:
     holders: dict[InstanceId, Instance] = field(default_factory=dict)  # whose `weights` have it; see shared_weights.py
     expected_by: float = 0.0  # until when a fetch of it may be waited for; see fetches.py
     withdrawn: bool = False
-    ranked: bool = False  # some of its sequences were deferred, or had a priority or a tier of their own
+    ranked: bool = False  # some of its sequences were deferred, or had a priority
     # Incarnations of instances that were lost in a turn that warmed it up: there are no more of these.
     died_warming_up: dict[InstanceId, str] = field(default_factory=dict)
     queued: int = 0
@@ -168,7 +166,6 @@ class Sequence:
     due_from: float = field(init=False)  # the same for a policy, which may put it later
     deferred: bool = field(init=False)  # later than its arrival: what is not deferred comes first
     tenant: str = field(init=False)
-    terms: Terms = field(init=False)  # among the requests for its model
     priority: int = field(init=False)
     place_in_queue: int = field(init=False)  # by arrival, until a priority of its tenant moves it; see slack.ranks
     prompt_tokens: int = field(init=False)
@@ -203,9 +200,8 @@ class Sequence:
         self.promised_from = self.due_from = event.arrival + event.defer_s
         self.deferred = event.defer_s > 0.0
         self.tenant = event.tenant
-        self.terms = event.terms
         self.priority = event.priority
-        self.model.ranked |= self.deferred or event.priority != 0 or event.terms.tier is not Tier.STANDARD
+        self.model.ranked |= self.deferred or event.priority != 0
         self.prompt_tokens = event.prompt_tokens
         self.prefix_tokens = event.prefix_tokens
         self.max_tokens = event.max_tokens

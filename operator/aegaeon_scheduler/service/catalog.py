@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
-from aegaeon_proto.codec.nouns import ROLES, TIERS
+from aegaeon_proto.codec.nouns import ROLES, TIER_OF, TIERS
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.config import ModelEntry, SourceEntry
-from aegaeon_scheduler.core.domain import InstanceId, ModelConfig, ModelName, Phase, Role, Slo
+from aegaeon_scheduler.core.domain import InstanceId, ModelConfig, ModelName, Phase, Role, Slo, Terms, Tier
 from aegaeon_scheduler.core.events import CatalogChanged
 from aegaeon_scheduler.core.nodes import Apart
-from aegaeon_scheduler.service.codec.terms import terms_from
 from aegaeon_scheduler.service.identity import identified, with_adapter
 
 # A model that is cached anywhere can be served, one being fetched may be soon; failed is what failed everywhere.
@@ -57,8 +56,8 @@ def spec_of(entry: ModelEntry) -> model_pb2.ModelSpec:
 
 def _config(spec: model_pb2.ModelSpec) -> ModelConfig:
     """A model as the core knows it."""
-    slo = Slo(spec.ttft_s, spec.tbt_s)
-    return ModelConfig(ModelName(spec.name), slo, terms_from(spec.tier, spec.weight), spec.identity)
+    terms = Terms(TIER_OF.get(spec.tier, Tier.STANDARD), spec.weight or 1)
+    return ModelConfig(ModelName(spec.name), Slo(spec.ttft_s, spec.tbt_s), terms, spec.identity)
 
 
 def _source(entry: SourceEntry) -> model_pb2.ModelSource:

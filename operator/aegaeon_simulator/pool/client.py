@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core import commands as cmd
-from aegaeon_scheduler.core.domain import ALIKE, ModelName, SeqId, Terms
+from aegaeon_scheduler.core.domain import ModelName, SeqId
 
 
 @dataclass
@@ -22,7 +22,6 @@ class Client:
     tenant: str = ""
     priority: int = 0
     adapter: str = ""
-    terms: Terms = ALIKE
     epoch: int = 1
     times: list[float] = field(default_factory=list)
     accepted: int = 0

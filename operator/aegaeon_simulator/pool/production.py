@@ -41,8 +41,6 @@ def simulate_production(
         world.request(f"r{i}", names[a.model], a.input_tokens, a.output_tokens, a.t_s)
         for i, a in enumerate(workload.arrivals)
     ]
-    for client, arrival in zip(clients, workload.arrivals, strict=True):
-        client.tenant, client.terms = arrival.tenant, arrival.terms
     _run(world, workload, settings, progress)
     requests = [_request(a.model, c) for a, c in zip(workload.arrivals, clients, strict=True)]
     return Outcome(requests, [e.state.usage for e in world.engines.values()], world.clock.now, world.clock.steps)

@@ -6,20 +6,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import inf
 
-from aegaeon_scheduler.core.domain import ALIKE, Terms
+from aegaeon_scheduler.core.domain import Terms
 from aegaeon_simulator.workload.errors import WorkloadError
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request. Seconds since the start of the trace; lengths in tokens; whose it is, and its tenant's terms."""
+    """One request. Seconds since the start of the trace; lengths in tokens."""
 
     t_s: float
     model: int
     input_tokens: int
     output_tokens: int
-    tenant: str = ""
-    terms: Terms = ALIKE
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +47,7 @@ class Workload:
         if not all(0 < scale < inf for scale in (time, input_tokens, output_tokens)):
             raise WorkloadError("scales must be greater than 0 and finite")
         arrivals = (
-            replace(
-                a,
-                t_s=a.t_s / time,
-                input_tokens=_scale(a.input_tokens, input_tokens),
-                output_tokens=_scale(a.output_tokens, output_tokens),
-            )
+            Arrival(a.t_s / time, a.model, _scale(a.input_tokens, input_tokens), _scale(a.output_tokens, output_tokens))
             for a in self.arrivals
         )
         return replace(self, arrivals=tuple(arrivals))

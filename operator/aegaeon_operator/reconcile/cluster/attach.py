@@ -15,7 +15,6 @@ from aegaeon_operator.reconcile.cluster.memo import Memo
 from aegaeon_operator.reconcile.cluster.names import CREDENTIALS
 from aegaeon_operator.reconcile.cluster.shards import Shards
 from aegaeon_operator.reconcile.processes import quota_entry
-from aegaeon_operator.reconcile.tenants import terms_entry
 from aegaeon_operator.spec.base import SecretRef
 from aegaeon_operator.spec.crosscheck import allows
 from aegaeon_operator.spec.model_pool import Adapter
@@ -299,16 +298,12 @@ def _access(observed: Observed, attached: Attached) -> Iterator[tuple[str, Json]
 def _tenant(claim: Claim, hashes: list[str], served: set[str]) -> Json:
     """Return the entry of a tenant; `served`: the served names of its ModelPool."""
     tenant = claim.tenant
-    models = sorted(served.intersection(tenant.models or served))
-    tier = f"TIER_{tenant.tier.upper()}"
-    terms = {name: {"weight": tenant.weight, "tier": tier} for name in terms_entry(tenant, models)}
     return {
         "name": claim.known_as,
-        "models": models,
+        "models": sorted(served.intersection(tenant.models or served)),
         "key_sha256": sorted(hashes),
         "quota": quota_entry(tenant.quota),
         **({"strict": True} if tenant.strict else {}),
-        **({"terms": terms} if terms else {}),
     }
 
 

@@ -17,7 +17,6 @@ from aegaeon_scheduler.core.domain import Place, Role, SeqId, Stage
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.policies.slack.objectives import ALIKE, Scale
 from aegaeon_scheduler.core.policies.slack.sequences import due, kv_blocks, tokens
-from aegaeon_scheduler.core.policies.slack.tenants import Clock
 from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 
@@ -80,7 +79,7 @@ class Group:
     """`prompts` are the members whose prefill is still to be issued, first come first served."""
 
     __slots__ = (
-        "_behind", "_due", "_loads", "_order", "_size", "_until", "clock", "inst", "kind", "members", "model", "number",
+        "_behind", "_due", "_loads", "_order", "_size", "_until", "inst", "kind", "members", "model", "number",
         "prompts", "scale", "served", "since", "still", "target", "watcher",
     )  # fmt: skip
 
@@ -96,7 +95,6 @@ class Group:
         self.served = -inf  # seconds; when it was last given a turn
         self.target: Instance | None = None  # where a move is to end
         self.scale = ALIKE
-        self.clock = Clock()
         self.watcher: Holder | None = None
         self._size: tuple[int, int] | None = None
         self._due = inf, 0, 0

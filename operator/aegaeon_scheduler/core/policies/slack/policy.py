@@ -21,7 +21,6 @@ from aegaeon_scheduler.core.policies.slack.reach import idle_order, past_host
 from aegaeon_scheduler.core.policies.slack.sequences import due, tokens, too_small
 from aegaeon_scheduler.core.policies.slack.shares import Shares
 from aegaeon_scheduler.core.policies.slack.table import Table
-from aegaeon_scheduler.core.policies.slack.tenants import Clock
 from aegaeon_scheduler.core.policies.slack.turns import Turns
 from aegaeon_scheduler.core.policies.slack.warm import Warm
 from aegaeon_scheduler.core.pool import Pool
@@ -65,7 +64,6 @@ class SlackPolicy:
             group = self._joinable(seq, kind) or self._create(seq, kind)
             self._table.join(group, seq)
         if seq.projected_kv == 0:
-            group.clock.joins(seq, self._table.prompts(seq.model))
             group.prompts[seq.id] = seq
         return group.inst
 
@@ -84,21 +82,12 @@ class SlackPolicy:
         model = seq.model
         of = (g for g in self._table.of(model) if g.kind is kind and not self._apart(g, seq))
         groups = [g for g in of if not (g.inst and self._closed(g, g.inst, seq))]
-        if len(groups) > 1 and self._favoured(seq, groups[0].clock):
-            groups = [g for g in groups if g.inst] or groups
         if not groups or model.footprint is None:
             return groups[0] if groups else None
         utils = [self._util(g) for g in groups]
         util = min(utils)
         group = groups[utils.index(util)]
         return None if self._hot(group, util) else group
-
-    def _favoured(self, seq: Sequence, clock: Clock) -> bool:
-        """Returns whether others wait that come behind it for tier or tenant: it does not wait with what left an
-        engine.
-        """
-        behind = clock.behind(seq)
-        return any(clock.behind(other) > behind for other in self._table.prompts(seq.model))
 
     def _closed(self, group: Group, inst: Instance, seq: Sequence) -> bool:
         return not group.may_go(inst) or self._too_small(inst, seq)
@@ -243,20 +232,12 @@ class SlackPolicy:
         """See Policy."""
         assert isinstance(proposal.tag, Group)
         proposal.tag.served = self._pool.now
-        if proposal.tag.clock.several:
-            self._count(inst, proposal.tag, turn)
         for seq in proposal.prefill:
             if seq.model.ranked and seq.id in proposal.tag.prompts:
                 begun(seq, proposal.tag.prompts.values())
             if not seq.unissued_tokens:
                 proposal.tag.prompts.pop(seq.id, None)
         self._table.view(inst)  # measured at once: a pass over hundreds of instances takes long enough
-
-    def _count(self, inst: Instance, group: Group, turn: Issued) -> None:
-        """Counts a turn's time for its tenants, of a model that several ask for."""
-        model = group.model
-        group.clock.runs(turn, self._estimates.of(model.name, inst.device), inst.max_batch)
-        group.clock.watch(self._table.prompts(model), self._settings.fair_share * model.config.slo.ttft_s)
 
     def refined(self, model: Model) -> None:
         """See Policy."""
@@ -289,18 +270,10 @@ class SlackPolicy:
         return past_host(self._pool, inst, self._settings.stale_s)
 
     def preemption_order(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
-        """Orders victims: those whose group has most slack first; within a group those of the lowest tier, of the
-        tenant that has had most, those due last.
-        """
+        """Orders victims: those whose group has most slack first; within a group, those due last."""
         late_s = self._settings.late_slack_s
         keys = {id(g): g.urgency(now, late_s)[0] + g.model.behind for g in self._table.at(inst)}
-
-        def order(seq: Sequence) -> tuple[float, int, float, float, int]:
-            group = self._table.group(seq)
-            level, used = group.clock.behind(seq) if group is not None else (0, 0.0)
-            return -keys.get(id(group), inf), -level, -used, -due(seq), seq.order
-
-        return sorted(sequences, key=order)
+        return sorted(sequences, key=lambda s: (-keys.get(id(self._table.group(s)), inf), -due(s), s.order))
 
     def check(self, now: float) -> list[str]:
         """See Policy."""

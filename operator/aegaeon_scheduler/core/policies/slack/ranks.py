@@ -1,5 +1,4 @@
-"""The order in which a group's prompts begin: first come first served, but for what is deferred, for tiers, for tenants
-that take a model from others (tenants.py), and for priorities.
+"""The order in which a group's prompts begin: first come first served, but for what is deferred, and for priorities.
 
 A priority counts among the requests of its tenant alone. Of the places that they have in the queue the first goes to
 the one of the lowest number, and the one that had it takes the other place. So whatever numbers a tenant gives, all
@@ -17,16 +16,13 @@ from aegaeon_scheduler.core.state import Sequence
 
 def in_order(group: Group) -> Iterable[Sequence]:
     """The prompts that are still to be issued, the next one first."""
-    prompts = by_rank(group.prompts.values()) if group.model.ranked else group.prompts.values()
-    if not group.clock.fair:
-        return prompts
-    return sorted(prompts, key=lambda seq: (seq.deferred, group.clock.behind(seq)))
+    return by_rank(group.prompts.values()) if group.model.ranked else group.prompts.values()
 
 
 def by_rank(prompts: Iterable[Sequence]) -> Iterator[Sequence]:
     """The same of prompts of one model."""
     places = sorted(prompts, key=_place)
-    queues: dict[tuple[str, bool, int], list[Sequence]] = defaultdict(list)
+    queues: dict[tuple[str, bool], list[Sequence]] = defaultdict(list)
     for seq in places:
         queues[_queue(seq)].append(seq)
     turns = {key: iter(sorted(queue, key=lambda seq: seq.priority)) for key, queue in queues.items()}
@@ -39,9 +35,9 @@ def begun(seq: Sequence, prompts: Iterable[Sequence]) -> None:
     first.place_in_queue, seq.place_in_queue = seq.place_in_queue, first.place_in_queue
 
 
-def _place(seq: Sequence) -> tuple[bool, int, int]:
-    return seq.deferred, seq.terms.tier.level, seq.place_in_queue
+def _place(seq: Sequence) -> tuple[bool, int]:
+    return seq.deferred, seq.place_in_queue
 
 
-def _queue(seq: Sequence) -> tuple[str, bool, int]:
-    return seq.tenant, seq.deferred, seq.terms.tier.level
+def _queue(seq: Sequence) -> tuple[str, bool]:
+    return seq.tenant, seq.deferred

@@ -49,8 +49,7 @@ def _due_last(group: Group, blocks: int) -> list[Sequence]:
     members = group.members.values()
     decoding = [s for s in members if s.copy is None and s.stage is Stage.DECODE and s.place is Place.DEVICE]
     leaving: list[Sequence] = []
-    order = sorted(decoding, key=lambda seq: (group.clock.behind(seq), due(seq)), reverse=True)
-    for seq in order[: len(group.members) // 2]:
+    for seq in sorted(decoding, key=due, reverse=True)[: len(group.members) // 2]:
         if blocks <= 0:
             break
         leaving.append(seq)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator
+from collections.abc import Collection, Container
 from math import inf
 
 from aegaeon_scheduler.core.config import SlackSettings
@@ -69,10 +69,6 @@ class Table:
         """Groups of a model, placed or waiting."""
         return self._of.get(model, ())
 
-    def prompts(self, model: Model) -> Iterator[Sequence]:
-        """Yields waiting prompts of a model, in all its groups."""
-        return (seq for group in self.of(model) for seq in group.prompts.values())
-
     def several(self) -> list[Group]:
         """Lists waiting groups of models with more than one."""
         return [group for of in self._several.values() for group in of if group.inst is None]
@@ -118,8 +114,6 @@ class Table:
         self._wait(group)
         self._fresh[model] = None
         of = self._of.setdefault(model, [])
-        if of:
-            group.clock = of[0].clock
         of.append(group)
         if len(of) > 1:
             self._several[model] = of

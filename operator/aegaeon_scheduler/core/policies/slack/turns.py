@@ -20,7 +20,6 @@ from aegaeon_scheduler.core.policies.slack.group import Group, Order
 from aegaeon_scheduler.core.policies.slack.ranks import in_order
 from aegaeon_scheduler.core.policies.slack.sequences import due, priced
 from aegaeon_scheduler.core.policies.slack.table import Table
-from aegaeon_scheduler.core.policies.slack.tenants import in_places
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Sequence, Weights
 
@@ -61,7 +60,7 @@ class Turns:
                 self._yields(group, prompt, now) and self._decodes_first(group, prompt, now)
             ):
                 return prompt
-            batch = None if id(group) in batches else self._quantum(inst, group, key, now)
+            batch = None if id(group) in batches else self._quantum(inst, group, key - now)
             if batch is not None or prompt is not None:
                 return batch or prompt
         if aside is not None:
@@ -222,21 +221,18 @@ class Turns:
         late, and one of many that together take as long as several parts.
         """
         first = prompt.prefill[0]
-        return bool(prompt.tokens) or first.deferred or _stands_back(first, now) or self._queue_is_long(group, first)
+        return bool(prompt.tokens) or first.deferred or _stands_back(first, now) or self._queue_is_long(group)
 
-    def _queue_is_long(self, group: Group, first: Sequence) -> bool:
+    def _queue_is_long(self, group: Group) -> bool:
         """Returns whether a group's prompts take longer than one part: in a row they would hold up what it decodes.
-        Those do not count that come behind the first for their tier or tenant.
 
         Not of a model that is late before others, nor where weights share out the time: short turns cost others time.
         """
-        inst, model, clock = group.inst, group.model, group.clock
+        inst, model = group.inst, group.model
         if inst is None or len(group.prompts) < 2 or model.greed or model.weighed:
             return False
-        most = clock.behind(first)
-        queue = (seq for seq in group.prompts.values() if clock.behind(seq) <= most)
         estimate = self._pool.estimates.of(model.name, inst.device)
-        seconds = accumulate(estimate.part_s(s.projected_kv, s.unissued_tokens) for s in queue)
+        seconds = accumulate(estimate.part_s(s.projected_kv, s.unissued_tokens) for s in group.prompts.values())
         return any(taken > self._settings.part_s for taken in seconds)
 
     def _decodes_first(self, group: Group, prompt: Proposal, now: float) -> bool:
@@ -257,7 +253,7 @@ class Turns:
 
     # -- decode -----------------------------------------------------------------------------------------------------
 
-    def _quantum(self, inst: Instance, group: Group, key: float, now: float) -> Proposal | None:
+    def _quantum(self, inst: Instance, group: Group, slack_s: float) -> Proposal | None:
         ready, away = [], []
         for seq in group.members.values():
             if seq.copy is None:
@@ -270,9 +266,8 @@ class Turns:
         if not ready:
             return None
         if len(ready) > inst.max_batch:
-            soon_s = self._settings.behind_share * group.model.config.slo.ttft_s
-            ready = in_places(ready, inst.max_batch, now, soon_s)
-        reason = f"{len(ready)} sequences of the group that is next, slack {key - now:.3g} s"
+            ready.sort(key=due)
+        reason = f"{len(ready)} sequences of the group that is next, slack {slack_s:.3g} s"
         return Proposal(group.model, (), ready, self._settings.quantum_steps, reason, group)
 
     def _forced(self, group: Group, prompts: bool, batch: bool) -> Proposal | None:

@@ -311,7 +311,11 @@ def of_routes() -> Iterator[State]:
         "A Gateway refuses the route", routed, routes=(parents("False", "NotAllowedByListeners", "no listener"),)
     )
     yield State("A Gateway has accepted the route", routed, routes=(parents("True", "Accepted", ""),))
-    yield State("The route cannot be made", routed, failures={key: "not known to this cluster: httproutes"})
+    yield State(
+        "The route cannot be made",
+        routed,
+        failures={key: "the cluster does not serve this kind, or the namespace does not exist: httproutes"},
+    )
 
 
 def parents(status: str, reason: str, message: str) -> Json:

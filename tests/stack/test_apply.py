@@ -118,7 +118,7 @@ def test_changes_that_need_a_restart_are_named_and_nothing_is_changed(
 ) -> None:
     status, printed = apply(stack, tmp_path, of(four_models, "qwen3", engines=2))
     assert status == 2
-    assert "pod engine-1 is wanted and does not run" in printed
+    assert "pod engine-1 is in the manifests and not running" in printed
     assert "nothing was changed" in printed
     bounds = "    replicas: 1\n    min: 0\n    max: 1\n"
     scaled = of(four_models, "qwen3", "qwen2").replace("    replicas: 1\n", bounds)
@@ -127,7 +127,7 @@ def test_changes_that_need_a_restart_are_named_and_nothing_is_changed(
     assert "spec.autoscaling: the pool runs with none, the manifests have unified: 0 to 1" in printed
     status, printed = apply(stack, tmp_path, of(four_models, "qwen3", "qwen2").replace("16Mi", "32Mi"))
     assert status == 2
-    assert "pod engine-0: memory.device_bytes is 16777216 and would be 33554432" in printed
+    assert "pod engine-0: memory.device_bytes would change from 16777216 to 33554432" in printed
     status, printed = apply(stack, tmp_path, of({"qwen3": tmp_path / "nowhere"}, "qwen3"))
     assert status == 2
     assert "does not exist" in printed

@@ -131,8 +131,12 @@ def read_header(path: Path) -> Header:
     """The first line. Raises LogError."""
     with path.open(encoding="utf-8") as lines:
         record = _parse(path, 1, lines.readline())
-    if record.get("log") != FORMAT:
-        raise LogError(f"{path}: line 1: not an event log of format {FORMAT}")
+    written = record.get("log")
+    if not isinstance(written, int) or "version" not in record:
+        raise LogError(f"{path}: line 1: not an event log")
+    if written != FORMAT:
+        by = f"written by version {record['version']} in format {written}"
+        raise LogError(f"{path}: {by}; this version replays format {FORMAT}: use that version for this log")
     return Header(record["version"], decode(record["config"], SchedulerConfig))
 
 

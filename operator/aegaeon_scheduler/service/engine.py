@@ -178,8 +178,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         self._changes.attached(hello)
         known = [spec for spec in hello.catalog if self._catalog.serves(spec.name)]
         changed = {spec.name for spec in known if not self._catalog.means(spec.name, spec.identity)}
-        up = instance_up_from(hello)
-        up = replace(up, beside=beside, held=tuple(held for held in up.held if held.model not in changed))
+        up = replace(instance_up_from(hello, changed), beside=beside)
         for state in hello.models:
             model_reported(up.instance, state)  # refused before the instance is known anywhere
         attachment = Attachment(up, self._bases(), hello.started)

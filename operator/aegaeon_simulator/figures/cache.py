@@ -12,6 +12,7 @@ from typing import Any
 
 import aegaeon_scheduler.core
 import aegaeon_simulator
+from aegaeon_proto.engine import catalog
 from aegaeon_scheduler.core.config import LatencyConstants
 from aegaeon_simulator.figures.errors import FiguresError
 from aegaeon_simulator.figures.points import Point, Trace
@@ -59,6 +60,8 @@ def code_version(policy: str) -> str:
     """A hash of the sources that decide the runs of a policy, without those that only other policies use."""
     core, simulator = Path(aegaeon_scheduler.core.__path__[0]), Path(aegaeon_simulator.__path__[0])
     digest = hashlib.sha256(inspect.getsource(LatencyConstants).encode())
+    for path in sorted(Path(catalog.__file__).parent.rglob("*.py")):  # types of the core and of the simulator
+        digest.update(path.read_bytes())
     for path in sorted(core.rglob("*.py")):
         if _of_core(path.relative_to(core).parts, policy):
             digest.update(path.read_bytes())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from aegaeon_proto.codec.catalog import spec_to, state_to
 from aegaeon_proto.codec.errors import ProtocolError
 from aegaeon_proto.codec.memory import memory_from, memory_to
@@ -37,8 +39,11 @@ def _held_to(held: Held) -> engine_pb2.HeldSequence:
     )
 
 
-def instance_up_from(hello: engine_pb2.Hello) -> InstanceUp:
-    """The engine of a Hello; handles are left out. Raises ProtocolError when it does not say who or what it is."""
+def instance_up_from(hello: engine_pb2.Hello, changed: Collection[str] = ()) -> InstanceUp:
+    """Return the engine of a Hello, without handles and without held sequences of models that have changed.
+
+    Raises ProtocolError when it does not say who or what it is.
+    """
     if not hello.instance or not hello.incarnation:
         raise ProtocolError("Hello: instance and incarnation must be set")
     return InstanceUp(
@@ -53,7 +58,7 @@ def instance_up_from(hello: engine_pb2.Hello) -> InstanceUp:
         max_batch=hello.max_batch,
         memory=memory_from(hello.memory),
         resident=tuple(ModelName(name) for name in hello.resident),
-        held=tuple(_held_from(held) for held in hello.held),
+        held=tuple(_held_from(held) for held in hello.held if held.model not in changed),
         twins=tuple((ModelName(name), ModelName(stands)) for name, stands in sorted(hello.twins.items())),
     )
 

@@ -73,9 +73,8 @@ class Dispatcher:
                 if isinstance(body, commands.Load | commands.Cancel):
                     self._state.update_pins()
             except CommandError as error:
-                shell = Queued(
-                    command.id, Lane.COMPUTE, (), commands.Unload(ModelName("")), owner
-                )  # its id and owner count
+                body = commands.Unload(ModelName(""))  # of the failed command only id and owner count
+                shell = Queued(command.id, Lane.COMPUTE, (), body, owner)
                 self._fail(shell, error)
             self._state.monitor.notify_lanes(self._state.program)
 

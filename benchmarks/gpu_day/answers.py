@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.gpu_day.manifests import Roles
 from benchmarks.truth_stack import Alone, Reply
 
-from aegaeon_scheduler.core.domain import Slo, Terms, Tier
+from aegaeon_scheduler.core.domain import Slo
 from aegaeon_simulator.workload import Arrival, Workload
 
 
@@ -27,22 +26,13 @@ class Answers:
 
     def write(self, file: Path) -> None:
         """As JSON."""
-        file.write_text(json.dumps(asdict(self), default=_value) + "\n", "utf-8")
-
-
-def _value(tier: Tier) -> str:
-    return tier.value
-
-
-def _arrival(entry: dict[str, Any]) -> Arrival:
-    terms = entry["terms"]
-    return Arrival(**entry | {"terms": Terms(Tier(terms["tier"]), terms["weight"])})
+        file.write_text(json.dumps(asdict(self)) + "\n", "utf-8")
 
 
 def read_answers(file: Path) -> Answers:
     """Of an earlier stage. Raises OSError when it left none."""
     found = json.loads(file.read_text("utf-8"))
-    arrivals = tuple(map(_arrival, found["workload"]["arrivals"]))
+    arrivals = tuple(Arrival(**arrival) for arrival in found["workload"]["arrivals"])
     return Answers(
         found["roles"],
         Slo(**found["slo"]),

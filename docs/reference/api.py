@@ -35,7 +35,7 @@ nothing, is accepted everywhere.
 
 What has no effect is left out, and the answer says so: header `x-aegaeon-ignored: tools[8] web_search,
 client_metadata`, 1,024 bytes at most. That goes for names that no table has, for hints, and for whatever else is in
-earlier messages. Operators see it in the counter `aegaeon_gateway_ignored_fields_total` by field, and in the debug log.
+earlier messages. Operators see it in the counter `aegaeon_gateway_ignored_fields_total` by field.
 Refused with 400 are what changes an answer and cannot be given, a likely misspelling (`max_token`), and what [changes
 answers on other servers](#what-other-servers-know). With `strict: true`, in a gateway's config or of a tenant, what has
 no effect is refused as well.

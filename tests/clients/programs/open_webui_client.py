@@ -137,7 +137,8 @@ async def direct_connection(session: aiohttp.ClientSession) -> None:
         assert allowed["Access-Control-Allow-Headers"] == asked["Access-Control-Request-Headers"], answer
         assert "POST" in allowed["Access-Control-Allow-Methods"], answer
     headers = {name: HEADERS[name] for name in ("Authorization", "Content-Type")}
-    async with session.post(path, json={"model": MODEL, "messages": [HELLO]}, headers={**headers, **ORIGIN}) as answer:
+    body = {"model": MODEL, "messages": [HELLO], **CHOSEN}  # sampled, the answer would now and then be another one
+    async with session.post(path, json=body, headers={**headers, **ORIGIN}) as answer:
         assert answer.headers["Access-Control-Allow-Origin"] == ORIGIN["Origin"], answer
         assert (await answer.json())["choices"][0]["message"]["content"] == "Hello to you."
     async with session.options(path, headers={"Origin": "https://other.example.com", **asked}) as answer:

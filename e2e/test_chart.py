@@ -99,7 +99,7 @@ def test_the_chart_lints_without_warnings(server: Path) -> None:
         ({"images": {"control": "registry.example/control@sha256:0123"}}, "control"),
         ({"operator": {"watchNamespaces": ["No_Namespace"]}}, "watchNamespaces"),
         ({"redis": {"url": "redis://:password@redis:6379"}}, "url"),
-        ({"redis": {"url": "redis://redis:6379", "bundled": True}}, "not both"),
+        ({"redis": {"url": "redis://redis:6379", "bundled": True}}, "exclude each other"),
         ({"gateway": {"provider": "gke"}}, "provider"),
     ],
 )

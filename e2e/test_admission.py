@@ -148,8 +148,8 @@ def test_a_name_that_another_model_pool_serves_is_refused_with_its_holder(guarde
     poll("the policy has seen the pool's folder", lambda: not refusal(guarded, red, dry=False), 30)
     blue = models("blue", "demo", "llama", "qwen")
     with operator(guarded):
-        said = f"'llama' is already served by ModelPool {namespace_of(guarded)}/red; rename one of them"
-        poll("the name is held", lambda: said in refusal(guarded, blue), 60)
+        conflict = f"'llama' is already served by ModelPool {namespace_of(guarded)}/red; rename one of them"
+        poll("the name is held", lambda: conflict in refusal(guarded, blue), 60)
         assert refusal(guarded, models("red", "demo", "llama", "qwen")) == "", "its own names are its own"
         kubectl(guarded, "delete", "modelpool", "red")
         poll("the name is free", lambda: not refusal(guarded, blue), 60)

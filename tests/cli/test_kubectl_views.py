@@ -94,9 +94,9 @@ def test_certificates_that_expire_refusals_and_old_looks_are_wrong() -> None:
         )
     )
 
-    found = [(one.verdict, one.text) for one in metric_findings(scraped, NOW, "n")]
+    findings = [(finding.verdict, finding.text) for finding in metric_findings(scraped, NOW, "n")]
 
-    assert found == [
+    assert findings == [
         (Verdict.MISSING, "n/p: the certificate of engine expires 2026-12-16"),
         (Verdict.MISSING, "n/p: the API server refuses 2 of kind Service"),
         (Verdict.MISSING, "n/p was last reconciled 16 min ago"),

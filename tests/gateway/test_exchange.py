@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -20,11 +21,11 @@ GATEWAY = run.__file__.removesuffix("run.py")
 
 def product_frames() -> Iterator[str]:
     """Functions of the gateway on the stack, the innermost first."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         if frame.f_code.co_filename.startswith(GATEWAY):
             yield frame.f_code.co_qualname
-        frame = frame.f_back  # type: ignore[assignment]  # None at the end
+        frame = frame.f_back
 
 
 @pytest.fixture

@@ -204,10 +204,10 @@ def test_ours_is_held_against_the_line_between_loads_and_the_end_of_a_curve_that
     curves = book.panels["11a-artifact"]["curves"]
     curves["serverlessllm-fair"] += [{"load": 80, "attainment": dict.fromkeys(FORMS, 0.7)}]
     curves[OURS] = [{"load": load, "attainment": dict.fromkeys(FORMS, 0.796)} for load in (72, 96)]
-    found = {p.load: p for p in comparison.points(book) if p.form == "token"}
-    assert found[72].best == pytest.approx(0.8)
-    assert not found[72].behind
-    assert found[96].best == pytest.approx(0.7)
+    by_load = {point.load: point for point in comparison.points(book) if point.form == "token"}
+    assert by_load[72].best == pytest.approx(0.8)
+    assert not by_load[72].behind
+    assert by_load[96].best == pytest.approx(0.7)
     assert comparison.report(book) == {"comparisons": 6, "behind": [], "by_more_than": 0.005}
 
 

@@ -149,7 +149,6 @@ class Reports:
             inst.decoded.add(model.name)
         if event.steps and event.decode_s > 0 and event.batch:
             estimate.saw_steps(event.context_tokens, event.batch, event.decode_s / event.steps)
-            self._policy.refined(model)
         if event.prefill_tokens and event.prefill_s > 0 and len(issued.prefills) == 1:
             kv_tokens = next((p.kv_tokens for p in event.progress if p.seq == issued.prefills[0].id), 0)
             done = kv_tokens - event.prefill_tokens

@@ -17,9 +17,9 @@ from benchmarks.goodput import LENGTHS, POINTS, PROCESSES, run_of
 from benchmarks.report import Row, read_settings, report
 
 from aegaeon_scheduler.core.config import SchedulerConfig, SlackSettings
+from aegaeon_scheduler.core.policies.slack.engines import View
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, Order
 from aegaeon_scheduler.core.policies.slack.policy import SlackPolicy
-from aegaeon_scheduler.core.policies.slack.view import View
 from aegaeon_scheduler.core.state import Instance, Sequence
 from aegaeon_simulator.figures.catalog import panels
 from aegaeon_simulator.figures.points import run_of as figure_run

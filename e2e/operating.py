@@ -81,10 +81,10 @@ def operator(
     """One that leads, and that ends cleanly when it is asked to. Its name is its own: a lease may be left over."""
     process = start(kubeconfig, "the-operator", log, 0, inside, **variables)
     try:
-        poll("it leads", lambda: leader(kubeconfig) == "the-operator", 30)
+        poll("it leads", lambda: leader(kubeconfig) == "the-operator", 90)
         yield process
         process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 0
+        assert process.wait(60) == 0
     finally:
         kill(process)
 

@@ -50,12 +50,12 @@ async def test_an_earlier_wake_overtakes_a_later_one_and_a_stopped_alarm_is_sile
 
     alarm = Alarm(time.monotonic, ring)
     began = time.monotonic()
-    alarm.set(began + 1)
+    alarm.set(began + 3)
     alarm.set(began + 0.02)
     await first.wait()
     alarm.stop()
-    assert 0.02 <= rung[0] - began < 1
-    await asyncio.sleep(began + 1.05 - time.monotonic())
+    assert 0.02 <= rung[0] - began < 3
+    await asyncio.sleep(began + 3.05 - time.monotonic())
     assert len(rung) == 1
 
 
@@ -124,7 +124,7 @@ async def test_observers_see_every_event_with_what_was_decided(brain: Any) -> No
     driver.stop()
     [(now, event, decided, seconds)] = seen
     assert (now, event, decided) == (brain.times[0], events.Tick(), [wake])
-    assert 0 <= seconds < 1
+    assert 0 <= seconds < 60
 
 
 # ---- handles --------------------------------------------------------------------------------------------------------

@@ -32,7 +32,6 @@ async def ready(scheduler: Rig, model: Path, instance: str = "a") -> tuple[Link,
     """The link to an engine that has the model, and the id of its Load."""
     link = await scheduler.link(instance)
     link.send(pb.Catalog(models=[spec("m", model)]))
-    await link.until(lambda: "m" in link.models)
     await link.cached("m")
     return link, link.send(pb.Load(model="m", slabs=32))
 

@@ -23,7 +23,6 @@ async def loaded(scheduler: Rig, *specs: mpb.ModelSpec) -> Link:
     link = await scheduler.link("a")
     link.send(pb.Catalog(models=specs))
     names = [one.name for one in specs]
-    await link.until(lambda: all(name in link.models for name in names))
     await link.cached(*names)
     for name in names:
         await link.done(link.send(pb.Load(model=name, slabs=link.models[name].footprint.weight_slabs)))

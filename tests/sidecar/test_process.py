@@ -34,7 +34,6 @@ async def pages(port: int) -> AsyncIterator[Callable[[str], Awaitable[tuple[int,
 async def serving(link: Link, model: Path) -> None:
     """Until the model, as `m`, is in the host cache."""
     link.send(pb.Catalog(models=[spec("m", model)]))
-    await link.until(lambda: "m" in link.models)
     await link.cached("m")
 
 

@@ -228,9 +228,9 @@ class EngineTuning(Strict):
     )
     max_pooled_tokens: Annotated[int, Field(ge=16, le=65536)] | None = Field(
         default=None,
-        description="The same for models that generate nothing (embeddings, rerankers, classifiers): several "
-        "requests' prompts are computed in one step, up to so many tokens. Default: prefillChunkTokens. A pool for such models "
-        "computes several times as many texts with 4096 on a GPU; the estimate of `outsideSlabs` counts them.",
+        description="The same for models that generate nothing (embeddings, rerankers, classifiers), whose prompts are "
+        "computed together: several in one step, up to so many tokens. Default: prefillChunkTokens. A pool for such "
+        "models computes several times as many texts with 4096 on a GPU; the estimate of `outsideSlabs` counts them.",
     )
     lease: PositiveDuration = Field(
         default=10.0,

@@ -28,7 +28,7 @@ class Estimate:
 
     __slots__ = (
         "_constants", "_copies", "_firsts", "_kv_s_per_byte", "_load_s_per_byte", "_loads", "_prefill", "_step",
-        "first_s",
+        "first_s", "revision",
     )  # fmt: skip
 
     def __init__(self, constants: LatencyConstants) -> None:
@@ -40,6 +40,7 @@ class Estimate:
         self._kv_s_per_byte = 1.0 / k.kv_bytes_per_s
         self._loads, self._copies = Usual(), Usual()
         self._firsts = {True: Usual(), False: Usual()}  # by whether it is a prefill
+        self.revision = 0  # rises with what is learned of steps
         self.first_s = 0.0  # of the first prefill and the first decode step on an engine
 
     def step_s(self, context_tokens: int, batch: int) -> float:
@@ -77,6 +78,7 @@ class Estimate:
     def saw_steps(self, context_tokens: int, batch: int, seconds: float) -> None:
         """A decode step of this size took so long (mean of a few)."""
         self._step.update(1.0, context_tokens, batch, seconds)
+        self.revision += 1
 
     def saw_prefill(self, tokens: int, seconds: float, done: int = 0) -> None:
         """So many tokens of a prompt behind `done` others took so long. The first ones pay the constant."""

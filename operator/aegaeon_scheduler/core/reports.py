@@ -150,7 +150,6 @@ class Reports:
             inst.decoded.add(model.name)
         if event.steps and event.decode_s > 0 and event.batch:
             estimate.saw_steps(event.context_tokens, event.batch, event.decode_s / event.steps)
-            self._policy.refined(model)
         if event.prefill_tokens and event.prefill_s > 0:
             _learn_prefill(estimate, model, issued.prefills, event)
 

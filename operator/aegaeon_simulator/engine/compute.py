@@ -184,7 +184,7 @@ class ComputeLane:
         self._state.later(seconds, done)
 
     def _has_room(self, turn: Running, q: Sequence, tokens: int) -> bool:
-        """Returns whether a prompt has blocks for so many tokens more; it leaves the turn, starved, where it has not."""
+        """Returns whether a prompt has blocks for so many tokens more; where it has not it is starved."""
         per = self._state.models[q.model].footprint.kv_block_tokens
         if self._grow(turn, q, -(-(q.kv + tokens) // per) - q.blocks):
             q.place = Place.DEVICE

@@ -14,8 +14,9 @@ from aegaeon_sidecar.weights.models import Model
 class Step:
     """One forward pass: its sequences and the number of tokens of each (a chunk at prefill, one at decode).
 
-    `chunks`: tokens of each sequence at prefill; empty for a decode. `again`: it is the decode after one of the same list of sequences, with nothing changed but their tokens;
-    `launched`: its parts, of at most `max_batch` sequences each; `failed`: why there is none of a part.
+    `chunks`: tokens of each sequence at prefill; empty for a decode. `again`: it is the decode after one of the same
+    list of sequences, with nothing changed but their tokens; `launched`: its parts, of at most `max_batch` sequences
+    each; `failed`: why there is none of a part.
     """
 
     turn: Turn

@@ -93,6 +93,7 @@ class Catalog:
         roles: Callable[[str], frozenset[Role]] = lambda name: frozenset(),
     ) -> None:
         self._specs = {entry.name: spec_of(entry) for entry in models}
+        self._configs = {name: _config(spec) for name, spec in self._specs.items()}
         self._adapters = _adapters(self._specs)
         self._states: dict[str, dict[InstanceId, model_pb2.ModelState]] = {name: {} for name in self._specs}
         self._withdrawing: set[str] = set()
@@ -126,9 +127,11 @@ class Catalog:
         if known is None or known.identity != spec.identity:
             self._states[spec.name] = {}
         self._specs[spec.name] = spec
-        self._adapters = _adapters(self._specs)
+        self._configs[spec.name] = _config(spec)
+        if spec.adapters or (known is not None and known.adapters):
+            self._adapters = _adapters(self._specs)
         self._withdrawing.discard(spec.name)
-        self._changed()
+        self._changed(spec.name)
 
     def stage(self, spec: model_pb2.ModelSpec) -> None:
         """Sidecars are to prepare what its name is about to stand for."""
@@ -146,12 +149,12 @@ class Catalog:
             del self._states[staged.name]
         if name in self._held:
             self._held.discard(name)
-            self._changed()
+            self._changed(name)
 
     def hold(self, name: str) -> None:
         """Gateways are to let new requests wait for what is staged."""
         self._held.add(name)
-        self._changed()
+        self._changed(name)
 
     def staged(self, name: str) -> dict[InstanceId, model_pb2.ModelState]:
         """The state of each sidecar for the model staged under a name; reasons use that name."""
@@ -165,20 +168,23 @@ class Catalog:
     def withdraw(self, name: str) -> None:
         """Accept no new requests for the model from now on."""
         self._withdrawing.add(name)
-        self._changed()
+        self._changed(name)
 
     def drop(self, name: str) -> None:
         """The model is no more. Idempotent."""
         self._withdrawing.discard(name)
         self.unstage(name)
         self._states.pop(name, None)
-        if self._specs.pop(name, None) is not None:
-            self._adapters = _adapters(self._specs)
-            self._changed()
+        self._configs.pop(name, None)
+        known = self._specs.pop(name, None)
+        if known is not None:
+            if known.adapters:
+                self._adapters = _adapters(self._specs)
+            self._changed(name)
 
     def event(self) -> CatalogChanged:
         """The models as the core knows them."""
-        return CatalogChanged(tuple(_config(spec) for spec in self._specs.values()))
+        return CatalogChanged(tuple(self._configs.values()))
 
     def command(self, retry: bool = False) -> engine_pb2.Command:
         """The catalog command that a sidecar receives first, and whenever the list changes. Its id is 0: no report

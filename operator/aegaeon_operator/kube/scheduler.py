@@ -203,7 +203,8 @@ def _model(status: gateway_pb2.ModelStatus, resident: bool, counts: _Counts) -> 
     return ModelFacts(
         phase="absent" if status.absent else _PHASES.get(status.phase, ""),
         apart=status.apart,
-        roles=frozenset(_ROLES[role] for role in status.roles if role in _ROLES),
+        roles=_roles(status.roles),
+        absent_roles=_roles(status.absent_roles),
         reason=status.reason,
         resident=resident,
         weight_bytes=status.footprint.weight_bytes,
@@ -213,6 +214,10 @@ def _model(status: gateway_pb2.ModelStatus, resident: bool, counts: _Counts) -> 
         remaining_s=status.remaining_s,
         **counts._asdict(),
     )
+
+
+def _roles(roles: Iterable[engine_pb2.Role.ValueType]) -> frozenset[str]:
+    return frozenset(_ROLES[role] for role in roles if role in _ROLES)
 
 
 def _engine(status: gateway_pb2.InstanceStatus, shapes: dict[str, int], slab_bytes: int) -> EngineFacts:

@@ -82,7 +82,8 @@ class Catalog:
     name is about to stand for is `staged`: sidecars alone know of it, under a name of its own. While the name is
     `held`, gateways see that one, and that it is on its way. An adapter is a name of its own to gateways, as a model
     is; requests for it are its base's, with the adapter's name beside (`resolved`). `apart` says why engines that have
-    a model do not serve it: no two of them can hand its sequences over; `roles` are of those that do.
+    a model do not serve it: no two of them can hand its sequences over; `roles` are of those that do. `role_of` gives
+    the role of an engine that takes new requests.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Catalog:
         changed: Callable[[], None],
         apart: Callable[[str], Apart | None] = lambda name: None,
         roles: Callable[[str], frozenset[Role]] = lambda name: frozenset(),
+        role_of: Callable[[InstanceId], Role | None] = lambda instance: None,
     ) -> None:
         self._specs = {entry.name: spec_of(entry) for entry in models}
         self._configs = {name: _config(spec) for name, spec in self._specs.items()}
@@ -103,6 +105,7 @@ class Catalog:
         self._announce = changed
         self._apart = apart
         self._roles = roles
+        self._role_of = role_of
         self._starting = ""
 
     def _changed(self, *names: str) -> None:
@@ -312,7 +315,13 @@ class Catalog:
             unsupported=_unsupported(best, states),
             apart=apart is not None,
             roles=sorted(ROLES[role] for role in self._roles(name)),
+            absent_roles=self._absent_roles(name),
         )
+
+    def _absent_roles(self, name: str) -> list[engine_pb2.Role.ValueType]:
+        """Roles of the engines that fetch a model when a request waits for it."""
+        roles = {self._role_of(instance) for instance, state in self._states[name].items() if state.absent}
+        return sorted(ROLES[role] for role in roles if role is not None)
 
     def _adapter(self, name: str, adapter: model_pb2.AdapterSpec) -> gateway_pb2.ModelStatus:
         """An adapter as gateways see it: its base under another name, with the best of the adapter's own states."""

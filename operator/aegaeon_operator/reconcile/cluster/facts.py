@@ -204,6 +204,7 @@ class ModelFacts:
     bytes_per_s: float = 0.0
     remaining_s: float = 0.0
     roles: frozenset[str] = frozenset()  # of the engines that may take its requests
+    absent_roles: frozenset[str] = frozenset()  # of the engines that fetch it on demand
     apart: bool = False  # prefill engines have it, and no decode engine that can take over their KV cache serves it
     unanswered: bool = False  # its requests are open, or were cancelled, without progress (progress.py)
 

@@ -22,6 +22,7 @@ from aegaeon_scheduler.core.domain import (
 )
 from aegaeon_scheduler.core.events import Submitted
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind
+from aegaeon_scheduler.core.policies.slack.sequences import Member, Standing
 from aegaeon_scheduler.core.state import Model, Sequence
 from aegaeon_simulator.engine.compute import together_s
 from aegaeon_simulator.errors import SettingsError
@@ -82,8 +83,9 @@ def test_a_prompt_that_is_computed_drives_the_order_no_more() -> None:
     """Its next token would be due soon, if there were one."""
     model = Model(ModelConfig(ModelName("m"), Slo(2.0, 0.1)), 0)
     model.footprint = Footprint(1, 1, KvShape("s"), 1, 16, 4096, task="embed")
-    group = Group(model, Kind.WHOLE, 1)
+    group = Group(model, Kind.WHOLE, 1, Standing())
     seq = Sequence(Submitted(SeqId("r", 0), 1, GatewayId("g"), model.name, 5.0, 300, 0, 1), model, 1)
+    seq.row = Member(seq)
     group.members[seq.id] = group.prompts[seq.id] = seq
     assert group.urgency(5.5, 1.0) == (7.0, 1)
     del group.prompts[seq.id]  # it is in a turn

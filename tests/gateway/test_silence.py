@@ -82,6 +82,7 @@ async def test_an_error_after_a_comment_is_an_event_of_the_stream(quick: Pool) -
 
 
 async def test_a_stream_has_its_status_as_soon_as_the_scheduler_has_taken_it(pool: Any) -> None:
+    await pool.until_loaded("tiny")
     pool.peer.serve_tokens = False
     async with asyncio.timeout(9), pool.http.post(f"{pool.url}/v1/chat/completions", json=CHAT) as response:
         assert response.status == 200  # no comment is due for 10 s

@@ -29,7 +29,7 @@ class Step:
 
     @property
     def prefill(self) -> bool:
-        """It computes chunks of prompts: of one, or of several of a model that generates nothing."""
+        """Returns whether it computes chunks of prompts: of one, or of several of a model that generates nothing."""
         return bool(self.chunks)
 
     def tokens_of(self, sequence: Sequence) -> int:

@@ -10,7 +10,7 @@ from operator_objects import KEY, PLATFORM, gpu_pool
 from tests.operator.test_zero import Kept
 
 from aegaeon_kube.errors import KubeError
-from aegaeon_operator.kube import controller as looked_at
+from aegaeon_operator.kube import schedulers
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.reconcile.cluster.desired import Desired
@@ -85,8 +85,8 @@ async def test_a_silent_scheduler_with_a_ready_pod_gets_a_standby_until_it_answe
     silent = KubeError(0, "the scheduler does not answer: Deadline Exceeded")
     answers: dict[str, SchedulerFacts | KubeError] = {"scheduler": leads, "standby": leads}
 
-    monkeypatch.setattr(looked_at, "SchedulerLink", lambda target, _: ScriptedLink(answers, target))
-    monkeypatch.setattr(looked_at, "admin_target", lambda key, name: name)
+    monkeypatch.setattr(schedulers, "SchedulerLink", lambda target, _: ScriptedLink(answers, target))
+    monkeypatch.setattr(schedulers, "admin_target", lambda key, name: name)
     cluster, store, now = Kept(), Store(), [0.0]
     cluster.objects["GpuPool", KEY.name] = gpu_pool()
     store.put(gpu_pool())

@@ -13,7 +13,7 @@ from operator_state import broken, pod
 from tests.operator.test_zero import Kept
 
 from aegaeon_kube.errors import KubeError
-from aegaeon_operator.kube import controller as looked_at
+from aegaeon_operator.kube import schedulers
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.reconcile.cluster.desired import Desired
@@ -128,8 +128,8 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> World:
         async def close(self) -> None:
             """Nothing is open."""
 
-    monkeypatch.setattr(looked_at, "SchedulerLink", Link)
-    monkeypatch.setattr(looked_at, "admin_target", lambda key, name: name)
+    monkeypatch.setattr(schedulers, "SchedulerLink", Link)
+    monkeypatch.setattr(schedulers, "admin_target", lambda key, name: name)
     for one in (gpu_pool(), model_pool("red", "llama")):
         cluster.objects[one["kind"], one["metadata"]["name"]] = one
         found.store.put(one)

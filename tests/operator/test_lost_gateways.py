@@ -12,7 +12,7 @@ from operator_objects import KEY, PLATFORM, gpu_pool, model_pool, observed
 from operator_state import pod
 from tests.operator.test_redundancy import node
 
-from aegaeon_operator.kube import controller as looked_at
+from aegaeon_operator.kube import schedulers
 from aegaeon_operator.kube.client import Cluster
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.store import Store
@@ -112,7 +112,7 @@ async def test_the_operator_evicts_it_and_says_so(refusal: int, monkeypatch: pyt
         async def close(self) -> None:
             """Nothing is open."""
 
-    monkeypatch.setattr(looked_at, "SchedulerLink", Link)
+    monkeypatch.setattr(schedulers, "SchedulerLink", Link)
     async with api_server(memory.answer) as api:
         store = Store()
         controller = Controller(Cluster(api), store, PLATFORM, lambda: now[0])

@@ -15,7 +15,7 @@ from operator_objects import KEY, PLATFORM, gpu_pool, model_pool
 from operator_state import broken, pod
 
 from aegaeon_kube.errors import KubeError
-from aegaeon_operator.kube import controller as looked_at
+from aegaeon_operator.kube import schedulers
 from aegaeon_operator.kube.client import Cluster, Listed, Resource
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.relocation import FREE_S, LONGEST_S, Relocations
@@ -104,8 +104,8 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
             async def close(self) -> None:
                 """Nothing is open."""
 
-        monkeypatch.setattr(looked_at, "SchedulerLink", Link)
-        monkeypatch.setattr(looked_at, "admin_target", lambda key, name: name)
+        monkeypatch.setattr(schedulers, "SchedulerLink", Link)
+        monkeypatch.setattr(schedulers, "admin_target", lambda key, name: name)
         await made.look()
         made.place("scheduler", "n1")
         made.place("standby", "n2")

@@ -10,7 +10,7 @@ from operator_objects import KEY, PLATFORM, gpu_pool, model_pool
 from tests.operator.test_zero import Kept
 
 from aegaeon_kube.errors import KubeError
-from aegaeon_operator.kube import controller as looked_at
+from aegaeon_operator.kube import schedulers
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.reconcile.cluster.desired import Desired
@@ -43,8 +43,8 @@ async def looked(monkeypatch: pytest.MonkeyPatch, scheduler: Answer, standby: An
         async def close(self) -> None:
             """Nothing is open."""
 
-    monkeypatch.setattr(looked_at, "SchedulerLink", Link)
-    monkeypatch.setattr(looked_at, "admin_target", lambda key, name: name)
+    monkeypatch.setattr(schedulers, "SchedulerLink", Link)
+    monkeypatch.setattr(schedulers, "admin_target", lambda key, name: name)
     cluster, store = Kept(), Store()
     for one in (gpu_pool(scheduling={"standby": True}), model_pool("red", "llama")):
         cluster.objects[one["kind"], one["metadata"]["name"]] = one

@@ -11,9 +11,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from aegaeon_operator.reconcile.cluster.attach import secrets_of
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live, Observed, Platform, Workload
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live, Observed, Workload
 from aegaeon_operator.reconcile.cluster.ownership import owned
+from aegaeon_operator.reconcile.cluster.platform import Platform
+from aegaeon_operator.reconcile.cluster.secrets import secrets_of
 from aegaeon_operator.spec.explain import explain
 from aegaeon_operator.spec.resources import GpuPool, ModelPool
 

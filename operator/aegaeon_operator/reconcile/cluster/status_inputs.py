@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from aegaeon_operator.reconcile.cluster.attach import Attached, guessable, unreadable
+from aegaeon_operator.reconcile.cluster.attach import Attached
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Live, ModelFacts, Observed, Refusal, SchedulerFacts
 from aegaeon_operator.reconcile.cluster.pool_state import PoolState
+from aegaeon_operator.reconcile.cluster.secrets import guessable, unreadable
 from aegaeon_operator.reconcile.cluster.windows import attainment
 from aegaeon_operator.spec.resources import ModelPool, ServedModel
 

@@ -10,6 +10,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from aegaeon_proto.backends import DEFAULT, BackendName
 from aegaeon_proto.outbound.client import Outbound
 from aegaeon_proto.outbound.egress import DIRECT, Egress, from_environment
 from aegaeon_proto.outbound.limits import Limits
@@ -104,7 +105,7 @@ class SidecarConfig(_Settings):
     tls: Path | None = Field(
         default=None, description="folder of ca.crt, tls.crt, tls.key: mutual TLS on every stream; None: plaintext"
     )
-    backend: Literal["torch", "vllm"] = "torch"
+    backend: BackendName = DEFAULT
     device: str = Field(default="cpu", description="of the first rank: cpu, or cuda:N")
     ranks: int = Field(default=1, ge=1, le=8, description="devices that share every model: `device` and those after it")
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"

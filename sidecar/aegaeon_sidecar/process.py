@@ -12,15 +12,18 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 
 from aegaeon_native import NativeError, cpu_level, set_product_helpers
+from aegaeon_proto.backends import BACKENDS
 from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.backends.kernel_cache import keep_kernels
-from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
+from aegaeon_sidecar.backends.torch import configure_threads
 from aegaeon_sidecar.config import SidecarConfig, read_config
 from aegaeon_sidecar.domain.errors import BackendError, SettingsError
 from aegaeon_sidecar.domain.sticky import loss_in
@@ -91,14 +94,17 @@ def _run(config: SidecarConfig) -> tuple[int, bool]:
 
 
 def _backend(config: SidecarConfig) -> Backend:
-    """Raises BackendError where it cannot compute, or is not installed."""
-    if config.backend == "vllm":
-        from aegaeon_sidecar.backends.vllm import open_backend
-
-        limits = None if config.adapters is None else config.adapters.limits
-        with announced(config, "importing vLLM"):
-            return open_backend(device=config.device, ranks=config.ranks, dtype=config.dtype, adapters=limits)
-    return TorchBackend(device=config.device, ranks=config.ranks, dtype=config.dtype, max_graphs=config.max_graphs)
+    """Open the backend. Raises BackendError where it cannot compute, or is not installed."""
+    kind = BACKENDS[config.backend]
+    with announced(config, kind.starting) if kind.starting else nullcontext():
+        opened: Backend = import_module(kind.factory).open_backend(
+            device=config.device,
+            ranks=config.ranks,
+            dtype=config.dtype,
+            adapters=None if config.adapters is None else config.adapters.limits,
+            max_graphs=config.max_graphs,
+        )
+    return opened
 
 
 async def _serve(config: SidecarConfig, backend: Backend, note: Callable[[BaseException], None]) -> tuple[int, bool]:

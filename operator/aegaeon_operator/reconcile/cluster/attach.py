@@ -13,6 +13,7 @@ from aegaeon_operator.reconcile.cluster.applied_secrets import AppliedSecrets
 from aegaeon_operator.reconcile.cluster.facts import Json, Live, Observed, Refusal
 from aegaeon_operator.reconcile.cluster.memo import Memo
 from aegaeon_operator.reconcile.cluster.names import CREDENTIALS
+from aegaeon_operator.reconcile.cluster.secrets import entry, missing
 from aegaeon_operator.reconcile.cluster.shards import Shards
 from aegaeon_operator.reconcile.processes import quota_entry
 from aegaeon_operator.spec.base import SecretRef
@@ -20,7 +21,8 @@ from aegaeon_operator.spec.crosscheck import allows
 from aegaeon_operator.spec.model_pool import Adapter
 from aegaeon_operator.spec.resources import GpuPool, ModelPool, Quota, ServedModel, Source
 from aegaeon_operator.spec.sources import Guarded
-from aegaeon_operator.spec.tenancy import Claim, Problem, claims, contradictions, hashes_of, shared_keys, short_keys
+from aegaeon_operator.spec.tenancy import Claim, Problem, claims, contradictions, hashes_of, shared_keys
+from aegaeon_proto.backends import having
 
 _LONGEST_ENTRY = 253
 _NO_QUOTA = Quota()
@@ -135,7 +137,8 @@ def _taken(
         text = f"{model.name} is served by ModelPool {other}, which is older; rename the model"
         problem = Refusal("NameConflict", text if holder is not pool else f"{model.name} is a duplicate; rename one")
     elif isinstance(model, Adapter) and gpu_pool.spec.adapters is None:
-        problem = Refusal("AdaptersNotServed", f"{model.name}: the GpuPool has no spec.adapters (backend vllm); add it")
+        text = f"{model.name}: the GpuPool has no spec.adapters (backend {having('adapters')}); add it"
+        problem = Refusal("AdaptersNotServed", text)
     else:
         usable, problem = _usable(observed, gpu_pool, pool, model, attached)
     if problem:
@@ -179,11 +182,11 @@ def _guarded(
     if ref is None:
         return model, None
     file = _file_name(pool.namespace, ref)
-    content = _entry(observed, pool, ref)
+    content = entry(observed, pool, ref)
     if content is None and (pool.namespace, ref.name) in observed.unreadable:
         content = attached.written.credentials.get(file)
     if content is None:
-        reason, why = _missing(observed, pool, ref)
+        reason, why = missing(observed, pool, ref)
         return None, Refusal(reason, f"{model.name}: {why}")
     if file not in attached.credentials:
         shard = attached.room.place(pool.namespace, file, len(file) + len(content.encode()))
@@ -217,62 +220,13 @@ def _with_source(pool: Live[ModelPool], model: Named, source: Source, changes: d
 @lru_cache(4096)  # called for each model in each reconcile
 def _inside(folder: str | None, host_path: str) -> str | None:
     """Return the absolute path if it is below the models' folder, without `..`; else None."""
-    if (
-        folder is None
-        or ".." in PurePosixPath(host_path).parts
-        or host_path.startswith("~")
-        or not host_path.isprintable()
-    ):
+    if folder is None or host_path.startswith("~") or not host_path.isprintable():
         return None
     path = PurePosixPath(folder) / host_path
-    return str(path) if path.is_relative_to(folder) else None
-
-
-def _entry(observed: Observed, pool: Live[ModelPool], ref: SecretRef) -> str | None:
-    return observed.secrets.get((pool.namespace, ref.name), {}).get(ref.key)
-
-
-def _missing(observed: Observed, pool: Live[ModelPool], ref: SecretRef) -> tuple[str, str]:
-    """Return the reason and the message for a Secret without the entry."""
-    why = observed.unreadable.get((pool.namespace, ref.name))
-    if why:
-        return "SecretUnreadable", f"Secret {ref.name} in namespace {pool.namespace} cannot be read: {why}"
-    return "SecretNotFound", f"Secret {ref.name} in namespace {pool.namespace} does not exist or has no entry {ref.key}"
-
-
-def unreadable(observed: Observed, pool: Live[ModelPool]) -> str:
-    """Return a message about Secrets of a ModelPool that cannot be read, whose last content still applies; or ""."""
-    if not observed.unreadable or pool.value is None:
-        return ""
-    names = sorted({ref.name for ref in secrets_of(pool.value)})
-    whys = [
-        (name, observed.unreadable[pool.namespace, name])
-        for name in names
-        if (pool.namespace, name) in observed.unreadable
-    ]
-    return "; ".join(f"Secret {name} cannot be read, its last content is used: {why}" for name, why in whys)
-
-
-def guessable(observed: Observed, pool: Live[ModelPool]) -> str:
-    """Return the tenants of a ModelPool with keys that a later release will refuse; or ""."""
-    tenants = pool.value.spec.tenants if pool.value else []
-    refs = [(tenant.name, tenant.key_secret_ref) for tenant in tenants if tenant.key_secret_ref]
-    short = [name for name, ref in refs if short_keys(_entry(observed, pool, ref) or "")]
-    return ", ".join(repr(name) for name in short)
+    return str(path) if ".." not in PurePosixPath(host_path).parts and path.is_relative_to(folder) else None
 
 
 # ---- tenants -------------------------------------------------------------------------------------------------------
-
-
-def secrets_of(pool: ModelPool) -> Iterator[SecretRef]:
-    """Yield the references to Secrets of a ModelPool, in its own namespace."""
-    for tenant in pool.spec.tenants:
-        if tenant.key_secret_ref:
-            yield tenant.key_secret_ref
-    for model in pool.spec.models:
-        for source in (model.source, *(adapter.source for adapter in model.adapters)):
-            if source.guarded and source.guarded.credentials_secret_ref:
-                yield source.guarded.credentials_secret_ref
 
 
 def _access(observed: Observed, attached: Attached) -> Iterator[tuple[str, Json]]:
@@ -315,8 +269,13 @@ def _claimed(observed: Observed, attached: Attached) -> list[Claimed]:
 
     A tenant that contradicts an older ModelPool's is left out: the older one keeps keys and quota.
     """
-    pools = [pool for pool in sorted(observed.model_pools, key=lambda pool: pool.age) if _may_claim(observed, pool)]
-    by_claim = {claim: pool for pool in pools if pool.value for claim in _claims(observed, pool)}
+    pools = [pool for pool in sorted(observed.model_pools, key=lambda pool: pool.age) if not _refusal(observed, pool)]
+    by_claim = {
+        claim: pool
+        for pool in pools
+        if pool.value
+        for claim in claims(observed.key.namespace, pool.value, f"ModelPool {pool.namespace}/{pool.name}")
+    }
     problems = list(contradictions(list(by_claim)))
     conflicts = {problem.claim for problem in problems if problem.reason == "TenantConflict"}
     keys: dict[Claim, list[str]] = {}
@@ -335,15 +294,6 @@ def _claimed(observed: Observed, attached: Attached) -> list[Claimed]:
     return [(pool, of_pool.get(pool.uid, [])) for pool in pools]
 
 
-def _may_claim(observed: Observed, pool: Live[ModelPool]) -> bool:
-    return pool.value is not None and _refusal(observed, pool) is None
-
-
-def _claims(observed: Observed, pool: Live[ModelPool]) -> Iterator[Claim]:
-    assert pool.value is not None
-    return claims(observed.key.namespace, pool.value, f"ModelPool {pool.namespace}/{pool.name}")
-
-
 def _keys(
     observed: Observed, pool: Live[ModelPool], claim: Claim, written: AppliedSecrets
 ) -> tuple[list[str], Problem | None]:
@@ -353,12 +303,12 @@ def _keys(
         return [], Problem(
             claim, "KeyFileNotHere", claim.place, f"{who}: keyFile is for `aegaeon up` only; set keySecretRef"
         )
-    content = _entry(observed, pool, ref)
+    content = entry(observed, pool, ref)
     if content is None:
         is_unreadable = (pool.namespace, ref.name) in observed.unreadable
         if is_unreadable and (before := written.hashes.get(claim.known_as)):
             return before, None
-        reason, why = _missing(observed, pool, ref)
+        reason, why = missing(observed, pool, ref)
         return [], Problem(claim, reason, claim.place, f"{who}: {why}")
     keys = hashes_of(content)
     if not keys:

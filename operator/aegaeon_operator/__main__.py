@@ -11,6 +11,7 @@ import sys
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.config import from_environment
 from aegaeon_operator.errors import OperatorError
+from aegaeon_proto.logs import LogLevelError, configure
 
 _HELP = """Aegaeon's operator: reconciles the GpuPools and ModelPools of a cluster.
 
@@ -45,15 +46,14 @@ def main() -> int:
         prog="python -m aegaeon_operator", description=_HELP, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.parse_args()
-    level = os.environ.get("AEGAEON_LOG_LEVEL", "info").upper()
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)  # at INFO it logs every event
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # warns that it handles no signals
     from aegaeon_operator.kube.operator import run  # --help needs no Kubernetes client
 
     try:
+        configure(os.environ)
         return asyncio.run(run(from_environment(os.environ)))
-    except (OperatorError, KubeError) as error:
+    except (OperatorError, KubeError, LogLevelError) as error:
         sys.stderr.write(f"aegaeon_operator: {error}\n")
         return 2
 

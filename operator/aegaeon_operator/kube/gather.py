@@ -17,11 +17,11 @@ from aegaeon_operator.reconcile.cluster.facts import (
     Key,
     Live,
     Observed,
-    Platform,
     SecretName,
     Workload,
 )
 from aegaeon_operator.reconcile.cluster.ownership import owned
+from aegaeon_operator.reconcile.cluster.platform import Platform
 from aegaeon_operator.reconcile.cluster.resolve import secrets_of
 from aegaeon_operator.spec.explain import explain
 from aegaeon_operator.spec.resources import GpuPool, ModelPool

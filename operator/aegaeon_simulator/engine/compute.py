@@ -66,14 +66,10 @@ class ComputeLane:
         if body.warm_up:
             self._warm_up(self.turn)
             return
-        if not body.steps and not body.prefill:
-            self._advance()
-            return
-        if self._last_model not in (None, body.model):
-            self._stall_s += self._state.spec.switch_s
-        if self._last_model != body.model:
+        if (body.steps or body.prefill) and self._last_model != body.model:
+            self._stall_s += 0.0 if self._last_model is None else self._state.spec.switch_s
             self._state.usage.changed(waited)
-        self._last_model = body.model
+            self._last_model = body.model
         self._advance()
 
     def _warm_up(self, turn: Running) -> None:
@@ -92,13 +88,11 @@ class ComputeLane:
 
     def touch(self, body: cmd.Body) -> None:
         """Interrupt the running turn at its next token boundary when the command concerns it."""
-        turn = self.turn
-        if turn is None:
-            return
         if isinstance(body, (cmd.Open, cmd.Close)):
-            if body.seq in turn.decode:
-                self.interrupt()
-        elif isinstance(body, cmd.Amend) and body.turn == turn.id:
+            concerned = self.decodes(body.seq)
+        else:
+            concerned = isinstance(body, cmd.Amend) and self.turn is not None and body.turn == self.turn.id
+        if concerned:
             self.interrupt()
 
     def amend(self, body: cmd.Amend) -> None:
@@ -185,11 +179,10 @@ class ComputeLane:
 
     def _has_room(self, turn: Running, q: Sequence, tokens: int) -> bool:
         """Returns whether a prompt has blocks for so many tokens more; where it has not it is starved."""
-        per = self._state.models[q.model].footprint.kv_block_tokens
-        if self._grow(turn, q, -(-(q.kv + tokens) // per) - q.blocks):
+        if self._grow(turn, q, tokens):
             q.place = Place.DEVICE
             return True
-        turn.changed[q.seq] = ev.Progress(q.seq, q.epoch, q.output, q.kv, starved=True)
+        self._note(turn, q, starved=True)
         return False
 
     def _await_kv(self, turn: Running, part: cmd.PrefillPart) -> None:
@@ -303,34 +296,35 @@ class ComputeLane:
                 yield q
 
     def _grow_step(self, turn: Running, q: Sequence) -> bool:
-        fp = self._state.models[q.model].footprint
-        need = -(-(q.kv + 1) // fp.kv_block_tokens) - q.blocks
-        if self._grow(turn, q, need):
+        if self._grow(turn, q, 1):
             return True
         turn.decode.remove(q.seq)
-        turn.changed[q.seq] = ev.Progress(q.seq, q.epoch, q.output, q.kv, starved=True)
+        self._note(turn, q, starved=True)
         return False
 
     def _grow_ahead(self, turn: Running, batch: list[Sequence], steps: int) -> int:
         """Blocks for so many steps; fewer steps where the grant ends before."""
         per = self._state.models[turn.body.model].footprint.kv_block_tokens
         for q in batch:
-            if not self._grow(turn, q, -(-(q.kv + steps) // per) - q.blocks):
+            if not self._grow(turn, q, steps):
                 steps = q.blocks * per - q.kv
         return steps
 
-    def _grow(self, turn: Running, q: Sequence, blocks: int) -> bool:
+    def _grow(self, turn: Running, q: Sequence, tokens: int) -> bool:
+        """Take blocks for so many more tokens from the turn's grant; False when it has not enough."""
+        fp = self._state.models[q.model].footprint
+        blocks = -(-(q.kv + tokens) // fp.kv_block_tokens) - q.blocks
         if blocks <= 0:
             return True
-        taken = self._state.device.grow(self._state.models[q.model].footprint, blocks, turn.slabs)
+        taken = self._state.device.grow(fp, blocks, turn.slabs)
         if taken is None:
             return False
         turn.slabs -= taken
         q.blocks += blocks
         return True
 
-    def _note(self, turn: Running, q: Sequence, finish: Finish | None = None) -> None:
-        turn.changed[q.seq] = ev.Progress(q.seq, q.epoch, q.output, q.kv, finish=finish)
+    def _note(self, turn: Running, q: Sequence, finish: Finish | None = None, starved: bool = False) -> None:
+        turn.changed[q.seq] = ev.Progress(q.seq, q.epoch, q.output, q.kv, finish=finish, starved=starved)
 
     def _produced(self, turn: Running, q: Sequence, times: list[float]) -> None:
         first, q.sampled = q.output, True

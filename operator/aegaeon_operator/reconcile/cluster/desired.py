@@ -9,7 +9,7 @@ from functools import partial
 
 from aegaeon_operator.reconcile.cluster.attach import Attached, attach
 from aegaeon_operator.reconcile.cluster.egress import egress_entry
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live, Observed, Platform, Refusal
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live, Observed, Refusal
 from aegaeon_operator.reconcile.cluster.memo import Memo
 from aegaeon_operator.reconcile.cluster.names import (
     APPLIED,
@@ -40,6 +40,7 @@ from aegaeon_operator.reconcile.cluster.names import (
     scheduler_target,
 )
 from aegaeon_operator.reconcile.cluster.picker import picker
+from aegaeon_operator.reconcile.cluster.platform import Platform
 from aegaeon_operator.reconcile.cluster.pods import ENGINE_DRAIN_S, GATEWAY_DRAIN_S, WITHDRAW_S
 from aegaeon_operator.reconcile.cluster.policies import policies
 from aegaeon_operator.reconcile.cluster.routes import routes

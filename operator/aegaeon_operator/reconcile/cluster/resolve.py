@@ -19,6 +19,7 @@ from aegaeon_operator.spec.model_pool import Adapter
 from aegaeon_operator.spec.resources import GpuPoolSpec, ModelPool, ServedModel
 from aegaeon_operator.spec.sources import Guarded
 from aegaeon_operator.spec.tenancy import Claim, Problem, claims, hashes_of, short_keys
+from aegaeon_proto.backends import having
 
 _LONGEST_ENTRY = 253
 Named = TypeVar("Named", ServedModel, Adapter)
@@ -98,7 +99,7 @@ class Inputs:
 
     def _of_adapter(self, adapter: Adapter) -> ResolvedModel[Adapter]:
         if self.spec.adapters is None:
-            text = f"{adapter.name}: the GpuPool has no spec.adapters (backend vllm); add it"
+            text = f"{adapter.name}: the GpuPool has no spec.adapters (backend {having('adapters')}); add it"
             return ResolvedModel(adapter.name, None, Refusal("AdaptersNotServed", text))
         return self._of(adapter)
 

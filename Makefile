@@ -82,8 +82,9 @@ demo: models $(if $(filter vllm,$(BACKEND)),$(VLLM_STAMP)) ## four models share 
 	@$(DEMO_$(BACKEND))
 # Two more workers than cores: many tests wait, for processes that they started or for a time to pass.
 WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
-# Whole stacks and processes that start and end for a test: `make test-stack`. Whatever a user sends wrong is in `make test`.
-STACKS = $(filter-out %/test_bad_input.py,$(wildcard tests/stack/test_*.py)) $(wildcard tests/*/test_process.py) tests/picker/test_envoy.py
+# Whole stacks, processes that start and end for a test, random programs of an engine, long waits: `make test-stack`.
+STACKS = $(wildcard tests/stack/test_*.py tests/*/test_process.py) tests/picker/test_envoy.py tests/gateway/test_openapi.py \
+  tests/operator/test_local_scaling.py $(addprefix tests/sidecar/test_,again.py exactness.py)
 # Hours of virtual time and random traffic: `make test-core`, with the core that wheels and images have.
 TRAFFIC = tests/simulator \
   $(addprefix tests/scheduler_core/test_,any_order.py fairness.py pairs.py place_bound.py scarce.py tiers.py turn_bound.py urgent.py)

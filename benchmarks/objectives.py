@@ -1,7 +1,7 @@
 """Models whose objectives differ in one pool: tokens on time of those with much time and of those with little.
 
 Four GPUs with the costs of h800-policy; every other model has the loose objective. Policy slack, the same that ranks by
-due times alone (`relative_power` 0), and baselines on the same arrivals.
+due times alone (`RELATIVE_POWER` 0), and baselines on the same arrivals.
 Run: python -m benchmarks.objectives [WORLD ...] [--seeds 1,2,3] [--policies slack,...]
 """
 
@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
-from benchmarks.ablation import instead
+from benchmarks.ablation_rules import instead
 from benchmarks.goodput import LENGTHS, PROCESSES
 from benchmarks.report import Row, read_settings, report
 
-from aegaeon_scheduler.core.config import SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import Slo
+from aegaeon_scheduler.core.policies.slack import order
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_simulator.devices import read_device
 from aegaeon_simulator.parallel import processes
-from aegaeon_simulator.pool import production
 from aegaeon_simulator.results.outcome import Outcome
 from aegaeon_simulator.run import Run, simulate
 from aegaeon_simulator.settings import Settings, Split
@@ -65,25 +63,15 @@ def shares(name: str, policy: str, seed: int) -> Shares:
     core = "slack" if policy == DUE_TIMES else policy
     settings = Settings(core, Split(unified=GPUS), world.strict, DRAIN_S, slos=slos)
     run = Run(settings, workload, read_device("h800-policy"), seed)
-    outcome = _by_due_times(run) if policy == DUE_TIMES else simulate(run)
+    power = 0.0 if policy == DUE_TIMES else order.RELATIVE_POWER
+    with instead([(order, "RELATIVE_POWER", power)]):
+        outcome = simulate(run)
     return _token(outcome, slos, 1), _token(outcome, slos, 0)
 
 
 def _token(outcome: Outcome, slos: tuple[Slo, ...], odd: int) -> float:
     of = (request for request in outcome.requests if request.model % 2 == odd)
     return attainment((request.times, slos[request.model], request.length) for request in of).token
-
-
-def _by_due_times(run: Run) -> Outcome:
-    config = production._config
-
-    def absolute(*args: Any) -> SchedulerConfig:
-        made = config(*args)
-        assert isinstance(made.policy, SlackSettings)
-        return replace(made, policy=replace(made.policy, relative_power=0.0))
-
-    with instead(production, "_config", absolute):
-        return simulate(run)
 
 
 def rows(name: str, means: dict[str, Shares]) -> list[Row]:

@@ -51,7 +51,11 @@ class Estimate:
 
     def prefill_s(self, tokens: int) -> float:
         """One prompt (Eq. 5 with a floor)."""
-        seconds = self._prefill.predict(1.0, tokens, tokens * tokens)
+        return self.together_s(tokens, tokens * tokens)
+
+    def together_s(self, tokens: int, squares: int) -> float:
+        """Prompts that are computed together: their tokens in all, and the sum of the squares of each one's."""
+        seconds = self._prefill.predict(1.0, tokens, squares)
         return max(1e-6 if self._prefill.count else self._constants.floor, seconds)
 
     def part_s(self, done: int, tokens: int) -> float:
@@ -79,6 +83,10 @@ class Estimate:
     def saw_prefill(self, tokens: int, seconds: float, done: int = 0) -> None:
         """So many tokens of a prompt behind `done` others took so long. The first ones pay the constant."""
         self._prefill.update(0.0 if done else 1.0, tokens, (done + tokens) ** 2 - done * done, seconds)
+
+    def saw_together(self, tokens: int, squares: int, seconds: float) -> None:
+        """Prompts that were computed together took so long; see together_s."""
+        self._prefill.update(1.0, tokens, squares, seconds)
 
     def saw_first(self, seconds: float, prefill: bool) -> None:
         """A first prefill, or decode step, took so long: kernels were compiled, graphs captured."""

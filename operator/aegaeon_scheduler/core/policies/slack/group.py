@@ -239,6 +239,9 @@ class Group(Batch):
     def prompts_s(self, estimates: Estimates, inst: Instance) -> float:
         """Seconds that its prompts take on an instance."""
         estimate = estimates.of(self.model.name, inst.device)
+        if self.model.pools and self.prompts:  # computed together
+            lengths = [seq.unissued_tokens for seq in self.prompts.values()]
+            return estimate.together_s(sum(lengths), sum(n * n for n in lengths))
         return sum(estimate.part_s(seq.projected_kv, seq.unissued_tokens) for seq in self.prompts.values())
 
     def rest(self) -> Still | None:

@@ -139,10 +139,30 @@ class Turns:
         if not self._fits(inst, group, seq, tokens):
             return None
         slack_s = order[0][0] - now
-        what = f"{tokens} tokens of a long prompt" if tokens else "prompt"
+        alone = tokens or seq.projected_kv or not group.model.pools
+        prompts = (seq,) if alone else self._together(inst, group, seq, now)
+        what = f"{tokens} tokens of a long prompt" if tokens else "prompt" if len(prompts) == 1 else "prompts"
         return Proposal(
-            group.model, (seq,), [], 0, f"{what} of the group that is next, slack {slack_s:.3g} s", group, tokens
+            group.model, prompts, [], 0, f"{what} of the group that is next, slack {slack_s:.3g} s", group, tokens
         )
+
+    def _together(self, inst: Instance, group: Group, first: Sequence, now: float) -> tuple[Sequence, ...]:
+        """The first prompt of a model that generates nothing, and those that are computed with it: in all they take as
+        long as a part of a long prompt, and they fit. A pass reads all weights for one text or for many.
+        """
+        estimate, fp = self._pool.estimates.of(group.model.name, inst.device), group.model.fp
+        free = inst.book.free()
+        chosen = [first]
+        tokens, squares, blocks = first.unissued_tokens, first.unissued_tokens**2, blocks_for(fp, first.unissued_tokens)
+        for seq in sorted(in_order(group.prompts, group.standing.ranked), key=lambda seq: _stands_back(group, seq, now)):
+            if seq is first or seq.copy is not None or seq.away or seq.projected_kv:
+                continue
+            more = seq.unissued_tokens
+            tokens, squares, blocks = tokens + more, squares + more * more, blocks + blocks_for(fp, more)
+            if estimate.together_s(tokens, squares) > self._settings.part_s or inst.book.slabs_for(fp, blocks) > free:
+                break
+            chosen.append(seq)
+        return tuple(chosen)
 
     def _first(self, inst: Instance, group: Group, now: float) -> Sequence | None:
         """First come first served, those in time before late ones, of those whose KV is here; long ones when due.

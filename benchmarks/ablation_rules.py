@@ -1,0 +1,227 @@
+"""Variants of policy slack for benchmarks.ablation: each setting made neutral, and each rule that no setting ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aegaeon_scheduler.core.config import SlackSettings
+from aegaeon_scheduler.core.policies.slack import (
+    admission,
+    balance,
+    engines,
+    group,
+    order,
+    place,
+    policy,
+    shares,
+    table,
+    turns,
+    weights,
+)
+
+NEVER = 1e9
+HEADLINE = ("0.1", "0.5", "x0.5", "x0.3", "x0.2")
+MIXED = ("60/8 s", "30/2 s", "zipf")
+CORE = (*HEADLINE, *MIXED)
+SHARED = ("tiers", "weights", "greed", "deferred")
+MEMORY = ("memory", "host", "long", "100k")
+EVERY = (*CORE, "tiers", "greed", "100k", "memory", "teams")
+REST = (
+    "greed, 16 GPUs",
+    "weights",
+    "deferred",
+    "host",
+    "long",
+    "crowd",
+    "makes",
+    "roles",
+    "embeddings",
+    "first uses",
+    "admission",
+)
+GREED = ("greed", "greed, 16 GPUs", "long", "crowd")  # on four engines no model holds more than its part
+FULL = "all rules"
+
+Patch = tuple[Any, str, Any]
+"""owner, its attribute, what stands there for a while"""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The policy without one thing. `where` it is defined; `loads` on which it can matter."""
+
+    where: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    patches: Callable[[], list[Patch]] | None = None
+    loads: tuple[str, ...] = EVERY
+
+
+@contextmanager
+def instead(patches: list[Patch]) -> Iterator[None]:
+    """Other functions in classes or modules for a while. They have to be interpreted."""
+    with ExitStack() as stack:
+        for owner, name, value in patches:
+            before = owner.__dict__[name]
+            stack.callback(setattr, owner, name, before)
+            setattr(owner, name, value)
+        yield
+
+
+def _setting(name: str, value: float, loads: tuple[str, ...] = EVERY, **more: float) -> tuple[str, Variant]:
+    return f"{name} = {_plain(value)}", Variant("SlackSettings", {name: value, **more}, None, loads)
+
+
+def _constant(name: str, value: float, loads: tuple[str, ...] = EVERY, **more: float) -> tuple[str, Variant]:
+    """A number beside its rule, in every module that reads it."""
+    modules = (admission, balance, engines, group, order, place, policy, shares, table, turns, weights)
+    values = {name: value, **more}
+
+    def patches() -> list[Patch]:
+        return [(m, each, at) for each, at in values.items() for m in modules if hasattr(m, each)]
+
+    where = next(m.__name__.rpartition(".")[2] for m in modules if hasattr(m, name))
+    return f"{name} = {_plain(value)}", Variant(f"{where}.py", {}, patches, loads)
+
+
+def _plain(value: float) -> str:
+    return "never" if abs(value) >= NEVER else f"{value:g}"
+
+
+def _is(value: object) -> Callable[..., object]:
+    return lambda *args, **named: value
+
+
+def _first_come(of: group.Group, now: float, settings: SlackSettings) -> group.Order:
+    oldest = min((seq.arrival for seq in of.members.values()), default=now)
+    return group.Order(oldest, oldest, oldest)
+
+
+def _at_most(count: int) -> list[Patch]:
+    over, idle = engines.View.over, policy.SlackPolicy._idle_weights
+
+    def counted(of: engines.View, load: group.Load) -> float:
+        return over(of, load) if len(of.loads) < count else max(1.0, over(of, load))
+
+    def counted_idle(of: policy.SlackPolicy, comer: group.Group, seq: Any) -> Any:
+        inst = idle(of, comer, seq)
+        return inst if inst is not None and len(of._table.at(inst)) < count else None
+
+    return [(engines.View, "over", counted), (policy.SlackPolicy, "_idle_weights", counted_idle)]
+
+
+def _least_used(pool: Any, inst: Any, idle: list[Any]) -> list[Any]:
+    return sorted(idle, key=lambda w: w.used)
+
+
+def _first_victims(pic: place.Picture, comer: place.Comer) -> tuple[engines.View, list[group.Load]] | None:
+    """Engine whose victim has the most slack, its load and the victim's absence apart."""
+    best: tuple[float, int, engines.View, list[group.Load]] | None = None
+    for lot in comer.span.lots:
+        load = pic.load_on(comer.group, lot.inst)
+        for _, number, of in lot.slack:
+            if of.free and comer.may_go(of) and (victims := place._victims(pic, of, load)):
+                score = -max(x.rank for x in victims)
+                if best is None or (score, number) < best[:2]:
+                    best = score, number, of, victims
+    return None if best is None else best[2:]
+
+
+SETTINGS: dict[str, Variant] = dict(
+    [
+        _setting("quantum_steps", 4, CORE),
+        _setting("quantum_steps", 32, CORE),
+        _setting("part_s", NEVER, (*HEADLINE[:2], "30/2 s", "greed", *MEMORY, "roles")),
+        _setting("late_slack_s", 5.0),
+        _setting("late_slack_s", 60.0),
+        _setting("late_slack_s", -NEVER, CORE),
+        _setting("min_stay_s", 0.0),
+        _setting("headroom", 0.0),
+        _constant("RELATIVE_POWER", 0.0, MIXED[:2]),
+        _constant("RELATIVE_POWER", 1.0, MIXED[:2]),
+        _constant("EVEN_SHARE", 0.0, MIXED[:2]),
+        _constant("PASS_INTERVAL_S", 1.0, CORE),
+        _constant("PASS_GAP_S", 0.0, CORE),
+        _constant("LONE_SHARE", 0.0),
+        _constant("FULL_UTIL", NEVER),
+        _constant("HOT_UTIL", NEVER, SWAMPED_SHARE=NEVER),
+        _constant("HOT_MARGIN", 0.0),
+        _constant("SWAMPED_SHARE", NEVER),
+        _constant("URGENT_SHARE", 0.0),
+        _constant("TIER_SHARE", 0.0, ("tiers", "weights", "100k")),
+        _constant("GREED_SHARE", 0.0, GREED),
+        _constant("GREED_FREE", 3.0, GREED),
+        _constant("CHEAP_SHARE", 0.0, GREED),
+        _constant("PROMPT_PRICE", 0.0, GREED),
+        _constant("PREEMPT_SHARE", 0.0),
+        _constant("FIRST_WEIGHT", 0.0, ("0.1", "x0.2", "zipf", "first uses", "teams")),
+        _constant("UNITE_SHARE", -1.0, ("0.5", "zipf", *MEMORY, "greed", "crowd")),
+        _constant("STALE_S", 0.0, ("host",)),
+        _constant("SOON_TTFTS", 1.0, ("admission",)),
+        _constant("SOON_SHARE", 0.5, ("admission",)),
+        _constant("GROUP_PRICE", 0.0, ("admission",)),
+        _constant("PACKED_TTFTS", NEVER, ("admission",)),
+    ]
+)
+
+RULES: dict[str, Variant] = {
+    "order by slack (rule 1): first come, first served": Variant(
+        "group.py", patches=lambda: [(group.Group, "order", _first_come)], loads=CORE
+    ),
+    "preemption for a place (rule 7)": Variant("place.py", {"min_stay_s": NEVER}, loads=CORE),
+    "late prompts stand back (rule 1)": Variant("turns.py", patches=lambda: [(turns, "_stands_back", _is(False))]),
+    "many prompts behind decode steps (rule 1)": Variant(
+        "turns.py", patches=lambda: [(turns.Turns, "_queue_is_long", _is(False))]
+    ),
+    "a prompt waits for what its group decodes (rules 1, 3)": Variant(
+        "turns.py", patches=lambda: [(turns.Turns, "_decodes_first", _is(False))]
+    ),
+    "newcomers overtake (rule 4)": Variant("turns.py", patches=lambda: [(turns.Turns, "outranks", _is(False))]),
+    "parts stand aside (rule 3)": Variant(
+        "turns.py", patches=lambda: [(turns.Turns, "_before", _is(None))], loads=("greed", *MEMORY, "roles")
+    ),
+    "relief of stuck engines (rule 5)": Variant(
+        "balance.py",
+        patches=lambda: [(balance, "_evict_one", _is(None))],
+        loads=("0.1", "0.5", *MEMORY),
+    ),
+    "idle weights are used (rule 6)": Variant(
+        "policy.py", patches=lambda: [(policy.SlackPolicy, "_idle_weights", _is(None))], loads=CORE
+    ),
+    "least busy place (rule 7): any that fits": Variant(
+        "place.py",
+        patches=lambda: [
+            (
+                place,
+                "_choices",
+                lambda p, c, lot, load: [v for v in lot._views if v.free and place._has_room(v, load) and c.may_go(v)][
+                    :1
+                ],
+            )
+        ],
+        loads=CORE,
+    ),
+    "victims by load and absence (rule 7): by slack alone": Variant(
+        "place.py", patches=lambda: [(place, "_best_victims", _first_victims)], loads=CORE
+    ),
+    "price of absence (rule 7): 0": Variant(
+        "place.py", patches=lambda: [(place, "absence_s", _is(0.0))], loads=(*CORE, "memory", "host")
+    ),
+    "one more engine is dropped of only copies (rule 11)": Variant(
+        "place.py", patches=lambda: [(place, "_drop_lone", _is(None))], loads=("host",)
+    ),
+    "only copies go last (rule 11)": Variant(
+        "weights.py", patches=lambda: [(policy, "idle_order", _least_used)], loads=("host",)
+    ),
+    "a waiting group joins one that runs (rule 10)": Variant(
+        "balance.py", patches=lambda: [(balance, "_join", _is(None))], loads=("0.5", "zipf", *MEMORY, "crowd")
+    ),
+    "packing (rule 14)": Variant(
+        "admission.py", patches=lambda: [(admission.Packing, "least", _is(0.0))], loads=("admission",)
+    ),
+    "one group on an engine at most": Variant("engines.py", patches=lambda: _at_most(1), loads=HEADLINE),
+    "two groups on an engine at most": Variant("engines.py", patches=lambda: _at_most(2), loads=HEADLINE),
+}
+VARIANTS = {FULL: Variant("", loads=(*EVERY, *REST)), **SETTINGS, **RULES}

@@ -23,6 +23,7 @@ from aegaeon_scheduler.core.domain import ModelName, Role, SeqId, Terms, Tier
 from aegaeon_scheduler.core.policies.slack.engines import View
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, may_leave
 from aegaeon_scheduler.core.policies.slack.order import due
+from aegaeon_scheduler.core.policies.slack.place import absence_s
 from aegaeon_scheduler.core.policies.slack.policy import PASS_INTERVAL_S, SlackPolicy
 from aegaeon_scheduler.core.state import Sequence
 from aegaeon_simulator.pool.world import World
@@ -114,14 +115,16 @@ class Places(Pool):
     def _held(self, group: Group, view: View, now: float) -> bool:
         """Whether groups that cannot be preempted for it leave no room."""
         comer = Load.of(group, self.policy._pool.estimates, view.inst).note(now, SETTINGS)
-        stays = [x for x in view.loads if self._stays(x.note(now, SETTINGS), comer, now)]
+        stays = [x for x in view.loads if self._stays(x.note(now, SETTINGS), comer, view, now)]
         return bool(stays) and sum(x.nbytes for x in stays) + comer.nbytes > view.fits
 
-    def _stays(self, x: Load, comer: Load, now: float) -> bool:
+    def _stays(self, x: Load, comer: Load, view: View, now: float) -> bool:
         above = x.group.model.config.terms.tier.level > comer.group.model.config.terms.tier.level
         if now - x.group.since < STAY_S or not may_leave(x.group, begun=above):
             return True
-        return x.rank <= comer.rank + 0.3 * TTFT_S
+        away_s = absence_s(self.policy._pool.estimates, x, comer, view.inst)
+        price_s = 4.0 * away_s if len(view.loads) == 1 and not above else 0.0
+        return x.rank <= comer.rank + max(0.3 * TTFT_S, price_s)
 
 
 MODELS = 16
@@ -230,7 +233,10 @@ class Newcomer(Pool):
 
     def _bound_s(self, group: Group, now: float) -> float:
         views = [self.policy._table.view(inst) for inst in self.policy._pool.instances.values()]
-        end = now + TTFT_S + 0.3 * TTFT_S + 0.3 * TTFT_S
+        estimates = self.policy._pool.estimates
+        comer = Load.of(group, estimates, views[0].inst)
+        away_s = max(absence_s(estimates, x, comer, v.inst) for v in views for x in v.loads)
+        end = now + TTFT_S + 0.3 * TTFT_S + max(0.3 * TTFT_S, 4.0 * away_s)
         others = [g for g in self.policy._table.groups.values() if g is not group]
         before = [due(s) for g in others for s in g.members.values() if due(s) < end]
         turns = sum(ceil((end - at) / (8 * TBT_S)) for at in before) + sum(len(g.prompts) for g in others)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import inf
 
 import pytest
-
 from scheduler_core.test_slack import Watched
 from small_world import small_world
 

@@ -140,6 +140,8 @@ class Picture:
 
 FULL_UTIL = 0.9
 """utilization beyond which nothing is placed on an engine, but what is urgent"""
+IDLE_MARGIN = 4.0
+"""times its absence that a victim must have more slack where the engine is its own, and idles meanwhile"""
 FIRST_WEIGHT = 3.0
 """times that a model's first steps on an engine, as a share of TTFT, count as utilization: one where it ran before is
 taken though it is busier by that"""
@@ -296,20 +298,28 @@ def _best_victims(picture: Picture, comer: Comer) -> tuple[View, list[Load]] | N
 
 
 def _victims(picture: Picture, view: View, load: Load) -> list[Load]:
-    """Groups to evict, most slack first, until it fits; none when it would not. Others run while copies are under
-    way."""
-    over, least = view.over(load), load.rank + PREEMPT_SHARE * load.group.ttft_s
+    """Groups to evict, most slack first, until it fits; none when it would not or that costs more than it saves."""
+    over = view.over(load)
     victims: list[Load] = []
     for x in picture.leaving(view):
-        if x.rank <= least:
-            break
-        if not (_is_below(x, load) or may_leave(x.group)):
+        if not _pays(picture, view, x, load) or not (_is_below(x, load) or may_leave(x.group)):
             continue
         victims.append(x)
         over -= view.freed(x)
         if over <= 0 or len(victims) == len(view.loads):
             return victims
     return []
+
+
+def _pays(picture: Picture, view: View, victim: Load, load: Load) -> bool:
+    """Returns whether a victim has so much more slack that it can be absent.
+
+    Beside other groups a switch costs the engine nothing: they run meanwhile. A tier above pays no price.
+    """
+    least_s = PREEMPT_SHARE * load.group.ttft_s
+    if len(view.loads) == 1 and not _is_below(victim, load):
+        least_s = max(least_s, IDLE_MARGIN * _away_s(picture, victim, load, view))
+    return victim.rank > load.rank + least_s
 
 
 def _is_below(victim: Load, load: Load) -> bool:

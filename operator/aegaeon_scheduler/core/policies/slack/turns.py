@@ -18,6 +18,7 @@ from aegaeon_scheduler.core.domain import Place, Stage
 from aegaeon_scheduler.core.policies import Proposal
 from aegaeon_scheduler.core.policies.slack.group import URGENT_SHARE, Group, Order
 from aegaeon_scheduler.core.policies.slack.order import due, in_order, member, priced
+from aegaeon_scheduler.core.policies.slack.place import FULL_UTIL
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Sequence, Weights
@@ -81,11 +82,18 @@ class Turns:
         due_s = seq.deadline() + member(seq).due_from - seq.promised_from
         out_s = other.model.config.slo.tbt_s * sum(t.steps - t.steps_done for t in inst.turns if t.batch is other)
         if other is group:
-            return self._decoding_due(group, now) - out_s > due_s
+            return self._decoding_due(group, now) - out_s > due_s and self._has_time(inst, now)
         if other.order(now, self._settings).rank - out_s <= group.order(now, self._settings).rank:
             return False
         key = other.urgency(now, self._settings.late_slack_s)[0] + other.standing.behind
-        return key - out_s > due_s + group.standing.behind
+        return key - out_s > due_s + group.standing.behind and self._has_time(inst, now)
+
+    def _has_time(self, inst: Instance, now: float) -> bool:
+        """Returns whether an instance is not full, and nothing of it is late: else short turns cost time."""
+        if self._table.view(inst).util > FULL_UTIL:
+            return False
+        groups = self._table.at(inst)
+        return all(g.urgency(now, self._settings.late_slack_s)[1] >= len(g.members) for g in groups)
 
     def _order(self, inst: Instance, now: float) -> Ordered:
         orders = [(g.order(now, self._settings), g) for g in self._table.at(inst) if g.members]

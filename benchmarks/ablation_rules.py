@@ -156,7 +156,11 @@ SETTINGS: dict[str, Variant] = dict(
         _constant("CHEAP_SHARE", 0.0, GREED),
         _constant("PROMPT_PRICE", 0.0, GREED),
         _constant("PREEMPT_SHARE", 0.0),
-        _constant("FIRST_WEIGHT", 0.0, ("0.1", "x0.2", "zipf", "first uses", "teams")),
+        _constant("IDLE_MARGIN", 0.0),
+        _constant("RELIEF_SHARE", 0.0, ("0.1", "0.5", "x0.2", *MEMORY, "teams")),
+        _constant("SHRINK_SHARE", 0.0, ("0.5", "zipf", *MEMORY, "crowd")),
+        _constant("LATER_SHARE", NEVER, ("admission",)),
+        _constant("LINK_SHARE", NEVER, ("admission",)),
         _constant("UNITE_SHARE", -1.0, ("0.5", "zipf", *MEMORY, "greed", "crowd")),
         _constant("STALE_S", 0.0, ("host",)),
         _constant("SOON_TTFTS", 1.0, ("admission",)),
@@ -191,17 +195,7 @@ RULES: dict[str, Variant] = {
         "policy.py", patches=lambda: [(policy.SlackPolicy, "_idle_weights", _is(None))], loads=CORE
     ),
     "least busy place (rule 7): any that fits": Variant(
-        "place.py",
-        patches=lambda: [
-            (
-                place,
-                "_choices",
-                lambda p, c, lot, load: [v for v in lot._views if v.free and place._has_room(v, load) and c.may_go(v)][
-                    :1
-                ],
-            )
-        ],
-        loads=CORE,
+        "place.py", patches=lambda: [(engines.Lot, "idle", property(lambda lot: lot._views))], loads=CORE
     ),
     "victims by load and absence (rule 7): by slack alone": Variant(
         "place.py", patches=lambda: [(place, "_best_victims", _first_victims)], loads=CORE

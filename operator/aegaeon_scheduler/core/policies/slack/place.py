@@ -7,12 +7,11 @@ seconds of copies, and of the engine where it idles meanwhile; the price of a pr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
 
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.policies import Move
-from aegaeon_scheduler.core.policies.slack.engines import Free, Lot, Span, View, still
+from aegaeon_scheduler.core.policies.slack.engines import Free, Span, View, still
 from aegaeon_scheduler.core.policies.slack.group import (
     PREEMPT_SHARE,
     URGENT_SHARE,
@@ -142,9 +141,6 @@ FULL_UTIL = 0.9
 """utilization beyond which nothing is placed on an engine, but what is urgent"""
 IDLE_MARGIN = 4.0
 """times its absence that a victim must have more slack where the engine is its own, and idles meanwhile"""
-FIRST_WEIGHT = 3.0
-"""times that a model's first steps on an engine, as a share of TTFT, count as utilization: one where it ran before is
-taken though it is busier by that"""
 
 
 def place_waiting(picture: Picture) -> None:
@@ -210,33 +206,18 @@ def _to_room(picture: Picture, comer: Comer) -> bool:
 
 
 def _roomiest(picture: Picture, comer: Comer) -> tuple[View, Load] | None:
-    """Returns the least busy of every make that has room, counting what the model's first steps there would take."""
+    """Returns the least busy of every make that has room."""
     best: tuple[float, float, int, View, Load] | None = None
     for lot in comer.span.lots:
         load = picture.load_on(comer.group, lot.inst)
         if load.nbytes > lot.room:
             continue
-        for view in _choices(picture, comer, lot, load):
-            score = (view.util + load.util + _first_util(picture, view, load), view.util, view.inst.order)
+        view = next((v for v in still(lot.idle) if _has_room(v, load) and comer.may_go(v)), None)
+        if view is not None:
+            score = (view.util + load.util, view.util, view.inst.order)
             if best is None or score < best[:3]:
                 best = (*score, view, load)
     return None if best is None else best[3:]
-
-
-def _choices(picture: Picture, comer: Comer, lot: Lot, load: Load) -> list[View]:
-    """The least busy that has room, and if first steps there take time, the least busy where the model ran before."""
-    fitting = (view for view in still(lot.idle) if _has_room(view, load) and comer.may_go(view))
-    view = next(fitting, None)
-    if view is None or not _first_util(picture, view, load):
-        return [view] if view is not None else []
-    return [view, *islice((v for v in fitting if not _first_util(picture, v, load)), 1)]
-
-
-def _first_util(picture: Picture, view: View, load: Load) -> float:
-    """Returns what the model's first steps on an instance take, as a share of its time within TTFT, weighted."""
-    model = load.group.model
-    seconds = new_s(picture.pool.estimates, load, view.inst)
-    return FIRST_WEIGHT * seconds / max(model.config.slo.ttft_s, 1e-9) if seconds else 0.0
 
 
 def _has_room(view: View, load: Load) -> bool:

@@ -89,11 +89,14 @@ class Turns:
         return key - out_s > due_s + group.standing.behind and self._has_time(inst, now)
 
     def _has_time(self, inst: Instance, now: float) -> bool:
-        """Returns whether an instance is not full, and nothing of it is late: else short turns cost time."""
+        """Returns whether an instance is not full, nothing of it is late, and no group waits in vain for an engine:
+        short turns cost time, and what ends later keeps its memory for longer."""
         if self._table.view(inst).util > FULL_UTIL:
             return False
-        groups = self._table.at(inst)
-        return all(g.urgency(now, self._settings.late_slack_s)[1] >= len(g.members) for g in groups)
+        for group in self._table.at(inst):
+            if group.urgency(now, self._settings.late_slack_s)[1] < len(group.members):
+                return False
+        return not self._table.urgent.any(now)
 
     def _order(self, inst: Instance, now: float) -> Ordered:
         orders = [(g.order(now, self._settings), g) for g in self._table.at(inst) if g.members]

@@ -29,12 +29,20 @@ CORE = (*HEADLINE, *MIXED)
 SHARED = ("tiers", "weights", "greed", "deferred")
 MEMORY = ("memory", "host", "long", "100k")
 EVERY = (*CORE, "tiers", "greed", "100k", "memory", "teams")
-ADMISSION = ("admission", "admission x0.2", "admission 0.1")
 REST = (
-    "greed x16", "weights", "deferred", "host", "long", "crowd", "makes", "roles", "embeddings", "first uses",
-    *ADMISSION,
-)  # fmt: skip
-GREED = ("greed", "greed x16", "long", "crowd")  # on four engines no model holds more than its part
+    "greed, 16 GPUs",
+    "weights",
+    "deferred",
+    "host",
+    "long",
+    "crowd",
+    "makes",
+    "roles",
+    "embeddings",
+    "first uses",
+    "admission",
+)
+GREED = ("greed", "greed, 16 GPUs", "long", "crowd")  # on four engines no model holds more than its part
 FULL = "all rules"
 
 Patch = tuple[Any, str, Any]
@@ -161,14 +169,14 @@ SETTINGS: dict[str, Variant] = dict(
         _setting("move_slack_s", 0.0, CORE),
         _setting("stale_s", 0.0, ("host",)),
         _setting("stale_s", NEVER, ("host",)),
-        _setting("soon_ttfts", 1.0, ADMISSION),
-        _setting("soon_share", 0.5, ADMISSION, soon_rise=0.0, soon_fall=0.0),
-        _setting("soon_rise", 0.0, ADMISSION, soon_fall=0.0),
-        _setting("soon_least", 0.0, ADMISSION, soon_most=1.0),
-        _setting("group_price", 0.0, ADMISSION),
-        _setting("later_share", NEVER, ADMISSION),
-        _setting("packed_ttfts", NEVER, ADMISSION),
-        _setting("link_share", NEVER, ADMISSION),
+        _setting("soon_ttfts", 1.0, ("admission",)),
+        _setting("soon_share", 0.5, ("admission",), soon_rise=0.0, soon_fall=0.0),
+        _setting("soon_rise", 0.0, ("admission",), soon_fall=0.0),
+        _setting("soon_least", 0.0, ("admission",), soon_most=1.0),
+        _setting("group_price", 0.0, ("admission",)),
+        _setting("later_share", NEVER, ("admission",)),
+        _setting("packed_ttfts", NEVER, ("admission",)),
+        _setting("link_share", NEVER, ("admission",)),
     ]
 )
 
@@ -237,18 +245,12 @@ RULES: dict[str, Variant] = {
         "rebalance.py", patches=lambda: [(rebalance, "_may_move", _is(False))], loads=("x0.2", "teams")
     ),
     "flooded groups are refused (rule 14)": Variant(
-        "gate.py", patches=lambda: [(gate.Gate, "_flooded", _is(None))], loads=ADMISSION
+        "gate.py", patches=lambda: [(gate.Gate, "_flooded", _is(None))], loads=("admission",)
     ),
-    "packing (rule 14)": Variant("packing.py", patches=lambda: [(packing.Packing, "least", _is(0.0))], loads=ADMISSION),
+    "packing (rule 14)": Variant(
+        "packing.py", patches=lambda: [(packing.Packing, "least", _is(0.0))], loads=("admission",)
+    ),
     "one group on an engine at most": Variant("view.py", patches=lambda: _at_most(1), loads=HEADLINE),
     "two groups on an engine at most": Variant("view.py", patches=lambda: _at_most(2), loads=HEADLINE),
 }
-SPARE = "settings without an effect of their own, all at once"
-TOGETHER = Variant(
-    "SlackSettings",
-    {
-        "idle_util": 0.0, "idle_gap": NEVER, "away_margin": 0.0, "behind_share": 0.0, "least_part_s": 0.1,
-        "even_share": 0.0, "split_share": NEVER, "busy_util": NEVER, "first_weight": 0.0, "idle_margin": 0.5,
-    },
-)  # fmt: skip
-VARIANTS = {FULL: Variant("", loads=(*EVERY, *REST)), **SETTINGS, **RULES, SPARE: TOGETHER}
+VARIANTS = {FULL: Variant("", loads=(*EVERY, *REST)), **SETTINGS, **RULES}

@@ -47,7 +47,7 @@ BASELINES = ("paper", "prism", "serverlessllm-fair", "prewarm", "vllm-sleep")
 `serverlessllm` and `serverlessllm-plus`, which bind a request to a GPU at once, had less than half of the tokens of
 `serverlessllm-fair` on time where they were run (60/8 s)"""
 ONCE = ("paper", "prewarm")
-"""run on the first seed alone: `prewarm` is `serverlessllm-fair` within a point, `paper` behind the best but for embeddings"""
+"""run on the first seed alone: `prewarm` is `serverlessllm-fair` within a point, `paper` behind but for embeddings"""
 AHEAD = 0.5  # points by which a baseline may be better in tokens on time of all
 Figures = dict[str, float]
 Key = tuple[str, str, int]

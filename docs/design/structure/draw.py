@@ -91,4 +91,5 @@ def _room(room: Room, places: Places, in_circle: bool, is_new: bool) -> Iterator
     kind = "c" if in_circle else "n" if is_new else "r"
     yield f'<rect class="{kind}" x="{x:.0f}" y="{y:.0f}" width="{width:.0f}" height="{ROOM_HEIGHT}" rx="4"/>'
     yield f'<text x="{x + 7:.0f}" y="{y + 15:.0f}">{escape(room.name)}</text>'
-    yield f'<text class="s" x="{x + 7:.0f}" y="{y + 27:.0f}">{room.modules} file{"s" * (room.modules > 1)}, {room.lines}</text>'
+    size = f"{room.modules} file{'' if room.modules == 1 else 's'}, {room.lines}"
+    yield f'<text class="s" x="{x + 7:.0f}" y="{y + 27:.0f}">{size}</text>'

@@ -19,8 +19,9 @@ from aegaeon_operator.kube.scheduler import facts
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.reconcile.cluster.conditions import is_due
 from aegaeon_operator.reconcile.cluster.desired import Decisions
-from aegaeon_operator.reconcile.cluster.facts import Key, Platform, Report
+from aegaeon_operator.reconcile.cluster.facts import Key, Report
 from aegaeon_operator.reconcile.cluster.figures import figures
+from aegaeon_operator.reconcile.cluster.platform import Platform
 from aegaeon_operator.reconcile.cluster.progress import ProgressMonitor
 from aegaeon_operator.reconcile.cluster.report import Reports
 from aegaeon_operator.reconcile.cluster.windows import Windows

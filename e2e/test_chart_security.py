@@ -13,7 +13,7 @@ import yaml
 from operator_objects import PLATFORM, gpu_pool, model_pool, observed
 
 from aegaeon_operator.reconcile.cluster.desired import desired
-from aegaeon_operator.reconcile.cluster.facts import RedisAt
+from aegaeon_operator.reconcile.cluster.platform import RedisAt
 from e2e.cluster.errors import ClusterError
 from e2e.kubectl import REPOSITORY, helm, kubectl
 

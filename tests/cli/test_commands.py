@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aegaeon_cli.doctor import Verdict, examine, huge_pages, lost_devices
+from aegaeon_cli.doctor import examine, huge_pages, lost_devices
+from aegaeon_cli.findings import Verdict
 from aegaeon_cli.main import main
 from aegaeon_native import NativeError
 from aegaeon_sidecar.memory.lost_devices import LostDevices

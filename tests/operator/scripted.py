@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from aegaeon_kube.errors import KubeError
-from aegaeon_operator.kube import controller
+from aegaeon_operator.kube import schedulers
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import SchedulerFacts
 
@@ -53,6 +53,6 @@ def scripted(
 ) -> Schedulers:
     """`answer` by target, which is `scheduler` or `standby`; `demands`: set once a scheduler has a request."""
     made = Schedulers(answer, demands or {})
-    monkeypatch.setattr(controller, "SchedulerLink", lambda target, _: _Link(made, target))
-    monkeypatch.setattr(controller, "admin_target", lambda key, name: name)
+    monkeypatch.setattr(schedulers, "SchedulerLink", lambda target, _: _Link(made, target))
+    monkeypatch.setattr(schedulers, "admin_target", lambda key, name: name)
     return made

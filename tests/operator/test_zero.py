@@ -16,7 +16,7 @@ from operator_requests import submitted
 from tests.operator.scripted import scripted
 from tests.operator.test_scheduler_link import scheduler
 
-from aegaeon_operator.kube import controller as looked_at
+from aegaeon_operator.kube import schedulers
 from aegaeon_operator.kube.client import Cluster, Resource
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.store import Store
@@ -92,7 +92,7 @@ async def test_the_first_request_of_a_pool_at_zero_is_reported_at_once_and_start
     (tmp_path / "scheduler").mkdir()
     (tmp_path / "gateway").mkdir()
     async with scheduler(tmp_path / "scheduler", cluster.objects["Secret", "pool-scheduler-tls"]) as (listen, admin):
-        monkeypatch.setattr(looked_at, "admin_target", lambda key, name: admin)
+        monkeypatch.setattr(schedulers, "admin_target", lambda key, name: admin)
         ready = cluster.objects["Deployment", "pool-scheduler"] | {"status": {"readyReplicas": 1}}
         store.put(await cluster.apply(ready))
         assert await controller.reconcile(KEY) > 0
@@ -118,7 +118,7 @@ async def test_a_gpu_pool_that_is_gone_leaves_no_connection_while_its_model_pool
     controller = Controller(cluster, store, PLATFORM)
     await controller.reconcile(KEY)
     async with scheduler(tmp_path, cluster.objects["Secret", "pool-scheduler-tls"]) as (_, admin):
-        monkeypatch.setattr(looked_at, "admin_target", lambda key, name: admin)
+        monkeypatch.setattr(schedulers, "admin_target", lambda key, name: admin)
         ready = cluster.objects["Deployment", "pool-scheduler"] | {"status": {"readyReplicas": 1}}
         store.put(await cluster.apply(ready))
         await controller.reconcile(KEY)

@@ -12,6 +12,7 @@ from small_world import small_world
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Role
 from aegaeon_scheduler.core.policies.slack.group import Kind
+from aegaeon_scheduler.core.policies.slack.sequences import member
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_simulator.pool.world import World
 
@@ -80,7 +81,7 @@ def greeds(groups: dict[int, int], engines: int) -> dict[ModelName, float]:
         for _ in range(count):
             table.create(pool.models[ModelName(f"m{model}")], Kind.WHOLE)
     policy._shares.update(pool.now)
-    return {name: model.greed for name, model in pool.models.items() if model.greed}
+    return {model.name: standing.greed for model, standing in table.standings.items() if standing.greed}
 
 
 def test_a_model_is_greedy_by_the_engines_that_it_holds_beside_others():
@@ -105,13 +106,13 @@ def test_a_very_long_prompt_of_a_greedy_model_puts_its_request_later(greed, admi
     world.run(0.01)
     policy = world.scheduler._policy
     model = policy._pool.models[ModelName("m0")]
-    model.greed = greed
+    policy._table.standing(model).greed = greed
     world.request("long", ModelName("m0"), 3000, 5, at=0.1)
     world.request("short", ModelName("m0"), 30, 5, at=0.1)
     seen = {}
     world.run(0.11)
     for seq in policy._pool.sequences.values():
-        seen[seq.id.request] = seq.due_from - seq.promised_from
+        seen[seq.id.request] = member(seq).due_from - seq.promised_from
     assert (seen["long"] > 0.0) == bool(later)
     assert seen["long"] <= 0.5 * SlackSettings().price_ttfts * 2.0
     assert seen["short"] == 0.0

@@ -146,7 +146,7 @@ class Checked(Turns):
         limit = min(due(part.prefill[0]), now + ASIDE * part.model.config.slo.ttft_s)
         order = self._order(inst, now)
         for key, group in order:
-            runs = group is not part.tag and group.ready() and key < limit
+            runs = group is not part.batch and group.ready() and key < limit
             if runs and (self._quantum(inst, group, 0.0) or self._prompt(inst, group, order, now)):
                 self.passed_over.append((key, limit))
 

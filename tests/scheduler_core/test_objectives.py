@@ -110,10 +110,10 @@ def test_what_groups_keep_of_their_ranks_holds_while_objectives_come_and_go() ->
         shortest.add(policy._table._objectives.least_s)
         for group in policy._table.groups.values():
             kept, order = group._order, anew(group, now, settings)
-            if group._behind == group.model.behind and now <= kept.rises_until:
+            if group._behind == group.standing.behind and now <= kept.rises_until:
                 assert order.least >= kept.least - 1e-9
                 compared += kept.until < kept.rises_until
-            if group._behind == group.model.behind and now <= kept.until:
+            if group._behind == group.standing.behind and now <= kept.until:
                 assert abs(order.rank - kept.rank) < 1e-9
 
     config = SchedulerConfig(policy=settings)

@@ -15,7 +15,7 @@ from aegaeon_scheduler.config import ModelEntry, SourceEntry
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.domain import CommandId, GatewayId, InstanceId, SeqId
 from aegaeon_scheduler.service.alarm import Alarm
-from aegaeon_scheduler.service.catalog import Catalog
+from aegaeon_scheduler.service.catalog import Catalog, spec_of
 from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.handles import HandleBook
 from aegaeon_scheduler.service.outbox import Outbox
@@ -274,3 +274,18 @@ def test_only_what_changes_what_gateways_see_is_announced() -> None:
     assert len(changes) == 1
     book.forget(INSTANCES[0])
     assert len(changes) == 2
+
+
+def test_a_change_of_a_model_makes_no_status_of_another_again() -> None:
+    """A pool has thousands, and a list that adds them one by one would cost their square."""
+    book, _ = catalog()
+    before, spec = book.model("m"), ModelEntry(name="n", source=SourceEntry(directory="/n"), ttft_s=1, tbt_s=0.1)
+    book.put(spec_of(spec))
+    status = book.model("n")
+    book.withdraw("n")
+    assert book.model("m") is before
+    assert book.model("n") != status
+    assert [config.name for config in book.event().models] == ["m", "n"]
+    book.drop("n")
+    assert book.model("m") is before
+    assert [config.name for config in book.event().models] == ["m"]

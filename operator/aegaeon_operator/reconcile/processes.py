@@ -101,6 +101,7 @@ def sidecar_settings(role: str, spec: GpuPoolSpec) -> Json:
         # Engines of the previous release refuse this key.
         **({"max_graphs": tuning.max_graphs} if tuning.max_graphs != MAX_GRAPHS else {}),
         "prefill_chunk_tokens": tuning.prefill_chunk_tokens,
+        **({"max_pooled_tokens": tuning.max_pooled_tokens} if tuning.max_pooled_tokens is not None else {}),
         "lease_s": tuning.lease,
         "heartbeat_s": _HEARTBEAT_S,
     }

@@ -226,6 +226,12 @@ class EngineTuning(Strict):
     prefill_chunk_tokens: Annotated[int, Field(ge=16, le=65536)] = Field(
         default=512, description="Maximum number of prompt tokens computed in one step (chunked prefill)."
     )
+    max_pooled_tokens: Annotated[int, Field(ge=16, le=65536)] | None = Field(
+        default=None,
+        description="The same for models that generate nothing (embeddings, rerankers, classifiers), whose prompts are "
+        "computed together: several in one step, up to so many tokens. Default: prefillChunkTokens. A pool for such "
+        "models computes several times as many texts with 4096 on a GPU; the estimate of `outsideSlabs` counts them.",
+    )
     lease: PositiveDuration = Field(
         default=10.0,
         description="Time that an engine keeps its sequences after it lost the connection to the scheduler.",

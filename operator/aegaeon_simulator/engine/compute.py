@@ -22,6 +22,12 @@ class TokenSink(Protocol):
     def __call__(self, seq: SeqId, epoch: int, index: int, times: list[float], finish: Finish | None, /) -> None: ...
 
 
+def together_s(latency: LatencyConstants, lengths: list[int]) -> float:
+    """Seconds of whole prompts that one pass computes (Eq. 5 with a floor)."""
+    seconds = latency.p1 * sum(lengths) + latency.p2 * sum(length**2 for length in lengths)
+    return max(latency.floor, latency.p0 + seconds)
+
+
 def part_s(latency: LatencyConstants, done: int, tokens: int) -> float:
     """Seconds of a prefill part of `tokens` after `done` (Eq. 5 with a floor, whose first part pays the constant)."""
     seconds = latency.p1 * tokens + latency.p2 * ((done + tokens) ** 2 - done**2)
@@ -60,14 +66,10 @@ class ComputeLane:
         if body.warm_up:
             self._warm_up(self.turn)
             return
-        if not body.steps and not body.prefill:
-            self._advance()
-            return
-        if self._last_model not in (None, body.model):
-            self._stall_s += self._state.spec.switch_s
-        if self._last_model != body.model:
+        if (body.steps or body.prefill) and self._last_model != body.model:
+            self._stall_s += 0.0 if self._last_model is None else self._state.spec.switch_s
             self._state.usage.changed(waited)
-        self._last_model = body.model
+            self._last_model = body.model
         self._advance()
 
     def _warm_up(self, turn: Running) -> None:
@@ -86,13 +88,11 @@ class ComputeLane:
 
     def touch(self, body: cmd.Body) -> None:
         """Interrupt the running turn at its next token boundary when the command concerns it."""
-        turn = self.turn
-        if turn is None:
-            return
         if isinstance(body, (cmd.Open, cmd.Close)):
-            if body.seq in turn.decode:
-                self.interrupt()
-        elif isinstance(body, cmd.Amend) and body.turn == turn.id:
+            concerned = self.decodes(body.seq)
+        else:
+            concerned = isinstance(body, cmd.Amend) and self.turn is not None and body.turn == self.turn.id
+        if concerned:
             self.interrupt()
 
     def amend(self, body: cmd.Amend) -> None:
@@ -122,12 +122,34 @@ class ComputeLane:
             turn.wait_s += stall
             self._state.usage.switch_s += stall
             self._state.later(stall, self._advance)
+        elif len(turn.parts) > 1 and self._state.models[turn.body.model].footprint.pools:
+            self._pass(turn)
         elif turn.parts:
             self._part(turn, turn.parts.popleft())
         elif turn.done < turn.steps:
             self._step(turn)
         else:
             self._report(turn, end=True)
+
+    def _pass(self, turn: Running) -> None:
+        """All prompts of a turn of a model that generates nothing, in one pass: none of them has KV."""
+        live = [(self._state.sequences.get(part.seq), part.tokens) for part in turn.parts]
+        batch = [(q, tokens) for q, tokens in live if q and not q.closing and self._has_room(turn, q, tokens)]
+        turn.parts.clear()
+        lengths = [tokens for _, tokens in batch]
+        seconds = together_s(self._state.models[turn.body.model].latency, lengths) if batch else 0.0
+
+        def done() -> None:
+            turn.prefill_s += seconds
+            self._state.usage.prefill_s += seconds
+            turn.prefill_tokens += sum(lengths)
+            for q, tokens in batch:
+                if self._state.sequences.get(q.seq) is q:
+                    q.kv += tokens
+                    self._produced(turn, q, [self._state.clock.now])
+            self._advance()
+
+        self._state.later(seconds, done)
 
     def _part(self, turn: Running, part: cmd.PrefillPart) -> None:
         q = self._state.sequences.get(part.seq)
@@ -137,15 +159,11 @@ class ComputeLane:
         if q.place is Place.HOST or q.copying is not None:
             self._await_kv(turn, part)
             return
-        fp, latency = self._state.models[q.model].footprint, self._state.models[q.model].latency
-        need = -(-(q.kv + part.tokens) // fp.kv_block_tokens) - q.blocks
-        if not self._grow(turn, q, need):
-            turn.changed[q.seq] = ev.Progress(q.seq, q.epoch, q.output, q.kv, starved=True)
+        if not self._has_room(turn, q, part.tokens):
             turn.parts = deque(p for p in turn.parts if p.seq != q.seq)
             self._advance()
             return
-        q.place = Place.DEVICE
-        seconds = part_s(latency, q.kv, part.tokens)
+        seconds = part_s(self._state.models[q.model].latency, q.kv, part.tokens)
 
         def done() -> None:
             turn.prefill_s += seconds
@@ -158,6 +176,14 @@ class ComputeLane:
             self._advance()
 
         self._state.later(seconds, done)
+
+    def _has_room(self, turn: Running, q: Sequence, tokens: int) -> bool:
+        """Returns whether a prompt has blocks for so many tokens more; where it has not it is starved."""
+        if self._grow(turn, q, tokens):
+            q.place = Place.DEVICE
+            return True
+        self._note(turn, q, starved=True)
+        return False
 
     def _await_kv(self, turn: Running, part: cmd.PrefillPart) -> None:
         """The part waits for the copy in that is under way or queued; without one it is passed over."""
@@ -270,34 +296,35 @@ class ComputeLane:
                 yield q
 
     def _grow_step(self, turn: Running, q: Sequence) -> bool:
-        fp = self._state.models[q.model].footprint
-        need = -(-(q.kv + 1) // fp.kv_block_tokens) - q.blocks
-        if self._grow(turn, q, need):
+        if self._grow(turn, q, 1):
             return True
         turn.decode.remove(q.seq)
-        turn.changed[q.seq] = ev.Progress(q.seq, q.epoch, q.output, q.kv, starved=True)
+        self._note(turn, q, starved=True)
         return False
 
     def _grow_ahead(self, turn: Running, batch: list[Sequence], steps: int) -> int:
         """Blocks for so many steps; fewer steps where the grant ends before."""
         per = self._state.models[turn.body.model].footprint.kv_block_tokens
         for q in batch:
-            if not self._grow(turn, q, -(-(q.kv + steps) // per) - q.blocks):
+            if not self._grow(turn, q, steps):
                 steps = q.blocks * per - q.kv
         return steps
 
-    def _grow(self, turn: Running, q: Sequence, blocks: int) -> bool:
+    def _grow(self, turn: Running, q: Sequence, tokens: int) -> bool:
+        """Take blocks for so many more tokens from the turn's grant; False when it has not enough."""
+        fp = self._state.models[q.model].footprint
+        blocks = -(-(q.kv + tokens) // fp.kv_block_tokens) - q.blocks
         if blocks <= 0:
             return True
-        taken = self._state.device.grow(self._state.models[q.model].footprint, blocks, turn.slabs)
+        taken = self._state.device.grow(fp, blocks, turn.slabs)
         if taken is None:
             return False
         turn.slabs -= taken
         q.blocks += blocks
         return True
 
-    def _note(self, turn: Running, q: Sequence, finish: Finish | None = None) -> None:
-        turn.changed[q.seq] = ev.Progress(q.seq, q.epoch, q.output, q.kv, finish=finish)
+    def _note(self, turn: Running, q: Sequence, finish: Finish | None = None, starved: bool = False) -> None:
+        turn.changed[q.seq] = ev.Progress(q.seq, q.epoch, q.output, q.kv, finish=finish, starved=starved)
 
     def _produced(self, turn: Running, q: Sequence, times: list[float]) -> None:
         first, q.sampled = q.output, True

@@ -15,6 +15,7 @@ from aegaeon_operator.reconcile.cluster.model_states import able, model_states
 from aegaeon_operator.reconcile.cluster.names import COMPONENTS, selector
 from aegaeon_operator.reconcile.cluster.overhead import memory_reserved, outside_slabs
 from aegaeon_operator.reconcile.cluster.pool_checks import applied, progressing
+from aegaeon_operator.reconcile.cluster.pool_state import PoolState
 from aegaeon_operator.reconcile.cluster.readiness import (
     Engines,
     degraded,
@@ -43,14 +44,18 @@ class Reports:
     """The reports of one pool; a ModelPool's report is cached until one of its inputs changes."""
 
     _known: dict[str, tuple[StatusInputs, Report]] = field(default_factory=dict)
+    _pool_state: PoolState | None = None
 
     def of(self, observed: Observed, desired: Desired, failures: Failures) -> list[Report]:
         """Return the status of each existing object."""
         before, self._known = self._known, {}
-        for served in StatusInputs.each(observed, desired, failures):
+        pool_state = PoolState.of(observed, desired)
+        if self._pool_state != pool_state:  # comparing the same object thousands of times costs nothing
+            self._pool_state = pool_state
+        for served in StatusInputs.each(self._pool_state, observed, desired, failures):
             known = before.get(served.pool.uid)
             same = known is not None and known[0] == served
-            self._known[served.pool.uid] = known if known and same else (served, _model_pool(served))
+            self._known[served.pool.uid] = known if known and same else (served, _model_pool(served, observed.now))
         reports = [report for _, report in self._known.values()]
         if observed.gpu_pool:
             states = [state for report in reports for state in report.status["models"]]
@@ -167,7 +172,7 @@ def _rolling(observed: Observed) -> str:
 # ---- ModelPool -----------------------------------------------------------------------------------------------------
 
 
-def _model_pool(served: StatusInputs) -> Report:
+def _model_pool(served: StatusInputs, now: datetime) -> Report:
     pool = served.pool
     states = model_states(served)
     conditions = _model_pool_conditions(served)
@@ -175,7 +180,7 @@ def _model_pool(served: StatusInputs) -> Report:
         pool,
         {
             "observedGeneration": pool.generation,
-            "conditions": written(pool, conditions, served.now),
+            "conditions": written(pool, conditions, now),
             "message": message_of(conditions),
             "models": states,
             "summary": able(states),

@@ -27,7 +27,7 @@ def disagreements(pool: Pool, table: Table, now: float) -> list[str]:
         differences.append("a look at all that wait finds another one with little slack than is kept")
     for inst in pool.instances.values():
         view = table.row(inst)
-        if not view.stale and not _same(view, pool):
+        if not view.outdated() and not _same(view, pool):
             differences.append(f"{inst.id}: its groups ask for something else than is kept")
     return differences
 

@@ -18,7 +18,7 @@ from aegaeon_scheduler.core.policies.slack.group import Group, Kind, node_of
 from aegaeon_scheduler.core.policies.slack.passes import run_pass
 from aegaeon_scheduler.core.policies.slack.ranks import begun
 from aegaeon_scheduler.core.policies.slack.reach import idle_order, past_host
-from aegaeon_scheduler.core.policies.slack.sequences import due, tokens, too_small
+from aegaeon_scheduler.core.policies.slack.sequences import Member, due, member, tokens, too_small
 from aegaeon_scheduler.core.policies.slack.shares import Shares
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.policies.slack.turns import Turns
@@ -43,10 +43,6 @@ class SlackPolicy:
         self._warm = Warm(pool, settings, self._table)
         pool.pass_at = inf
 
-    def instance_up(self, inst: Instance) -> None:
-        """See Policy."""
-        self._table.up(inst)
-
     def instance_down(self, inst: Instance) -> None:
         """See Policy. Its groups wait; those of their members that were on it are lost one by one."""
         self._table.down(inst)
@@ -54,10 +50,16 @@ class SlackPolicy:
     # -- arrivals ---------------------------------------------------------------------------------------------------
 
     def place(self, seq: Sequence, now: float) -> Instance | None:
+        """See Policy."""
+        return self._place_prompt(seq, now) if seq.stage is Stage.QUEUED else self._place_decode(seq)
+
+    def _place_prompt(self, seq: Sequence, now: float) -> Instance | None:
         """Join the model's group, unless it is hot; else idle weights; else a new group in the host pool."""
         self._pool.ask_pass()
         group = self._table.group(seq)
-        seq.due_from = seq.promised_from + self._price_s(seq)
+        row = Member(seq) if seq.row is None else member(seq)
+        row.due_from = seq.promised_from + self._price_s(seq)
+        seq.row = row
         if group is None:
             self._warm.count_request(seq.model, now)
             kind = self._table.prompt_kind(seq.model, seq)
@@ -70,13 +72,14 @@ class SlackPolicy:
     def _price_s(self, seq: Sequence) -> float:
         """Seconds by which a very long prompt of a greedy model puts its request later: what costs most is late."""
         model, settings, ttft_s = seq.model, self._settings, seq.model.config.slo.ttft_s
-        if not model.greed or model.footprint is None or self._pool.config.admission != "none":
+        standing = self._table.standings.get(model)
+        if standing is None or not standing.greed or model.footprint is None or self._pool.config.admission != "none":
             return 0.0
         inst = next(iter(self._pool.fleet.of(model).open), None)
         if inst is None:
             return 0.0
         over_s = self._estimates.of(model.name, inst.device).prefill_s(tokens(seq)) - settings.cheap_share * ttft_s
-        return model.greed * min(settings.prompt_price * max(0.0, over_s), settings.price_ttfts * ttft_s)
+        return standing.greed * min(settings.prompt_price * max(0.0, over_s), settings.price_ttfts * ttft_s)
 
     def _joinable(self, seq: Sequence, kind: Kind) -> Group | None:
         model = seq.model
@@ -162,11 +165,11 @@ class SlackPolicy:
         utils_elsewhere = (self._table.view(i).util for i in self._places(group))
         return None if any(other < util - self._settings.idle_gap for other in utils_elsewhere) else inst
 
-    def too_much(self, seq: Sequence, now: float) -> str | None:
+    def refusal(self, seq: Sequence, now: float) -> str | None:
         """See Policy and gate.py."""
         return self._gate.too_much(seq, self._joinable(seq, self._table.prompt_kind(seq.model, seq)), now)
 
-    def place_decode(self, seq: Sequence, now: float) -> Instance | None:
+    def _place_decode(self, seq: Sequence) -> Instance | None:
         """Stay with the group that prefilled it, or that waits for it; after a hand-off, join a decode group."""
         home = seq.home
         if home is not None and home.role is not Role.PREFILL and seq.stage is Stage.DECODE:
@@ -214,10 +217,6 @@ class SlackPolicy:
         """See Policy."""
         self._table.leave(seq)
 
-    def batch_of(self, seq: Sequence) -> Group | None:
-        """See Policy."""
-        return self._table.group(seq)
-
     # -- turns ------------------------------------------------------------------------------------------------------
 
     def propose(self, inst: Instance, now: float, barred: Collection[Proposal]) -> Proposal | None:
@@ -230,19 +229,14 @@ class SlackPolicy:
 
     def issued(self, inst: Instance, proposal: Proposal, turn: Issued) -> None:
         """See Policy."""
-        assert isinstance(proposal.tag, Group)
-        proposal.tag.served = self._pool.now
+        assert isinstance(proposal.batch, Group)
+        proposal.batch.served = self._pool.now
         for seq in proposal.prefill:
-            if seq.model.ranked and seq.id in proposal.tag.prompts:
-                begun(seq, proposal.tag.prompts.values())
+            if proposal.batch.standing.ranked and seq.id in proposal.batch.prompts:
+                begun(seq, proposal.batch.prompts.values())
             if not seq.unissued_tokens:
-                proposal.tag.prompts.pop(seq.id, None)
+                proposal.batch.prompts.pop(seq.id, None)
         self._table.view(inst)  # measured at once: a pass over hundreds of instances takes long enough
-
-    def refined(self, model: Model) -> None:
-        """See Policy."""
-        for group in self._table.of(model):
-            group.refined()
 
     def reshaped(self, model: Model) -> None:
         """See Policy."""
@@ -272,7 +266,7 @@ class SlackPolicy:
     def preemption_order(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
         """Orders victims: those whose group has most slack first; within a group, those due last."""
         late_s = self._settings.late_slack_s
-        keys = {id(g): g.urgency(now, late_s)[0] + g.model.behind for g in self._table.at(inst)}
+        keys = {id(g): g.urgency(now, late_s)[0] + g.standing.behind for g in self._table.at(inst)}
         return sorted(sequences, key=lambda s: (-keys.get(id(self._table.group(s)), inf), -due(s), s.order))
 
     def check(self, now: float) -> list[str]:

@@ -11,12 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from aegaeon_scheduler.core.policies.slack.group import Group
+from aegaeon_scheduler.core.policies.slack.sequences import member
 from aegaeon_scheduler.core.state import Sequence
 
 
 def in_order(group: Group) -> Iterable[Sequence]:
     """The prompts that are still to be issued, the next one first."""
-    return by_rank(group.prompts.values()) if group.model.ranked else group.prompts.values()
+    return by_rank(group.prompts.values()) if group.standing.ranked else group.prompts.values()
 
 
 def by_rank(prompts: Iterable[Sequence]) -> Iterator[Sequence]:
@@ -32,11 +33,11 @@ def by_rank(prompts: Iterable[Sequence]) -> Iterator[Sequence]:
 def begun(seq: Sequence, prompts: Iterable[Sequence]) -> None:
     """One of these prompts is issued, in the first place of its tenant."""
     first = min((other for other in prompts if _queue(other) == _queue(seq)), key=_place)
-    first.place_in_queue, seq.place_in_queue = seq.place_in_queue, first.place_in_queue
+    member(first).queue_place, member(seq).queue_place = member(seq).queue_place, member(first).queue_place
 
 
 def _place(seq: Sequence) -> tuple[bool, int]:
-    return seq.deferred, seq.place_in_queue
+    return seq.deferred, member(seq).queue_place
 
 
 def _queue(seq: Sequence) -> tuple[str, bool]:

@@ -2,9 +2,42 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from aegaeon_scheduler.core.book import blocks_for, least_slabs
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Model, Sequence
+from aegaeon_scheduler.core.state import Instance, Model, Row, Sequence
+
+
+class Member(Row):
+    """A sequence of a group: from when its deadlines count (seconds), at its promise or later, and its place in the
+    queue of prompts: by arrival, until a priority of its tenant moves it."""
+
+    __slots__ = ("due_from", "queue_place")
+
+    def __init__(self, seq: Sequence) -> None:
+        self.due_from = seq.promised_from
+        self.queue_place = seq.order
+
+
+def member(seq: Sequence) -> Member:
+    """The policy's row of a sequence that is in a group."""
+    return cast(Member, seq.row)
+
+
+class Standing:
+    """The rank of a model beside others while it has groups: seconds that it is `behind` its deadlines, of these
+    `tier_s` for its tier; `greed` is 0 to 1, how many times its part of the engines it holds.
+
+    `weighed`: weights of models differ, so that they share out the time. `ranked`: some of its requests were deferred
+    or had a priority.
+    """
+
+    __slots__ = ("behind", "greed", "ranked", "tier_s", "weighed")
+
+    def __init__(self) -> None:
+        self.behind = self.tier_s = self.greed = 0.0
+        self.weighed = self.ranked = False
 
 
 def tokens(seq: Sequence) -> int:
@@ -32,12 +65,12 @@ def planned_output(seq: Sequence) -> int:
 def due(seq: Sequence) -> float:
     """When its next token is due, in-flight turns counted as run."""
     slo = seq.model.config.slo
-    return seq.due_from + slo.ttft_s + planned_output(seq) * slo.tbt_s
+    return member(seq).due_from + slo.ttft_s + planned_output(seq) * slo.tbt_s
 
 
 def priced(seq: Sequence) -> bool:
     """Returns whether a sequence is due later than was promised, for what its prompt takes."""
-    return seq.due_from > seq.promised_from
+    return member(seq).due_from > seq.promised_from
 
 
 def kv_blocks(seq: Sequence) -> int:

@@ -18,7 +18,7 @@ from aegaeon_scheduler.core.domain import Place, Stage
 from aegaeon_scheduler.core.policies import Proposal
 from aegaeon_scheduler.core.policies.slack.group import Group, Order
 from aegaeon_scheduler.core.policies.slack.ranks import in_order
-from aegaeon_scheduler.core.policies.slack.sequences import due, priced
+from aegaeon_scheduler.core.policies.slack.sequences import due, member, priced
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Sequence, Weights
@@ -37,8 +37,8 @@ class Turns:
 
     def propose(self, inst: Instance, now: float, barred: Collection[Proposal]) -> Proposal | None:
         """See Policy."""
-        prompts = {id(proposal.tag) for proposal in barred if proposal.prefill}
-        batches = {id(proposal.tag) for proposal in barred if proposal.decode}
+        prompts = {id(proposal.batch) for proposal in barred if proposal.prefill}
+        batches = {id(proposal.batch) for proposal in barred if proposal.decode}
         order = self._order(inst, now)
         aside: tuple[float, Proposal] | None = None
         for key, group in order:
@@ -77,18 +77,19 @@ class Turns:
         So its group has more slack than the prompt, and loses nothing but the order. Not where time is short, here or
         for a group that waits for an engine: short turns cost time, and what ends later keeps its memory for longer.
         """
-        group, other = self._table.group(seq), turn.tag
+        group, other = self._table.group(seq), turn.batch
         if group is None or group.inst is not inst or not group.ready() or not isinstance(other, Group):
             return False
-        if seq.model.weighed:
+        if group.standing.weighed:
             return False  # weights share out the time
-        out_s = other.model.config.slo.tbt_s * sum(t.steps - t.steps_done for t in inst.turns if t.tag is other)
+        due_s = seq.deadline() + member(seq).due_from - seq.promised_from
+        out_s = other.model.config.slo.tbt_s * sum(t.steps - t.steps_done for t in inst.turns if t.batch is other)
         if other is group:
-            return self._decoding_due(group, now) - out_s > seq.deadline() and self._has_time(inst, now)
+            return self._decoding_due(group, now) - out_s > due_s and self._has_time(inst, now)
         if other.order(now, self._settings).rank - out_s <= group.order(now, self._settings).rank:
             return False
-        key = other.urgency(now, self._settings.late_slack_s)[0] + other.model.behind
-        return key - out_s > seq.deadline() + seq.model.behind and self._has_time(inst, now)
+        key = other.urgency(now, self._settings.late_slack_s)[0] + other.standing.behind
+        return key - out_s > due_s + group.standing.behind and self._has_time(inst, now)
 
     def _has_time(self, inst: Instance, now: float) -> bool:
         """Returns whether an instance is not full, nothing of it is late, and no group waits in vain for an engine."""
@@ -101,7 +102,7 @@ class Turns:
 
     def _order(self, inst: Instance, now: float) -> Ordered:
         orders = [(g.order(now, self._settings), g) for g in self._table.at(inst) if g.members]
-        if len({g.model.tier_s for _, g in orders}) > 1:
+        if len({g.standing.tier_s for _, g in orders}) > 1:
             orders = self._eased(orders, now)
         orders.sort(key=lambda x: (x[0].rank, x[1].number))
         if len(orders) > 1 and not self._table.waiting:
@@ -114,7 +115,7 @@ class Turns:
         """
         key, in_time = group.urgency(now, self._settings.late_slack_s)
         ample_s = self._settings.ample_share * group.model.config.slo.ttft_s
-        if group.prompts or key - now <= ample_s or in_time < len(group.members) or group.model.weighed:
+        if group.prompts or key - now <= ample_s or in_time < len(group.members) or group.standing.weighed:
             return 0, 0.0
         return (2, 0.0) if group.deferred() else (1, group.served)
 
@@ -124,7 +125,7 @@ class Turns:
         above = [g for _, g in orders if g.model.config.terms.tier.level < lowest]
         if self._table.waiting or any(self._pressed(g, now) for g in above):
             return orders
-        return [(o._replace(rank=o.rank - g.model.tier_s * g.scale.factor), g) for o, g in orders]
+        return [(o._replace(rank=o.rank - g.standing.tier_s * g.scale.factor), g) for o, g in orders]
 
     def _pressed(self, group: Group, now: float) -> bool:
         """Returns whether a group's tier has to stand up for it: a prompt waits, little slack is left, or some of it is
@@ -151,10 +152,30 @@ class Turns:
         if not self._fits(inst, group, seq, tokens):
             return None
         slack_s = order[0][0] - now
-        what = f"{tokens} tokens of a long prompt" if tokens else "prompt"
+        alone = tokens or seq.projected_kv or not group.model.pools
+        prompts = (seq,) if alone else self._together(inst, group, seq, now)
+        what = f"{tokens} tokens of a long prompt" if tokens else "prompt" if len(prompts) == 1 else "prompts"
         return Proposal(
-            group.model, (seq,), [], 0, f"{what} of the group that is next, slack {slack_s:.3g} s", group, tokens
+            group.model, prompts, [], 0, f"{what} of the group that is next, slack {slack_s:.3g} s", group, tokens
         )
+
+    def _together(self, inst: Instance, group: Group, first: Sequence, now: float) -> tuple[Sequence, ...]:
+        """The first prompt of a model that generates nothing, and those that are computed with it: in all they take as
+        long as a part of a long prompt, and they fit. A pass reads all weights for one text or for many.
+        """
+        estimate, fp = self._pool.estimates.of(group.model.name, inst.device), group.model.fp
+        free = inst.book.free()
+        chosen = [first]
+        tokens, squares, blocks = first.unissued_tokens, first.unissued_tokens**2, blocks_for(fp, first.unissued_tokens)
+        for seq in sorted(in_order(group), key=lambda seq: _stands_back(group, seq, now)):
+            if seq is first or seq.copy is not None or seq.away or seq.projected_kv:
+                continue
+            more = seq.unissued_tokens
+            tokens, squares, blocks = tokens + more, squares + more * more, blocks + blocks_for(fp, more)
+            if estimate.together_s(tokens, squares) > self._settings.part_s or inst.book.slabs_for(fp, blocks) > free:
+                break
+            chosen.append(seq)
+        return tuple(chosen)
 
     def _first(self, inst: Instance, group: Group, now: float) -> Sequence | None:
         """First come first served, those in time before late ones, of those whose KV is here; long ones when due.
@@ -168,7 +189,7 @@ class Turns:
                 inst.incoming.append(seq)
             if seq.copy is not None or seq.away:
                 continue
-            if _stands_back(seq, now):
+            if _stands_back(group, seq, now):
                 late = late or seq
             elif priced(seq):
                 costly = costly or seq
@@ -221,7 +242,7 @@ class Turns:
         late, and one of many that together take as long as several parts.
         """
         first = prompt.prefill[0]
-        return bool(prompt.tokens) or first.deferred or _stands_back(first, now) or self._queue_is_long(group)
+        return bool(prompt.tokens) or first.deferred or _stands_back(group, first, now) or self._queue_is_long(group)
 
     def _queue_is_long(self, group: Group) -> bool:
         """Returns whether a group's prompts take longer than one part: in a row they would hold up what it decodes.
@@ -229,7 +250,7 @@ class Turns:
         Not of a model that is late before others, nor where weights share out the time: short turns cost others time.
         """
         inst, model = group.inst, group.model
-        if inst is None or len(group.prompts) < 2 or model.greed or model.weighed:
+        if inst is None or len(group.prompts) < 2 or group.standing.greed or group.standing.weighed:
             return False
         estimate = self._pool.estimates.of(model.name, inst.device)
         seconds = accumulate(estimate.part_s(s.projected_kv, s.unissued_tokens) for s in group.prompts.values())
@@ -240,7 +261,7 @@ class Turns:
         itself comes behind all that has little slack.
         """
         first, settings = prompt.prefill[0], self._settings
-        if _stands_back(first, now):
+        if _stands_back(group, first, now):
             limit = now + settings.behind_share * group.model.config.slo.ttft_s
         else:
             limit = min(due(first), now + 2 * settings.part_s)
@@ -283,6 +304,6 @@ class Turns:
         return Proposal(group.model, (), sorted(away, key=due), self._settings.quantum_steps, reason, group)
 
 
-def _stands_back(prompt: Sequence, now: float) -> bool:
+def _stands_back(group: Group, prompt: Sequence, now: float) -> bool:
     """Returns whether a prompt is late, and its model's time is not shared out by weight."""
-    return due(prompt) < now and not prompt.model.weighed
+    return due(prompt) < now and not group.standing.weighed

@@ -48,6 +48,14 @@ class View:
         """A group came, went, or asks for something else."""
         self.stale = True
 
+    def outdated(self) -> bool:
+        """Returns whether its groups have changed, or what their steps are estimated to take."""
+        if not self.stale:
+            for load in self.loads:
+                if load.outdated():
+                    return True
+        return self.stale
+
     def measure(self, estimates: Estimates) -> None:
         """Sums up what the instance's groups need."""
         inst, util, nbytes, stale = self.inst, 0.0, 0, False

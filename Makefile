@@ -385,7 +385,7 @@ CXX_SOURCES := $(wildcard native/src/*.?pp native/src/cuda/*.?pp native/include/
 # Content that clang-tidy has found nothing in.
 TIDIED = $(CACHE)/tidy/$(call content,$(sort $(CXX_SOURCES)) $(wildcard .clang-tidy native/.clang-tidy) native/CMakeLists.txt requirements.lock)
 
-.PHONY: check check-style check-types format generate lock
+.PHONY: check check-style check-types format generate structure lock
 check: $(STAMP) native-dependencies ## lint, types, layers, generated files
 	@$(MAKE) --no-print-directory -j2 --output-sync=target check-types check-style
 	@$(MAKE) --no-print-directory generate
@@ -417,6 +417,8 @@ generate: $(STAMP) ## everything that is made from something else
 	@PYTHONPATH=tests $(PY) -m operator_states docs/reference/states.md
 	@PYTHONPATH=tests $(PY) -m backend_vllm.rows docs/guides/vllm.md
 	@$(PY) -m benchmarks.pages
+structure: $(STAMP) ## draw the packages and the imports between them into docs/design/structure.md
+	@$(PY) docs/design/structure/make.py
 COMPILE = $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --no-annotate
 IN_IMAGES = --python-version 3.11 --python-platform x86_64-manylinux_2_28 -c requirements.lock
 lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images and of CUDA's headers

@@ -9,8 +9,7 @@ from scheduler_core.test_slack import Watched
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.domain import GatewayId, ModelConfig, ModelName, Role, SeqId, Slo
 from aegaeon_scheduler.core.events import Submitted
-from aegaeon_scheduler.core.policies.slack.ranks import begun, by_rank
-from aegaeon_scheduler.core.policies.slack.sequences import Member, member
+from aegaeon_scheduler.core.policies.slack.order import Member, begun, by_rank, member
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_scheduler.core.state import Model, Sequence
 from aegaeon_simulator.pool.client import Client

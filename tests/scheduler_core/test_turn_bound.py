@@ -18,7 +18,7 @@ from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig
 from aegaeon_scheduler.core.domain import CommandId, ModelName, Place, Role, SeqId, Stage, Terms, Tier
 from aegaeon_scheduler.core.policies.slack.group import Group
-from aegaeon_scheduler.core.policies.slack.sequences import due
+from aegaeon_scheduler.core.policies.slack.order import due
 from aegaeon_scheduler.core.state import Instance, Issued, Sequence
 from aegaeon_simulator.pool.world import World
 

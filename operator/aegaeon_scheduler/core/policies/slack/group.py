@@ -15,9 +15,22 @@ from typing import NamedTuple, Protocol
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Place, Role, SeqId, Stage
 from aegaeon_scheduler.core.estimate import Estimate, Estimates
-from aegaeon_scheduler.core.policies.slack.objectives import ALIKE, Scale
-from aegaeon_scheduler.core.policies.slack.sequences import Standing, due, kv_blocks, member, tokens
+from aegaeon_scheduler.core.policies.slack.order import ALIKE, Scale, Standing, due, kv_blocks, member, tokens
 from aegaeon_scheduler.core.state import Batch, Instance, Model, Sequence
+
+URGENT_SHARE = 0.5
+"""of TTFT: with less slack a group is placed even where there is no time, and before parts of long prompts"""
+HOT_UTIL = 0.6
+"""utilization beyond which a group is hot: newcomers begin a second one where there is time"""
+HOT_MARGIN = 0.25
+"""a batch of one has a utilization already: a group is hot when it asks for this much more"""
+SWAMPED_SHARE = 0.25
+"""of TTFT that a group's prompts take beyond which it is hot as well: a model that all ask for at once"""
+LONE_SHARE = 0.3
+"""of TTFT: a group with one sequence in time ranks so much later, with n of them an n-th of it: where not all can be in
+time, those that share their steps with fewest come late"""
+PREEMPT_SHARE = 0.3
+"""of TTFT: a group must rank so much later than the one that preempts it"""
 
 
 class Kind(Enum):
@@ -80,7 +93,7 @@ class Group(Batch):
 
     __slots__ = (
         "_behind", "_due", "_loads", "_order", "_size", "_until", "inst", "kind", "members", "model", "number",
-        "prompts", "scale", "served", "since", "standing", "still", "target", "watcher",
+        "prompts", "scale", "served", "since", "standing", "still", "watcher",
     )  # fmt: skip
 
     def __init__(self, model: Model, kind: Kind, number: int, standing: Standing) -> None:
@@ -94,7 +107,6 @@ class Group(Batch):
         self.still: Still | None = None
         self.since = inf  # seconds; when it was first ready to run where it is
         self.served = -inf  # seconds; when it was last given a turn
-        self.target: Instance | None = None  # where a move is to end
         self.scale = ALIKE
         self.watcher: Holder | None = None
         self._size: tuple[int, int] | None = None
@@ -186,8 +198,8 @@ class Group(Batch):
             in_time = key == self._due[0]  # else it moves with the time: late ones come first
             rank = key if scale is ALIKE else now + (scale.rank_s(key - now) if in_time else scale.late_s)
             rank += self._behind * scale.factor
-            rank += settings.lone_share * ttft_s / alive if alive else 0.0
-            least = rank + settings.preempt_share * ttft_s
+            rank += LONE_SHARE * ttft_s / alive if alive else 0.0
+            least = rank + PREEMPT_SHARE * ttft_s
             until = key if in_time else now
             exact = until if scale is ALIKE else now
             self._order = Order(key, rank, least, *((-inf, -inf) if self.model.pools else (exact, until)))

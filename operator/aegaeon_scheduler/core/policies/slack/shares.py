@@ -13,11 +13,17 @@ from math import exp
 
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Tier
-from aegaeon_scheduler.core.policies.slack.sequences import Standing
-from aegaeon_scheduler.core.policies.slack.table import Table
+from aegaeon_scheduler.core.policies.slack.order import Standing
+from aegaeon_scheduler.core.policies.slack.table import TIER_SHARE, Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Model
 
+GREED_SHARE = 0.49
+"""of TTFT, less than a tier: a model that holds many times its part of the engines ranks so much later, so that where
+not all can be in time it is late before those that ask for little"""
+GREED_FREE = 5.0
+"""times its part, which is what each model with requests would have, that are free: with three times, loads that all
+fit are served worse"""
 _LATELY_S = 30.0  # seconds over which the engines' time is counted
 _MOST = 0.6  # of a tier: a starved model overtakes the others of its tier, and never the tier above
 
@@ -37,7 +43,7 @@ class Shares:
         self._greedy: dict[Model, None] = {}
 
     def _step_s(self, model: Model) -> float:
-        return self._settings.tier_share * model.config.slo.ttft_s
+        return TIER_SHARE * model.config.slo.ttft_s
 
     def begin(self, model: Model) -> None:
         """A group of it begins."""
@@ -47,7 +53,7 @@ class Shares:
         standing.greed = self._greed(model)
         if standing.greed:
             self._greedy[model] = None
-        greed_s = self._settings.greed_share * model.config.slo.ttft_s * standing.greed
+        greed_s = GREED_SHARE * model.config.slo.ttft_s * standing.greed
         self._put(model, standing, standing.tier_s + greed_s)
 
     def _greed(self, model: Model) -> float:
@@ -56,7 +62,7 @@ class Shares:
         if held < 2 or self._weighted:
             return 0.0
         part = max(1.0, len(self._pool.fleet.of(model).open) / self._table.models)
-        return max(0.0, 1.0 - self._settings.greed_free * part / held)
+        return max(0.0, 1.0 - GREED_FREE * part / held)
 
     def _put(self, model: Model, standing: Standing, behind: float) -> None:
         if standing.behind != behind:

@@ -7,17 +7,18 @@ from math import inf
 
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, Stage
-from aegaeon_scheduler.core.policies.slack.group import Group, Kind, node_of
-from aegaeon_scheduler.core.policies.slack.objectives import Objectives
-from aegaeon_scheduler.core.policies.slack.sequences import Member, Standing
-from aegaeon_scheduler.core.policies.slack.urgent import Urgent
-from aegaeon_scheduler.core.policies.slack.view import View
+from aegaeon_scheduler.core.policies.slack.engines import View
+from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load, node_of
+from aegaeon_scheduler.core.policies.slack.order import Member, Objectives, Standing
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
+TIER_SHARE = 0.5
+"""of TTFT, by which a tier ranks later than the one above: more than what it takes to be preempted"""
+
 
 class Table:
-    """`groups` are all of them, by number, `waiting` those without an instance, `urgent` of these by slack.
+    """`groups` are all of them, by number, `waiting` those without an instance.
 
     A model's are kept by the row, not by the name: emptied groups of a withdrawn model live on to the next pass, and
     are no groups of one that has its name by then.
@@ -28,7 +29,6 @@ class Table:
         self._settings = settings
         self.groups: dict[int, Group] = {}
         self.waiting: dict[int, Group] = {}
-        self.urgent = Urgent(settings)
         self._objectives = Objectives(settings)
         self.uneven = False  # instances differ in size
         self._at: dict[InstanceId, View] = {}
@@ -103,7 +103,7 @@ class Table:
 
     def tier_s(self, model: Model) -> float:
         """Seconds that its tier makes."""
-        return model.config.terms.tier.level * self._settings.tier_share * model.config.slo.ttft_s
+        return model.config.terms.tier.level * TIER_SHARE * model.config.slo.ttft_s
 
     def down(self, inst: Instance) -> None:
         """Drops an instance that is gone: its groups wait."""
@@ -112,9 +112,6 @@ class Table:
             self.remove(group)
         self._at.pop(inst.id, None)
         self._sizes()
-        for group in self.groups.values():
-            if group.target is inst:
-                group.target = None
 
     def _sizes(self) -> None:
         self.uneven = len({view.size for view in self._at.values()}) > 1
@@ -137,9 +134,8 @@ class Table:
 
     def place(self, group: Group, inst: Instance) -> None:
         """Places a group on an instance."""
-        group.inst, group.since, group.target, group.still = inst, inf, None, None
-        if self.waiting.pop(group.number, None) is not None:
-            self.urgent.drop(group)
+        group.inst, group.since, group.still = inst, inf, None
+        self.waiting.pop(group.number, None)
         group.watcher = view = self.row(inst)
         view.groups.append(group)
         view.changed(group)
@@ -158,7 +154,6 @@ class Table:
 
     def _wait(self, group: Group) -> None:
         self.waiting[group.number] = self._uncast[group.number] = group
-        self.urgent.add(group)
 
     def join(self, group: Group, seq: Sequence) -> None:
         """A sequence becomes a member. Idempotent."""
@@ -255,7 +250,6 @@ class Table:
                 continue
             self.remove(group)
             del self.groups[group.number], self.waiting[group.number]
-            self.urgent.drop(group)
             self._uncast.pop(group.number, None)
             of = self._of[group.model]
             of.remove(group)
@@ -282,3 +276,33 @@ class Table:
         """Models of which groups began since this was last asked."""
         fresh, self._fresh = self._fresh, {}
         return fresh.keys()
+
+
+def disagreements(pool: Pool, table: Table, now: float) -> list[str]:
+    """Lists the differences; nothing where all is well."""
+    differences = []
+    several = set(table.several())
+    for group in table.groups.values():
+        if not group.agrees(now):
+            differences.append(f"group {group.number} of {group.model.name} keeps another size or deadline than it has")
+        if (group.number in table.waiting) is not (group.inst is None):
+            differences.append(
+                f"group {group.number} of {group.model.name} is not where the list of those that wait says"
+            )
+        if (group in several) is not (group.inst is None and len(table.of(group.model)) > 1):
+            differences.append(f"group {group.number} of {group.model.name} is not listed by what else its model has")
+        strange = (seq.id for seq in group.members.values() if seq.batch is not group)
+        differences.extend(f"{seq} would not tell its group of a change" for seq in strange)
+    for inst in pool.instances.values():
+        view = table.row(inst)
+        if not view.outdated() and not _same(view, pool):
+            differences.append(f"{inst.id}: its groups ask for something else than is kept")
+    return differences
+
+
+def _same(view: View, pool: Pool) -> bool:
+    loads = [Load.of(group, pool.estimates, view.inst) for group in view.groups if group.members]
+    kept = [(load.group, load.util, load.nbytes) for load in view.loads]
+    models = {load.group.model.name for load in loads}
+    total = sum(load.nbytes for load in loads)
+    return kept == [(x.group, x.util, x.nbytes) for x in loads] and view.models == models and view.nbytes == total

@@ -15,7 +15,7 @@ from aegaeon_operator.errors import OperatorError
 
 # Allocations until collections of the three generations. Facts of thousands of ModelPools stay for as long as they do:
 # by default every look would scan all of them several times, which takes longer than the look itself.
-_COLLECTED = (50_000, 20, 100)
+COLLECTED = (50_000, 20, 100)
 _HELP = """Aegaeon's operator: reconciles the GpuPools and ModelPools of a cluster.
 
 environment:
@@ -53,7 +53,7 @@ def main() -> int:
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)  # at INFO it logs every event
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # warns that it handles no signals
-    gc.set_threshold(*_COLLECTED)
+    gc.set_threshold(*COLLECTED)
     from aegaeon_operator.kube.operator import run  # --help needs no Kubernetes client
 
     try:

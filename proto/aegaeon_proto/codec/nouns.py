@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from aegaeon_proto.codec.errors import ProtocolError
 from aegaeon_proto.codec.fields import Fields
@@ -95,7 +95,7 @@ def seq_to(seq: SeqId) -> model_pb2.SeqId:
 
 def handle_from(message: engine_pb2.KvHandle) -> KvHandle:
     """Where a sequence's blocks lie."""
-    lists = {name: tuple(getattr(message, name)) for name in _HANDLE_LISTS}
+    lists: dict[str, Any] = {name: tuple(getattr(message, name)) for name in _HANDLE_LISTS}
     return KvHandle(**_HANDLE.of(message), **lists)
 
 

@@ -1,154 +1,146 @@
-"""What each rule of policy slack brings: tokens on time without it, at loads where 90 % are met with it.
+"""Ablation of every rule and setting of policy slack: tokens on time without it, on loads at which policies differ.
 
-Run: python -m benchmarks.ablation [POINT ...] [--seed 1] [--seconds 120] [--only VARIANT]. A point is one of
-benchmarks.goodput (harsher costs are quicker to run), or PANEL:LOAD of a figure, such as 17-a10-normal:8.
+Run: python -m benchmarks.ablation [VARIANT ...] [--seeds 1,2] [--loads 0.1,zipf] [--kept FILE]. A setting is made
+neutral with the compiled core; where no setting ends a rule, functions of the interpreted core stand in for its own,
+which decides the same. `--kept`: JSON lines of finished runs, which are not run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from statistics import fmean
 
-from benchmarks.goodput import LENGTHS, POINTS, PROCESSES, run_of
+from benchmarks.ablation_rules import FULL, VARIANTS, Variant, instead
+from benchmarks.drawn import head, seeds
+from benchmarks.loads import LOADS
 from benchmarks.report import Row, read_settings, report
 
-from aegaeon_scheduler.core.config import SchedulerConfig, SlackSettings
-from aegaeon_scheduler.core.policies.slack.group import Group, Load, Order
-from aegaeon_scheduler.core.policies.slack.policy import SlackPolicy
-from aegaeon_scheduler.core.policies.slack.view import View
-from aegaeon_scheduler.core.state import Instance, Sequence
-from aegaeon_simulator.figures.catalog import panels
-from aegaeon_simulator.figures.points import run_of as figure_run
+from aegaeon_scheduler.core.config import SlackSettings
+from aegaeon_scheduler.core.slo import attainment
 from aegaeon_simulator.parallel import processes
-from aegaeon_simulator.pool import production
-from aegaeon_simulator.run import Run, simulate
+from aegaeon_simulator.run import simulate
 
-_FULL = "all rules"
-_NEVER = 1e9
+NOISE = "the same on a network that is 2 % slower"
+_DELAY_S = 0.00051
+Shares = dict[str, float]
+"""of tokens on time: of all, and of each part of the load"""
+Key = tuple[str, str, int]
+"""variant, load, seed"""
 
-KNOBS: dict[str, dict[str, float]] = {
-    _FULL: {},
-    "no preemption": {"min_stay_s": _NEVER},
-    "preemptions are not priced": {"away_margin": 0.0, "min_stay_s": 0.0},
-    "company does not count": {"lone_share": 0.0},
-    "late ones keep first priority": {"late_slack_s": -_NEVER},
-    "no rebalancing": {"busy_util": _NEVER},
-    "no second group when hot": {"hot_util": _NEVER, "swamped_share": _NEVER},
-    "prompts make no group hot": {"swamped_share": _NEVER},
-    "no limit of time when placing": {"full_util": _NEVER},
-    "quantum of 32 steps": {"quantum_steps": 32},
-    "passes at every event": {"pass_gap_s": 0.0},
-    "a stay of five seconds": {"min_stay_s": 5.0},
-    "no groups in halves": {"split_share": _NEVER},
-    "no room kept free": {"headroom": 0.0},
-    "no urgency": {"urgent_share": 0.0},
-}
-FIRST_COME, STALL, NO_IDLE = "first come, first served", "loads stall the engine", "idle weights are not used"
-COUNTED = tuple(f"groups at most: {count}" for count in (1, 2, 3))
-VARIANTS = (*KNOBS, FIRST_COME, STALL, NO_IDLE, *COUNTED)
-Patches = list[tuple[Any, str, object]]  # owner, its attribute, what stands there for a while
+
+def shares(variant: str, load: str, seed: int) -> Shares:
+    """Attainment of a run without a rule or setting."""
+    case = LOADS[load](seed)
+    of = VARIANTS.get(variant, Variant(""))
+    settings = replace(case.run.settings, tuned=SlackSettings(**of.settings))
+    if variant == NOISE:
+        settings = replace(settings, delay_s=_DELAY_S)
+    with instead(of.patches() if of.patches is not None else []):
+        outcome = simulate(replace(case.run, settings=settings))
+    parts = {"all": outcome.requests} | {
+        name: [r for r in outcome.requests if chooses(r)] for name, chooses in case.parts.items()
+    }
+    return {
+        name: attainment(
+            (r.times, replace(settings.slo_of(r.model), ttft_s=settings.slo_of(r.model).ttft_s + r.defer_s), r.length)
+            for r in these
+        ).token
+        for name, these in parts.items()
+    }
+
+
+def runs_of(variants: Iterable[str], loads: Iterable[str], each: Iterable[int]) -> list[Key]:
+    """Runs of these variants, first seed first."""
+    loads = list(loads)
+    of = {v: VARIANTS[v].loads if v in VARIANTS else VARIANTS[FULL].loads for v in variants}
+    return [(v, load, seed) for seed in each for v in of for load in of[v] if load in loads]
 
 
 @contextmanager
-def instead(owner: Any, name: str, value: object) -> Iterator[None]:
-    """Another function in a class or module for a while."""
-    before = owner.__dict__[name]
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
+def core(kind: str, count: int) -> Iterator[ProcessPoolExecutor]:
+    """So many processes with this core, `compiled` or `interpreted`."""
+    before = os.environ.get("AEGAEON_CORE")
+    os.environ["AEGAEON_CORE"] = kind
+    with processes(count) as pool:
+        list(pool.map(_started, range(count)))  # with this variable
+        if before is None:
+            del os.environ["AEGAEON_CORE"]
+        else:
+            os.environ["AEGAEON_CORE"] = before
+        yield pool
 
 
-def _first_come(group: Group, now: float, settings: SlackSettings) -> Order:
-    oldest = min((seq.arrival for seq in group.members.values()), default=now)
-    return Order(oldest, oldest)
+def _started(_: int) -> None:
+    time.sleep(0.5)  # so that no process takes two of these
 
 
-def _never_idle(policy: SlackPolicy, group: Group, seq: Sequence, now: float) -> None:
-    return None
+def run_all(keys: list[Key], kept: Path | None) -> dict[Key, Shares]:
+    """Both cores side by side; what is in `kept` is taken from there."""
+    measured = _read(kept)
+    with core("compiled", 2) as compiled, core("interpreted", 1) as interpreted:
+        runs: dict[Future[Shares], Key] = {}
+        for key in keys:
+            if key not in measured:
+                patched = key[0] in VARIANTS and VARIANTS[key[0]].patches is not None
+                runs[(interpreted if patched else compiled).submit(shares, *key)] = key
+        for future in as_completed(runs):
+            key = runs[future]
+            measured[key] = future.result()
+            print(*key, {name: round(100 * share, 1) for name, share in measured[key].items()}, flush=True)
+            _keep(kept, key, measured[key])
+    return {key: measured[key] for key in keys}
 
 
-def _at_most(count: int) -> Patches:
-    """A policy with so many groups on an engine."""
-    over, idle = View.over, SlackPolicy._idle_weights
-
-    def counted_over(view: View, load: Load) -> float:
-        return over(view, load) if len(view.loads) < count else max(1.0, over(view, load))
-
-    def counted_idle(policy: SlackPolicy, group: Group, seq: Sequence, now: float) -> Instance | None:
-        inst = idle(policy, group, seq, now)
-        return inst if inst is not None and len(policy._table.at(inst)) < count else None
-
-    return [(View, "over", counted_over), (SlackPolicy, "_idle_weights", counted_idle)]
+def _read(kept: Path | None) -> dict[Key, Shares]:
+    if kept is None or not kept.exists():
+        return {}
+    lines = (json.loads(line) for line in kept.read_text("utf-8").splitlines())
+    return {(line["variant"], line["load"], line["seed"]): line["shares"] for line in lines}
 
 
-def _patches(variant: str) -> Patches:
-    """What a variant changes that no knob does."""
-    if variant == FIRST_COME:
-        return [(Group, "order", _first_come)]
-    if variant == NO_IDLE:
-        return [(SlackPolicy, "_idle_weights", _never_idle)]
-    return _at_most(int(variant[-1])) if variant in COUNTED else []
+def _keep(kept: Path | None, key: Key, of: Shares) -> None:
+    if kept is not None:
+        with kept.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"variant": key[0], "load": key[1], "seed": key[2], "shares": of}) + "\n")
 
 
-def _stalling(run: Run) -> Run:
-    rate = max(k.latency.load_bytes_per_s for k in run.device.kinds.values())
-    return replace(run, device=replace(run.device, load_stall_bytes_per_s=rate))
-
-
-def tokens(variant: str, name: str, seed: int, seconds: float) -> float:
-    """Share of tokens on time of one variant."""
-    run = _run(name, seed, seconds)
-    config = production._config
-
-    def changed(*args: Any) -> SchedulerConfig:
-        given = config(*args)
-        return replace(given, policy=replace(given.policy, **KNOBS.get(variant, {})))  # type: ignore[arg-type]  # floats
-
-    with ExitStack() as stack:
-        for owner, attribute, value in [(production, "_config", changed), *_patches(variant)]:
-            stack.enter_context(instead(owner, attribute, value))
-        return _token(_stalling(run) if variant == STALL else run)
-
-
-def _run(name: str, seed: int, seconds: float) -> Run:
-    panel, _, load = name.partition(":")
-    if not load:
-        return run_of(POINTS[name], seed, seconds)
-    found = next(p for p in panels(seconds) if p.name == panel)
-    return figure_run(found.point("slack", float(load), seed), LENGTHS.parent)
-
-
-def _token(run: Run) -> float:
-    return simulate(run).attainment(run.settings.slo).token
+def effects(measured: dict[Key, Shares]) -> dict[str, dict[str, Shares]]:
+    """Points of tokens on time that each variant has more than the full policy: by variant, load and part; means."""
+    points: dict[str, dict[str, dict[str, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    for (variant, load, seed), of in measured.items():
+        full = measured.get((FULL, load, seed))
+        if full is not None and variant != FULL:
+            for part, share in of.items():
+                points[variant][load][part].append(100.0 * (share - full[part]))
+    return {
+        v: {load: {p: fmean(x) for p, x in parts.items()} for load, parts in ls.items()} for v, ls in points.items()
+    }
 
 
 def main() -> int:
-    """Every variant at every point."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("points", nargs="*", default=["H0.1", "Hx0.3", "H0.5"], metavar="POINT")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--only", action="append", choices=VARIANTS, help="these variants; may be repeated")
+    """Every variant on its loads."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("variants", nargs="*", default=[FULL, NOISE, *(v for v in VARIANTS if v != FULL)])
+    parser.add_argument("--loads", default=",".join(LOADS))
+    parser.add_argument("--seeds", default="", help="by default two of the commit's hash")
+    parser.add_argument("--kept", type=Path)
     chosen = read_settings(parser)
-    found = []
-    with processes(PROCESSES) as pool:
-        runs = [
-            (v, n, pool.submit(tokens, v, n, chosen.seed, chosen.seconds))
-            for n in chosen.points
-            for v in chosen.only or VARIANTS
-        ]
-        for variant, name, future in runs:
-            what = f"{name}, {POINTS[name].models} models" if name in POINTS else name
-            figure = f"{what}, {chosen.seconds:g} s: {variant}"
-            found.append(Row(figure, future.result(), "share"))
-            print(f"{figure}: {100 * future.result():.1f}", flush=True)
-    return 0 if report("ablation", found, chosen.short) else 1
+    each = [int(seed) for seed in chosen.seeds.split(",")] if chosen.seeds else seeds(2, head())
+    measured = run_all(runs_of(chosen.variants, chosen.loads.split(","), each), chosen.kept)
+    rows = [Row("seeds", float(seed), "") for seed in each]
+    for variant, loads in effects(measured).items():
+        rows += [Row(f"{variant}: {load}: all tokens", parts["all"], "points") for load, parts in loads.items()]
+    return 0 if report("ablation", rows, chosen.short) else 1
 
 
 if __name__ == "__main__":

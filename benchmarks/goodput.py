@@ -100,7 +100,7 @@ def rows(name: str, shares: Sequence[Attainment], refused: int) -> list[Row]:
         Row(f"{what}: worst seed", min(a.token for a in shares), "share"),
         Row(f"{what}: request", sum(a.request for a in shares) / count, "share"),
         Row(f"{what}: time", sum(a.time for a in shares) / count, "share"),
-        Row(f"{what}: requests refused", refused, "requests", 0, "<="),
+        Row(f"{what}: requests refused, since they waited for `hold` and their objective", refused, "requests"),
     ]
 
 

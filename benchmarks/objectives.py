@@ -11,18 +11,15 @@ import argparse
 import sys
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
 
-from benchmarks.ablation import instead
 from benchmarks.goodput import LENGTHS, PROCESSES
 from benchmarks.report import Row, read_settings, report
 
-from aegaeon_scheduler.core.config import SchedulerConfig, SlackSettings
+from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Slo
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_simulator.devices import read_device
 from aegaeon_simulator.parallel import processes
-from aegaeon_simulator.pool import production
 from aegaeon_simulator.results.outcome import Outcome
 from aegaeon_simulator.run import Run, simulate
 from aegaeon_simulator.settings import Settings, Split
@@ -65,25 +62,15 @@ def shares(name: str, policy: str, seed: int) -> Shares:
     core = "slack" if policy == DUE_TIMES else policy
     settings = Settings(core, Split(unified=GPUS), world.strict, DRAIN_S, slos=slos)
     run = Run(settings, workload, read_device("h800-policy"), seed)
-    outcome = _by_due_times(run) if policy == DUE_TIMES else simulate(run)
+    if policy == DUE_TIMES:
+        run = replace(run, settings=replace(settings, tuned=SlackSettings(relative_power=0.0)))
+    outcome = simulate(run)
     return _token(outcome, slos, 1), _token(outcome, slos, 0)
 
 
 def _token(outcome: Outcome, slos: tuple[Slo, ...], odd: int) -> float:
     of = (request for request in outcome.requests if request.model % 2 == odd)
     return attainment((request.times, slos[request.model], request.length) for request in of).token
-
-
-def _by_due_times(run: Run) -> Outcome:
-    config = production._config
-
-    def absolute(*args: Any) -> SchedulerConfig:
-        made = config(*args)
-        assert isinstance(made.policy, SlackSettings)
-        return replace(made, policy=replace(made.policy, relative_power=0.0))
-
-    with instead(production, "_config", absolute):
-        return simulate(run)
 
 
 def rows(name: str, means: dict[str, Shares]) -> list[Row]:

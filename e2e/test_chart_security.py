@@ -30,7 +30,7 @@ def restricted(kubeconfig: Path) -> Iterator[Path]:
     level = "pod-security.kubernetes.io/enforce=restricted"
     kubectl(kubeconfig, "label", "namespace", NAMESPACE, level)
     yield kubeconfig
-    kubectl(kubeconfig, "delete", "namespace", NAMESPACE, "--timeout=60s")
+    kubectl(kubeconfig, "delete", "namespace", NAMESPACE, "--timeout=240s")
 
 
 def of_pool(name: str, **spec: Any) -> dict[str, Any]:

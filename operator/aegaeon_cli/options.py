@@ -38,7 +38,13 @@ trace_option = click.option(
     "--trace",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="CSV (or .csv.gz) with t_s, model, input_len, output_len.",
+    help="CSV (or .csv.gz) with t_s, model, input_len, output_len; optionally tenant, session.",
+)
+slos_option = click.option(
+    "--slos",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="CSV of model, ttft_s, tbt_s: objectives by model; others keep --slo-ttft and --slo-tbt.",
 )
 
 

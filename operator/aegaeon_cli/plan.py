@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aegaeon_cli.errors import BadFileError, CliError
-from aegaeon_cli.options import device_option, kind_option, number_option, slo_options, trace_option
+from aegaeon_cli.options import device_option, kind_option, number_option, slo_options, slos_option, trace_option
 
 if TYPE_CHECKING:
     from aegaeon_simulator.devices import Device
@@ -36,6 +36,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--gpus-per-device", type=int, default=1, show_default=True, help="GPUs of one device (tensor parallelism)."
 )
 @slo_options
+@slos_option
 @click.option("--attainment", type=float, default=0.9, show_default=True, help="Share that must be on time.")
 @click.option(
     "--form",
@@ -75,7 +76,7 @@ def _answer(options: dict[str, Any]) -> None:
 
     _check(options)
     device, objective = read_device(options["device"]), _objective(options)
-    traffic = _traffic(options, device)
+    traffic = _with_slos(_traffic(options, device), options["slos"], objective)
     with _workers(options["seeds"] if traffic.random else 1) as trials, _progress() as progress:
         if options["admit"] is not None:
             answer = _admission(options, traffic, device, objective, trials)
@@ -140,6 +141,15 @@ def _traffic(options: dict[str, Any], device: Device) -> Traffic:
         count, rate = options["models"], options["rate"]
         models = [ModelDemand(f"model-{m:03}", own or paper_kind(m), rate) for m in range(count)]
     return poisson_traffic(models, Lengths.packaged(), options["window"])
+
+
+def _with_slos(traffic: Traffic, file: Path | None, objective: Objective) -> Traffic:
+    """The objectives of a file, before those that models have of their own."""
+    if file is None:
+        return traffic
+    from aegaeon_simulator.plan import with_slos
+
+    return with_slos(traffic, file, objective.slo)
 
 
 def _kind(name: str, device: Device) -> str:

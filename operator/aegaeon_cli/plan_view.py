@@ -21,6 +21,7 @@ def show_plan(plan: Figures) -> None:
     console.print(_serving(plan))
     console.print(_pools(plan))
     console.print(_kinds(plan))
+    console.print(_parts(plan))
     if len(plan["gpu_hours_a_day_by_tenant"]) > 1:
         console.print(_tenants(plan))
     console.print(_curve(plan))
@@ -94,6 +95,23 @@ def _kinds(plan: Figures) -> Table:
         even = f"{median(rates):.2f}" if rates else "-"
         table.add_row(kind, str(len(models)), f"{total:.2f}", f"{hours:.1f}", even)
     return table
+
+
+def _parts(plan: Figures) -> Table:
+    """Who is on time in this pool, by objective and tenant, and of the models that are served worst."""
+    table = _table("on time, by part", "part", "on time")
+    if len(plan["classes"]) > 1:
+        for each in plan["classes"]:
+            slo = each["slo"]
+            table.add_row(f"TTFT {slo['ttft_s']:g} s, TBT {slo['tbt_s']:g} s", _or_none(each["attainment"]))
+    for tenant, share in list(plan["attainment_by_tenant"].items())[:_MOST_TENANTS]:
+        table.add_row(f"tenant {tenant}", _or_none(share))
+    table.add_row("worst tenth of the models", _or_none(plan["worst_decile"]))
+    return table
+
+
+def _or_none(share: float | None) -> str:
+    return "no request" if share is None else _percent(share)
 
 
 def _tenants(plan: Figures) -> Table:

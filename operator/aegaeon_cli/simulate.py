@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aegaeon_cli.errors import CliError
-from aegaeon_cli.options import device_option, kind_option, number_option, slo_options, trace_option
+from aegaeon_cli.options import device_option, kind_option, number_option, slo_options, slos_option, trace_option
 from aegaeon_cli.simulate_input import POISSON_S, runs_of
 from aegaeon_cli.simulate_view import write
 
@@ -44,7 +44,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--host-cache", type=float, metavar="GB", help="Host memory of a node for weights.  [default: unlimited]")
 @click.option("--disk", type=float, default=7.0, show_default=True, metavar="GB/S", help="Rate of a node's disk.")
 @slo_options
-@number_option("--slo-scale", "a factor", "Multiplies both objectives.", default=1.0)
+@slos_option
+@number_option("--slo-scale", "a factor", "Multiplies all objectives.", default=1.0)
 @number_option("--input-scale", "a factor", "Multiplies input lengths.", default=1.0)
 @number_option("--output-scale", "a factor", "Multiplies output lengths.", default=1.0)
 @click.option(

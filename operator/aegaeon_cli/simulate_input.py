@@ -32,7 +32,23 @@ def runs_of(options: dict[str, Any]) -> list[Run]:
     also = tuple(_more(text, options) for text in options["also"])
     seeds = range(options["seed"], options["seed"] + options["seeds"])
     workloads = [_shaped(options, workload) for workload in _workloads(options, seeds, Machines.of(device, also).kinds)]
-    return [Run(settings, workload, device, seed, also) for seed, workload in zip(seeds, workloads, strict=True)]
+    return [
+        Run(_with_slos(settings, options, workload), workload, device, seed, also)
+        for seed, workload in zip(seeds, workloads, strict=True)
+    ]
+
+
+def _with_slos(settings: Settings, options: dict[str, Any], workload: Workload) -> Settings:
+    """Each model's own objective, where a file gives them; scaled as the others are."""
+    if options["slos"] is None:
+        return settings
+    from aegaeon_scheduler.core.domain import Slo
+    from aegaeon_simulator.workload.objectives import read_slos
+
+    scale = options["slo_scale"]
+    defaults = [Slo(options["slo_ttft"], options["slo_tbt"])] * len(workload.names)
+    slos = read_slos(options["slos"], workload.names, defaults)
+    return replace(settings, slos=tuple(Slo(slo.ttft_s * scale, slo.tbt_s * scale) for slo in slos))
 
 
 def _check(options: dict[str, Any]) -> None:

@@ -10,7 +10,8 @@ from aegaeon_simulator.baselines import simulate_baseline
 from aegaeon_simulator.devices import Device, Machines, More
 from aegaeon_simulator.errors import SettingsError
 from aegaeon_simulator.pool.production import simulate_production
-from aegaeon_simulator.results.outcome import Outcome, by_tier, report, seconds_by_device
+from aegaeon_simulator.results.outcome import Outcome
+from aegaeon_simulator.results.report import by_tier, report, seconds_by_device
 from aegaeon_simulator.settings import PRODUCTION, Settings
 from aegaeon_simulator.workload import Workload
 from aegaeon_simulator.workload.artifact import resampled
@@ -39,11 +40,22 @@ def simulate(run: Run, progress: Callable[[float], None] = lambda at: None) -> O
     _check_also(run)
     for kind in sorted(set(run.workload.kinds)):
         machines.kind(kind)
-    if run.device.host_cache_bytes and run.settings.policy not in PRODUCTION:
-        raise SettingsError(f"{run.settings.policy} is modelled with every model in host memory; leave the cache out")
     if run.settings.policy in PRODUCTION:
         return simulate_production(run.settings, effective(run), machines, progress)
+    _check_baseline(run)
     return simulate_baseline(run.settings, effective(run), run.device, progress)
+
+
+def _check_baseline(run: Run) -> None:
+    """Refuse what the modules that stand for other systems do not have."""
+    policy = run.settings.policy
+    if run.device.host_cache_bytes:
+        raise SettingsError(f"{policy} is modelled with every model in host memory; leave the cache out")
+    if any(arrival.session for arrival in run.workload.arrivals):
+        raise SettingsError(
+            f"{policy} is modelled without sessions: no request waits for the answer before it; leave the column "
+            f"session out"
+        )
 
 
 def _check_also(run: Run) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from aegaeon_scheduler.core.config import PolicySettings, SchedulerConfig
 from aegaeon_scheduler.core.domain import Slo
 from aegaeon_simulator.errors import SettingsError
 
@@ -31,10 +32,14 @@ class Split:
         return self.prefill + self.decode + self.unified
 
 
+HOLD_S = SchedulerConfig().hold_s  # a simulated request waits as long as one of a pool with default settings
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """One run. `slo` is the objective of all models, unless `slos` gives each its own; `drain_s` is how long it goes on
-    after the last arrival."""
+    after the last arrival. `tuned`: a production policy's settings, unless they are its defaults; `awake_s`: how long a
+    model of `vllm-sleep` stays while others wait, unless it is a quarter of TTFT."""
 
     policy: str
     split: Split
@@ -44,6 +49,9 @@ class Settings:
     admission: str = "none"  # of policies that run on the scheduler's core
     slos: tuple[Slo, ...] = ()
     warm: bool = False  # of policy slack: models are loaded before they are asked for
+    tuned: PolicySettings | None = None
+    awake_s: float = 0.0
+    hold_s: float = HOLD_S
 
     def slo_of(self, model: int) -> Slo:
         """The objective of the model of this number."""

@@ -119,6 +119,9 @@ class SidecarConfig(_Settings):
     max_batch: int = Field(default=16, ge=1, description="sequences in one decode step at most")
     max_graphs: int = Field(default=MAX_GRAPHS, ge=1, description="decodes of all models that a GPU keeps captured")
     prefill_chunk_tokens: int = Field(default=256, ge=1, description="prompt tokens in one step at most")
+    max_pooled_tokens: int | None = Field(
+        default=None, ge=1, description="the same of all prompts of a model that generates nothing; None: as of others"
+    )
     lease_s: float = Field(default=10.0, gt=0, description="after so long without a scheduler KV is parked on the host")
     drain_s: float = Field(default=20.0, ge=0, description="after SIGTERM sequences have so long to end or to move")
     metrics_listen: str | None = Field(

@@ -68,6 +68,7 @@ def test_old_engines_stay_until_every_new_role_has_one(
 
 
 OLD_ALONE, BOTH = {"prefill", "decode"}, {"prefill", "decode", "unified"}
+ON_DEMAND = ModelFacts("cached", roles=frozenset(OLD_ALONE), absent_roles=frozenset({"unified"}))
 
 
 @pytest.mark.parametrize(
@@ -78,9 +79,18 @@ OLD_ALONE, BOTH = {"prefill", "decode"}, {"prefill", "decode", "unified"}
         (ModelFacts("cached", roles=frozenset(BOTH)), ModelFacts("cached", roles=frozenset(BOTH)), 0, False),
         (ModelFacts("cached", roles=frozenset(BOTH)), ModelFacts("failed"), 0, False),
         (ModelFacts("cached", roles=frozenset(BOTH)), ModelFacts("absent"), 0, False),
+        (ModelFacts("cached", roles=frozenset(BOTH)), ON_DEMAND, 0, False),
         (ModelFacts("cached", roles=frozenset(OLD_ALONE)), ModelFacts("fetching"), PATIENCE_S, False),
     ],
-    ids=["not there yet", "fetched", "served", "failed everywhere", "fetched on demand", "for too long"],
+    ids=[
+        "not there yet",
+        "fetched",
+        "served",
+        "failed everywhere",
+        "fetched on demand",
+        "fetched on demand at the new nodes alone",
+        "for too long",
+    ],
 )
 def test_old_engines_stay_until_new_ones_serve_what_they_serve(
     llama: ModelFacts, qwen: ModelFacts, ready_s: float, stay: bool

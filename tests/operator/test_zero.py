@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from operator_objects import KEY, PLATFORM, gpu_pool, model_pool
 from operator_requests import submitted
+from tests.operator.scripted import scripted
 from tests.operator.test_scheduler_link import scheduler
 
 from aegaeon_operator.kube import schedulers
@@ -137,24 +138,10 @@ async def test_the_first_request_is_awaited_of_the_scheduler_that_leads_now(
     store, asked, requested = Store(), asyncio.Queue[Key](), asyncio.Event()
     leads = ["scheduler"]
 
-    class Link:
-        """Of one scheduler; requests come to the standby."""
+    def facts(name: str) -> SchedulerFacts:
+        return SchedulerFacts(name, standby=name not in leads, term=len(leads))
 
-        def __init__(self, target: str, _: object) -> None:
-            self._name = target
-
-        async def exchange(self, wanted: object, _: int) -> SchedulerFacts:
-            return SchedulerFacts(self._name, standby=self._name not in leads, term=len(leads))
-
-        async def demand(self) -> bool:
-            await (requested if self._name == "standby" else asyncio.Event()).wait()
-            return True
-
-        async def close(self) -> None:
-            """Nothing is open."""
-
-    monkeypatch.setattr(schedulers, "SchedulerLink", Link)
-    monkeypatch.setattr(schedulers, "admin_target", lambda key, name: name)
+    scripted(monkeypatch, facts, {"standby": requested})
     for one in (gpu_pool(engines=ZERO, scheduling={"standby": True}), model_pool("red", "llama")):
         cluster.objects[one["kind"], one["metadata"]["name"]] = one
         store.put(one)

@@ -22,7 +22,9 @@ from aegaeon_scheduler.core.domain import (
 )
 from aegaeon_scheduler.core.events import Submitted
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind
+from aegaeon_scheduler.core.policies.slack.sequences import Member, Standing
 from aegaeon_scheduler.core.state import Model, Sequence
+from aegaeon_simulator.engine.compute import together_s
 from aegaeon_simulator.errors import SettingsError
 from aegaeon_simulator.pool.client import Client
 
@@ -49,6 +51,24 @@ def test_prompts_run_between_the_turns_of_chats_on_the_same_engine() -> None:
     assert not instance.state.sequences
 
 
+def test_prompts_that_wait_are_computed_together() -> None:
+    """In turns of a tenth of a second at most, each prompt once, and in as little time as one long prompt of them."""
+    w = Watched([Role.UNIFIED], slabs=450, pooling=1)
+    w.ask("chat", 1, 50, 100)
+    texts = [embed(w, f"text{i}", 100, at=1.0) for i in range(200)]
+    w.world.run(60)
+    assert w.all_finished()
+    turns = [turn for turn in w.bodies(cmd.Turn) if turn.model == "m0"]
+    computed = [part.seq.request for turn in turns for part in turn.prefill]
+    assert sorted(computed) == sorted(f"text{i}" for i in range(200))
+    most = max(len(turn.prefill) for turn in turns)
+    assert 10 < most < 200
+    [instance] = w.world.engines.values()
+    latency = instance.state.models[ModelName("m0")].latency
+    assert together_s(latency, [100] * most) <= 0.1 < together_s(latency, [100] * (most + 1))
+    assert max(text.times[0] for text in texts) < 1.0 + 20_000 * latency.p1 * 1.5
+
+
 def test_a_workload_that_asks_an_embedder_for_tokens_is_refused_before_it_runs() -> None:
     world = small_world([Role.UNIFIED], slabs=450, pooling=1)
     with pytest.raises(SettingsError, match="m0 generates nothing, but wrong asks it for 2 tokens; give 1"):
@@ -63,8 +83,9 @@ def test_a_prompt_that_is_computed_drives_the_order_no_more() -> None:
     """Its next token would be due soon, if there were one."""
     model = Model(ModelConfig(ModelName("m"), Slo(2.0, 0.1)), 0)
     model.footprint = Footprint(1, 1, KvShape("s"), 1, 16, 4096, task="embed")
-    group = Group(model, Kind.WHOLE, 1)
+    group = Group(model, Kind.WHOLE, 1, Standing())
     seq = Sequence(Submitted(SeqId("r", 0), 1, GatewayId("g"), model.name, 5.0, 300, 0, 1), model, 1)
+    seq.row = Member(seq)
     group.members[seq.id] = group.prompts[seq.id] = seq
     assert group.urgency(5.5, 1.0) == (7.0, 1)
     del group.prompts[seq.id]  # it is in a turn

@@ -9,7 +9,7 @@ from scheduler_core.test_slack import Watched
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.domain import Role
-from aegaeon_scheduler.core.policies.slack.warm import Asked
+from aegaeon_scheduler.core.policies.slack.weights import Asked
 
 HOUR_S = 3600.0
 WARM = {"warm": True, "warm_gap_s": 0.1}

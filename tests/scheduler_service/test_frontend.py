@@ -114,7 +114,7 @@ async def test_a_submission_reaches_the_engine_with_its_prompt(serve: Any, brain
         assert (await gateway.next("accepted")).request == "r1"
         event = await brain.wait_for(events.Submitted)
         assert (event.seq, event.epoch, event.gateway, event.prompt_tokens, event.prefix_tokens) == (SEQ, 4, GW, 3, 2)
-        assert brain.times[-1] - event.arrival == pytest.approx(1.0, abs=0.5)
+        assert 0.9 < brain.times[-1] - event.arrival < 60
 
 
 async def test_the_handle_of_a_swap_out_goes_into_the_adopt_of_another_sidecar(
@@ -259,7 +259,7 @@ async def test_a_gateway_that_reconnects_in_time_drops_what_it_does_not_resubmit
     serve: Any, brain: Any, submit: Any
 ) -> None:
     brain.script[events.Cancelled] = lambda e: [commands.SequenceEnded(e.seq, 1)]
-    async with serve(brain, gateway_grace_s=1) as stack:
+    async with serve(brain, gateway_grace_s=3) as stack:
         first = await stack.gateway()
         for request in ("kept", "given up"):
             await first.send(submit=submit(request))

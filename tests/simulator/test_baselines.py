@@ -8,7 +8,7 @@ import pytest
 from simulator.runs import LOAD_S, SLO, arrivals, plain_device, run
 
 from aegaeon_simulator.devices import read_device
-from aegaeon_simulator.results.outcome import report
+from aegaeon_simulator.results.report import report
 from aegaeon_simulator.settings import Split, default_split
 from aegaeon_simulator.workload import Arrival, Workload, read_trace
 from aegaeon_simulator.workload.artifact import resampled

@@ -41,7 +41,16 @@ def policy_entry(scheduling: Scheduling) -> Json:
         return {"name": "paper", "q_max_s": scheduling.q_max, "max_gpsize": scheduling.max_group_size}
     if scheduling.policy == "prism":
         return {"name": "prism"}
-    return {"name": "slack", "min_stay_s": scheduling.min_stay}
+    percent = scheduling.headroom_percent
+    chosen = {
+        "quantum_steps": scheduling.quantum_steps,
+        "part_s": scheduling.prompt_part,
+        "late_slack_s": scheduling.late_slack,
+        "headroom": None if percent is None else percent / 100,
+        "warm": scheduling.warm,
+    }
+    set_here = {name: value for name, value in chosen.items() if value is not None}
+    return {"name": "slack", "min_stay_s": scheduling.min_stay, **set_here}
 
 
 def model_entry(model: ServedModel, prefix_share: str) -> Json:
@@ -101,6 +110,7 @@ def sidecar_settings(role: str, spec: GpuPoolSpec) -> Json:
         # Engines of the previous release refuse this key.
         **({"max_graphs": tuning.max_graphs} if tuning.max_graphs != MAX_GRAPHS else {}),
         "prefill_chunk_tokens": tuning.prefill_chunk_tokens,
+        **({"max_pooled_tokens": tuning.max_pooled_tokens} if tuning.max_pooled_tokens is not None else {}),
         "lease_s": tuning.lease,
         "heartbeat_s": _HEARTBEAT_S,
     }

@@ -26,10 +26,11 @@ def outside_bytes(spec: GpuPoolSpec) -> int:
     """Return the memory outside the slabs of each accelerator of an engine, without adapters."""
     if spec.memory.outside_slabs is not None:
         return spec.memory.outside_slabs
+    tuning = spec.tuning
     if spec.accelerator.device == "cpu":
         base, decodes = BACKENDS[spec.backend].process_bytes, spec.max_batch
     else:  # a pass of decodes has room for PASS_ROWS sequences, whatever the batch
-        base, decodes = CONTEXT_BYTES + spec.tuning.max_graphs * GRAPH_BYTES, PASS_ROWS
-    rows = max(spec.tuning.prefill_chunk_tokens, decodes)
+        base, decodes = CONTEXT_BYTES + tuning.max_graphs * GRAPH_BYTES, PASS_ROWS
+    rows = max(tuning.prefill_chunk_tokens, decodes, tuning.max_pooled_tokens or 0)
     activations = rows * _FEATURES * _ITEM[spec.accelerator.dtype]
     return base + activations + decodes * LOGITS_BYTES

@@ -6,6 +6,7 @@ from math import ceil
 
 from aegaeon_scheduler.core.commands import Adopt, Load, SwapIn, SwapOut, Unload
 from aegaeon_scheduler.core.domain import FailureKind, Finish, Memory, Place, RejectCode, Stage
+from aegaeon_scheduler.core.estimate import Estimate
 from aegaeon_scheduler.core.events import CommandDone, Progress, TurnProgress
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
@@ -149,12 +150,8 @@ class Reports:
             inst.decoded.add(model.name)
         if event.steps and event.decode_s > 0 and event.batch:
             estimate.saw_steps(event.context_tokens, event.batch, event.decode_s / event.steps)
-            self._policy.refined(model)
-        if event.prefill_tokens and event.prefill_s > 0 and len(issued.prefills) == 1:
-            kv_tokens = next((p.kv_tokens for p in event.progress if p.seq == issued.prefills[0].id), 0)
-            done = kv_tokens - event.prefill_tokens
-            if done >= 0:
-                estimate.saw_prefill(event.prefill_tokens, event.prefill_s, done)
+        if event.prefill_tokens and event.prefill_s > 0:
+            _learn_prefill(estimate, model, issued.prefills, event)
 
     def _seconds(self, inst: Instance, issued: Issued, model: Model, event: TurnProgress) -> None:
         """Where the compute lane's time went. What the first report of another model waited is the switch to it."""
@@ -278,3 +275,15 @@ class Reports:
         else:
             self._life.hold(seq)
             self._policy.unissued(inst, seq)
+
+
+def _learn_prefill(estimate: Estimate, model: Model, prompts: tuple[Sequence, ...], event: TurnProgress) -> None:
+    """Learn from a report of one prompt's part, or of prompts that were computed together to their end."""
+    if len(prompts) == 1:
+        kv_tokens = next((p.kv_tokens for p in event.progress if p.seq == prompts[0].id), 0)
+        done = kv_tokens - event.prefill_tokens
+        if done >= 0:
+            estimate.saw_prefill(event.prefill_tokens, event.prefill_s, done)
+    elif model.pools and event.prefill_tokens == sum(seq.prompt_tokens for seq in prompts):
+        squares = sum(seq.prompt_tokens * seq.prompt_tokens for seq in prompts)
+        estimate.saw_together(event.prefill_tokens, squares, event.prefill_s)

@@ -49,7 +49,8 @@ class Catalog:
     name is about to stand for is `staged`: sidecars alone know of it, under a name of its own. While the name is
     `held`, gateways see that one, and that it is on its way. An adapter is a name of its own to gateways, as a model
     is; requests for it are its base's, with the adapter's name beside (`resolved`). `apart` says why engines that have
-    a model do not serve it: no two of them can hand its sequences over; `roles` are of those that do.
+    a model do not serve it: no two of them can hand its sequences over; `roles` are of those that do. `role_of` gives
+    the role of an engine that takes new requests.
     """
 
     def __init__(
@@ -58,8 +59,10 @@ class Catalog:
         changed: Callable[[], None],
         apart: Callable[[str], Apart | None] = lambda name: None,
         roles: Callable[[str], frozenset[Role]] = lambda name: frozenset(),
+        role_of: Callable[[InstanceId], Role | None] = lambda instance: None,
     ) -> None:
         self._specs = {entry.name: spec_of(entry) for entry in models}
+        self._configs = {name: config_of(spec) for name, spec in self._specs.items()}
         self._adapters = _adapters(self._specs)
         self._states: dict[str, dict[InstanceId, model_pb2.ModelState]] = {name: {} for name in self._specs}
         self._withdrawing: set[str] = set()
@@ -69,6 +72,7 @@ class Catalog:
         self._announce = changed
         self._apart = apart
         self._roles = roles
+        self._role_of = role_of
         self._starting = ""
 
     def _changed(self, *names: str) -> None:
@@ -95,8 +99,11 @@ class Catalog:
         if known is None or known.identity != spec.identity:
             self._states[spec.name] = {}
         self._specs[spec.name] = spec
+        self._configs[spec.name] = config_of(spec)
+        if spec.adapters or (known is not None and known.adapters):
+            self._adapters = _adapters(self._specs)
         self._withdrawing.discard(spec.name)
-        self._changed()
+        self._changed(spec.name)
 
     def stage(self, spec: model_pb2.ModelSpec) -> None:
         """Sidecars are to prepare what its name is about to stand for."""
@@ -112,12 +119,12 @@ class Catalog:
             del self._states[staged.name]
         if name in self._held:
             self._held.discard(name)
-            self._changed()
+            self._changed(name)
 
     def hold(self, name: str) -> None:
         """Gateways are to let new requests wait for what is staged."""
         self._held.add(name)
-        self._changed()
+        self._changed(name)
 
     def staged(self, name: str) -> dict[InstanceId, model_pb2.ModelState]:
         """The state of each sidecar for the model staged under a name; reasons use that name."""
@@ -131,19 +138,23 @@ class Catalog:
     def withdraw(self, name: str) -> None:
         """Accept no new requests for the model from now on."""
         self._withdrawing.add(name)
-        self._changed()
+        self._changed(name)
 
     def drop(self, name: str) -> None:
         """The model is no more. Idempotent."""
         self._withdrawing.discard(name)
         self.unstage(name)
         self._states.pop(name, None)
-        if self._specs.pop(name, None) is not None:
-            self._changed()
+        self._configs.pop(name, None)
+        known = self._specs.pop(name, None)
+        if known is not None:
+            if known.adapters:
+                self._adapters = _adapters(self._specs)
+            self._changed(name)
 
     def event(self) -> CatalogChanged:
         """The models as the core knows them."""
-        return CatalogChanged(tuple(config_of(spec) for spec in self._specs.values()))
+        return CatalogChanged(tuple(self._configs.values()))
 
     def command(self, retry: bool = False) -> engine_pb2.Command:
         """The catalog command that a sidecar receives first, and whenever the list changes. Its id is 0: no report
@@ -264,7 +275,13 @@ class Catalog:
             unsupported=_unsupported(best, states),
             apart=apart is not None,
             roles=sorted(ROLES[role] for role in self._roles(name)),
+            absent_roles=self._absent_roles(name),
         )
+
+    def _absent_roles(self, name: str) -> list[engine_pb2.Role.ValueType]:
+        """Roles of the engines that fetch a model when a request waits for it."""
+        roles = {self._role_of(instance) for instance, state in self._states[name].items() if state.absent}
+        return sorted(ROLES[role] for role in roles if role is not None)
 
     def _adapter(self, name: str, adapter: model_pb2.AdapterSpec) -> gateway_pb2.ModelStatus:
         """An adapter as gateways see it: its base under another name, with the best of the adapter's own states."""

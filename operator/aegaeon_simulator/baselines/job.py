@@ -83,6 +83,7 @@ class Bench:
         self.wake = Signal()
         self._usage: list[DeviceUsage] = []
         self.kinds = [device.kind(name) for name in workload.kinds]
+        self._arrivals = workload.arrivals
         self.jobs = [
             Job(i, a.model, self.kinds[a.model], a.input_tokens, a.output_tokens, a.t_s)
             for i, a in enumerate(workload.arrivals)
@@ -116,5 +117,8 @@ class Bench:
                 reported = at + 1.0
         for worker in workers:
             worker.close()
-        requests = [Served(j.model, j.length, j.arrival_s, j.times) for j in self.jobs]
+        requests = [
+            Served(j.model, j.length, j.arrival_s, j.times, tenant=a.tenant, defer_s=a.defer_s)
+            for j, a in zip(self.jobs, self._arrivals, strict=True)
+        ]
         return Outcome(requests, self._usage, busy_until, self.start.steps)

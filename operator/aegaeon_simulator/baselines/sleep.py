@@ -10,7 +10,7 @@ from aegaeon_simulator.baselines.job import Bench
 from aegaeon_simulator.baselines.process import Process
 from aegaeon_simulator.baselines.station import FairPool, Station
 
-AWAKE_TTFTS = 0.25  # for how many times TTFT a model stays awake while others wait
+AWAKE_TTFTS = 0.25  # for how many times TTFT a model stays awake while others wait, unless settings say how long
 
 
 class SleepPool(FairPool):
@@ -18,7 +18,7 @@ class SleepPool(FairPool):
 
     def __init__(self, bench: Bench, count: int) -> None:
         super().__init__(bench, count)
-        self._awake_s = AWAKE_TTFTS * bench.settings.slo.ttft_s
+        self._awake_s = bench.settings.awake_s or AWAKE_TTFTS * bench.settings.slo.ttft_s
 
     def _work(self, station: Station) -> Process:
         end = self._bench.clock.now + self._awake_s

@@ -38,6 +38,7 @@ class Kind:
     kv_bytes_per_token: int
     latency: LatencyConstants
     context_tokens: int = _LONGEST
+    task: str = ""  # of a model that generates nothing: `embed`, as a sidecar reports it
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,12 @@ def _kind(name: str, k: dict[str, Any], load: float, kv: float, context: int) ->
         kv_bytes_per_s=float(k.get("kv_bytes_per_s", kv)),
     )
     return Kind(
-        name, int(k["weight_bytes"]), int(k["kv_bytes_per_token"]), latency, int(k.get("context_tokens", context))
+        name,
+        int(k["weight_bytes"]),
+        int(k["kv_bytes_per_token"]),
+        latency,
+        int(k.get("context_tokens", context)),
+        str(k.get("task", "")),
     )
 
 

@@ -22,6 +22,12 @@ class TokenSink(Protocol):
     def __call__(self, seq: SeqId, epoch: int, index: int, times: list[float], finish: Finish | None, /) -> None: ...
 
 
+def together_s(latency: LatencyConstants, lengths: list[int]) -> float:
+    """Seconds of whole prompts that one pass computes (Eq. 5 with a floor)."""
+    seconds = latency.p1 * sum(lengths) + latency.p2 * sum(length**2 for length in lengths)
+    return max(latency.floor, latency.p0 + seconds)
+
+
 def part_s(latency: LatencyConstants, done: int, tokens: int) -> float:
     """Seconds of a prefill part of `tokens` after `done` (Eq. 5 with a floor, whose first part pays the constant)."""
     seconds = latency.p1 * tokens + latency.p2 * ((done + tokens) ** 2 - done**2)
@@ -116,12 +122,34 @@ class ComputeLane:
             turn.wait_s += stall
             self._state.usage.switch_s += stall
             self._state.later(stall, self._advance)
+        elif len(turn.parts) > 1 and self._state.models[turn.body.model].footprint.pools:
+            self._pass(turn)
         elif turn.parts:
             self._part(turn, turn.parts.popleft())
         elif turn.done < turn.steps:
             self._step(turn)
         else:
             self._report(turn, end=True)
+
+    def _pass(self, turn: Running) -> None:
+        """All prompts of a turn of a model that generates nothing, in one pass: none of them has KV."""
+        live = [(self._state.sequences.get(part.seq), part.tokens) for part in turn.parts]
+        batch = [(q, tokens) for q, tokens in live if q and not q.closing and self._has_room(turn, q, tokens)]
+        turn.parts.clear()
+        lengths = [tokens for _, tokens in batch]
+        seconds = together_s(self._state.models[turn.body.model].latency, lengths) if batch else 0.0
+
+        def done() -> None:
+            turn.prefill_s += seconds
+            self._state.usage.prefill_s += seconds
+            turn.prefill_tokens += sum(lengths)
+            for q, tokens in batch:
+                if self._state.sequences.get(q.seq) is q:
+                    q.kv += tokens
+                    self._produced(turn, q, [self._state.clock.now])
+            self._advance()
+
+        self._state.later(seconds, done)
 
     def _part(self, turn: Running, part: cmd.PrefillPart) -> None:
         q = self._state.sequences.get(part.seq)
@@ -131,12 +159,10 @@ class ComputeLane:
         if q.place is Place.HOST or q.copying is not None:
             self._await_kv(turn, part)
             return
-        if not self._grow(turn, q, part.tokens):
-            self._note(turn, q, starved=True)
+        if not self._has_room(turn, q, part.tokens):
             turn.parts = deque(p for p in turn.parts if p.seq != q.seq)
             self._advance()
             return
-        q.place = Place.DEVICE
         seconds = part_s(self._state.models[q.model].latency, q.kv, part.tokens)
 
         def done() -> None:
@@ -150,6 +176,14 @@ class ComputeLane:
             self._advance()
 
         self._state.later(seconds, done)
+
+    def _has_room(self, turn: Running, q: Sequence, tokens: int) -> bool:
+        """Returns whether a prompt has blocks for so many tokens more; where it has not it is starved."""
+        if self._grow(turn, q, tokens):
+            q.place = Place.DEVICE
+            return True
+        self._note(turn, q, starved=True)
+        return False
 
     def _await_kv(self, turn: Running, part: cmd.PrefillPart) -> None:
         """The part waits for the copy in that is under way or queued; without one it is passed over."""

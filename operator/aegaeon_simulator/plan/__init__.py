@@ -2,7 +2,7 @@
 
 from aegaeon_simulator.plan.admit import Answer, Pool, can_admit
 from aegaeon_simulator.plan.as_json import answer_json, plan_json
-from aegaeon_simulator.plan.demand import ModelDemand, Traffic, poisson_traffic, trace_traffic
+from aegaeon_simulator.plan.demand import ModelDemand, Traffic, poisson_traffic, trace_traffic, with_slos
 from aegaeon_simulator.plan.errors import FileError, PlanError
 from aegaeon_simulator.plan.evaluate import Objective, Point, PoolEvaluator
 from aegaeon_simulator.plan.file import read_models
@@ -26,4 +26,5 @@ __all__ = [
     "poisson_traffic",
     "read_models",
     "trace_traffic",
+    "with_slos",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from aegaeon_scheduler.core.domain import Slo
 from aegaeon_simulator.plan.admit import Answer
 from aegaeon_simulator.plan.evaluate import Point, PoolEvaluator
 from aegaeon_simulator.plan.planner import Plan
@@ -25,7 +26,11 @@ def plan_json(plan: Plan, evaluator: PoolEvaluator, price: float, gpus_per_devic
         "splits": [_point(p, each) for p in plan.splits],
         "curve": [_point(p, each) for p in plan.curve],
         "serving": {name: _serving(plan, count, gpus["pool"] or 1, price) for name, count in gpus.items()},
-        "models": [_model(cost, each) for cost in plan.costs],
+        "models": [_model(cost, each, goal.slo) for cost in plan.costs],
+        "classes": [asdict(part) for part in plan.best.parts.classes],
+        "attainment_by_tenant": dict(plan.best.parts.tenants),
+        "worst_decile": plan.best.parts.worst_decile,
+        "latency_s": plan.best.parts.latency_s,
         "gpu_hours_a_day_by_tenant": {name or "none": hours * each for name, hours in plan.tenants.items()},
         "tokens_per_s": plan.tokens_per_s,
         "window": {"seconds": traffic.window_s, "seeds": evaluator.seeds if traffic.random else 1},
@@ -59,12 +64,13 @@ def _point(point: Point, each: int) -> dict[str, Any]:
     }
 
 
-def _model(cost: ModelCost, each: int) -> dict[str, Any]:
+def _model(cost: ModelCost, each: int, slo: Slo) -> dict[str, Any]:
     return {
         "name": cost.model.name,
         "kind": cost.model.kind,
         "tenant": cost.model.tenant,
         "rate": cost.model.rate,
+        "slo": asdict(cost.model.slo or slo),
         "attainment": cost.attainment,
         "gpus": cost.gpus * each,
         "gpu_hours_a_day": cost.gpu_hours_a_day * each,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 from zlib import crc32
 
@@ -18,6 +19,7 @@ import numpy as np
 from aegaeon_scheduler.core.domain import Slo
 from aegaeon_simulator.plan.errors import PlanError
 from aegaeon_simulator.workload import Arrival, Lengths, Workload
+from aegaeon_simulator.workload.objectives import read_slos
 
 SHORTEST_S, LONGEST_S = 90.0, 900.0
 REQUESTS = 450  # in a window, where its length allows: enough for a share to within a few points
@@ -79,9 +81,8 @@ class PoissonTraffic:
         t_s = float(random.exponential(1 / model.rate))
         while t_s < self.window_s:
             input_tokens, output_tokens = self.lengths.pairs[int(random.integers(len(self.lengths.pairs)))]
-            arrivals.append(
-                Arrival(t_s, index, max(1, round(input_tokens * longer)), max(1, round(output_tokens * further)))
-            )
+            lengths = max(1, round(input_tokens * longer)), max(1, round(output_tokens * further))
+            arrivals.append(Arrival(t_s, index, *lengths, model.tenant))
             t_s += float(random.exponential(1 / model.rate))
         return arrivals
 
@@ -98,6 +99,17 @@ class TraceTraffic:
     def draw(self, seed: int) -> Workload:
         """The window, for every seed."""
         return self.workload
+
+
+def with_slos(traffic: Traffic, path: Path, default: Slo) -> Traffic:
+    """The same requests, with the objectives that a file gives models; those that it omits keep their own, or have
+    `default`. Raises TraceError."""
+    names = [model.name for model in traffic.models]
+    own = [model.slo or default for model in traffic.models]
+    slos = read_slos(path, names, own)
+    models = tuple(replace(model, slo=slo) for model, slo in zip(traffic.models, slos, strict=True))
+    assert isinstance(traffic, (PoissonTraffic, TraceTraffic))
+    return replace(traffic, models=models)
 
 
 def mean_lengths(lengths: Lengths) -> tuple[float, float]:
@@ -143,7 +155,7 @@ def busiest(trace: Workload, seconds: float) -> Workload:
     ends = [bisect_left(times, t + seconds) for t in times]
     begin = max(range(len(times)), key=lambda i: (tokens[ends[i]] - tokens[i], -i))
     at = times[begin]
-    kept = (Arrival(a.t_s - at, a.model, a.input_tokens, a.output_tokens) for a in trace.arrivals[begin : ends[begin]])
+    kept = (replace(a, t_s=a.t_s - at) for a in trace.arrivals[begin : ends[begin]])
     return Workload(trace.kinds, tuple(kept), trace.names)
 
 

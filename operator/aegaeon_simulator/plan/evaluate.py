@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core.domain import Slo
@@ -10,6 +10,7 @@ from aegaeon_simulator.devices import Device
 from aegaeon_simulator.plan.demand import Traffic
 from aegaeon_simulator.plan.errors import PlanError
 from aegaeon_simulator.plan.measure import Form, Sample, Share, Trial, estimate, sample
+from aegaeon_simulator.plan.parts import Parts, parts_of, ratio
 from aegaeon_simulator.run import Run
 from aegaeon_simulator.settings import Settings, Split
 from aegaeon_simulator.workload import Workload
@@ -49,7 +50,8 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One pool's result. `models`: each model's share, None when it received no request; `busy_s` its GPU-seconds."""
+    """One pool's result. `models`: each model's share, None when it received no request; `busy_s` its GPU-seconds;
+    `parts`: shares by class of objective and by tenant, and of the models that are served worst."""
 
     policy: str
     split: Split
@@ -58,6 +60,7 @@ class Point:
     busy_s: tuple[float, ...]
     busy_share: float
     tokens: int
+    parts: Parts
 
     @property
     def gpus(self) -> int:
@@ -94,7 +97,8 @@ class PoolEvaluator:
             self.progress(f"{policy} on {in_words(split)}")
             shaped = [reshape(draw) if reshape else draw for draw in self._draws]
             slos = self._slos(shape)
-            self._known[key] = self._estimate(policy, split, [self._trial(policy, split, w, slos) for w in shaped])
+            trials = [self._trial(policy, split, w, slos) for w in shaped]
+            self._known[key] = self._estimate(policy, split, trials, slos)
         return self._known[key]
 
     def points(self, policy: str) -> list[Point]:
@@ -117,7 +121,7 @@ class PoolEvaluator:
         settings = Settings(policy, split, self.objective.slo, drain_s, slos=slos)
         return Trial(Run(settings, workload, self.device), self.objective.form, self.traffic.window_s)
 
-    def _estimate(self, policy: str, split: Split, trials: list[Trial]) -> Point:
+    def _estimate(self, policy: str, split: Split, trials: list[Trial], slos: tuple[Slo, ...]) -> Point:
         samples = self.trials(trials)
         share = estimate([s for each in samples for s in each.slices], self.objective.confidence)
         if share is None:
@@ -126,16 +130,12 @@ class PoolEvaluator:
         busy = zip(*(each.busy_s for each in samples), strict=True)
         return Point(
             policy, split, share,
-            tuple(_ratio(pairs) for pairs in models),
+            tuple(ratio(pairs) for pairs in models),
             tuple(sum(parts) / len(samples) for parts in busy),
             sum(each.busy_share for each in samples) / len(samples),
             round(sum(each.tokens for each in samples) / len(samples)),
+            parts_of(samples, slos),
         )  # fmt: skip
-
-
-def _ratio(pairs: Iterable[tuple[float, float]]) -> float | None:
-    met, of = (sum(column) for column in zip(*pairs, strict=True))
-    return met / of if of else None
 
 
 def in_words(split: Split) -> str:

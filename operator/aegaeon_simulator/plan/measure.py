@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Literal
 
@@ -35,13 +35,16 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The result of one window. Pairs are (amount on time, total); `busy_s` GPU-seconds of each model."""
+    """The result of one window. Pairs are (amount on time, total); `busy_s` GPU-seconds of each model; `latency_s` from
+    arrival to the last token of each answer that was delivered whole."""
 
     slices: tuple[tuple[float, float], ...]
     models: tuple[tuple[float, float], ...]
     busy_s: tuple[float, ...]
     busy_share: float
     tokens: int
+    tenants: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    latency_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +64,11 @@ def sample(trial: Trial) -> Sample:
     width = (trial.window_s - 2 * edge) / SLICES
     slices = [[0.0, 0.0] for _ in range(SLICES)]
     models = [[0.0, 0.0] for _ in workload.kinds]
+    tenants: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for request in outcome.requests:
         score = _score(request, slo_of(request.model), trial.form)
         _add(models[request.model], score)
+        _add(tenants[request.tenant], score)
         at = math.floor((request.arrival_s - edge) / width)
         if 0 <= at < SLICES:
             _add(slices[at], score)
@@ -76,6 +81,8 @@ def sample(trial: Trial) -> Sample:
         tuple(busy),
         used / max(1e-9, len(outcome.usage) * outcome.span_s),
         sum(len(r.times) for r in outcome.requests),
+        {tenant: (a, b) for tenant, (a, b) in tenants.items() if tenant},
+        tuple(r.times[-1] for r in outcome.requests if r.finished and r.times),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core import commands as cmd
@@ -30,6 +31,7 @@ class Client:
     cancelled: bool = False
     rejected: cmd.Reject | None = None
     rejected_at: float = 0.0
+    ended: Callable[[], None] = lambda: None  # its answer is there, or it was refused
 
     @property
     def open(self) -> bool:

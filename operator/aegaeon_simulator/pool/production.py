@@ -12,14 +12,12 @@ from aegaeon_scheduler.core.errors import ConfigError
 from aegaeon_simulator.devices import Charge, Device, Kind, Machines
 from aegaeon_simulator.engine.spec import EngineSpec, Served
 from aegaeon_simulator.errors import SettingsError
-from aegaeon_simulator.pool.client import Client
+from aegaeon_simulator.pool.clients import Clients
 from aegaeon_simulator.pool.world import World
 from aegaeon_simulator.results.outcome import Outcome
-from aegaeon_simulator.results.outcome import Served as Request
 from aegaeon_simulator.settings import Settings
 from aegaeon_simulator.workload import Workload
 
-_NEVER_S = 1e9  # no request is refused for having waited: what comes late counts as late
 _SLICE_S = 1.0  # of virtual time between two looks at the progress
 
 
@@ -37,18 +35,10 @@ def simulate_production(
         world = World(_config(settings, specs), pool, specs, settings.delay_s, 0.5, terms=terms)
     except ConfigError as error:
         raise SettingsError(f"--policy {settings.policy}: {error}") from error
-    clients = [
-        world.request(f"r{i}", names[a.model], a.input_tokens, a.output_tokens, a.t_s)
-        for i, a in enumerate(workload.arrivals)
-    ]
+    clients = Clients(world, names, workload.arrivals)
     _run(world, workload, settings, progress)
-    requests = [_request(a.model, c) for a, c in zip(workload.arrivals, clients, strict=True)]
+    requests = clients.served()
     return Outcome(requests, [e.state.usage for e in world.engines.values()], world.clock.now, world.clock.steps)
-
-
-def _request(model: int, client: Client) -> Request:
-    refused_s = client.rejected_at - client.arrival if client.rejected is not None else None
-    return Request(model, client.length, client.arrival, client.times, refused_s)
 
 
 def _run(world: World, workload: Workload, settings: Settings, progress: Callable[[float], None]) -> None:
@@ -61,14 +51,14 @@ def _run(world: World, workload: Workload, settings: Settings, progress: Callabl
 
 
 def _config(settings: Settings, specs: list[EngineSpec]) -> SchedulerConfig:
-    """The production settings, less the refusals: the estimates begin with the constants of each device."""
+    """The production settings, less the longest queue: the estimates begin with the constants of each device."""
     paces = {spec.device: spec.latency or {} for spec in specs}
     constants = tuple(ConstantsOf(name, device, k) for device, pace in paces.items() for name, k in pace.items())
-    policy = policy_settings(settings.policy)
+    policy = settings.tuned or policy_settings(settings.policy)
     if isinstance(policy, SlackSettings):
         policy = replace(policy, warm=settings.warm)
     return SchedulerConfig(
-        policy=policy, hold_s=_NEVER_S, max_queue=1 << 30, admission=settings.admission, constants=constants
+        policy=policy, hold_s=settings.hold_s, max_queue=1 << 30, admission=settings.admission, constants=constants
     )
 
 
@@ -76,7 +66,9 @@ def _served(device: Device, kind: Kind) -> Served:
     block_bytes = kind.kv_bytes_per_token * device.block_tokens
     slabs = -(-kind.weight_bytes // device.slab_bytes)
     shape = KvShape(f"kv-{kind.kv_bytes_per_token}")
-    footprint = Footprint(kind.weight_bytes, slabs, shape, block_bytes, device.block_tokens, kind.context_tokens)
+    footprint = Footprint(
+        kind.weight_bytes, slabs, shape, block_bytes, device.block_tokens, kind.context_tokens, task=kind.task
+    )
     return Served(footprint, kind.latency)
 
 

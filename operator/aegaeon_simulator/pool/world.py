@@ -246,7 +246,9 @@ class World:
             raise WireViolationError(f"{seq}: token {index} came, {len(client.times)} was due")
         arrival = client.arrival
         client.times.extend([t - arrival for t in times[len(client.times) - index :]])
-        client.finished = client.finished or finish is not None
+        if finish is not None and not client.finished:
+            client.finished = True
+            client.ended()
 
     # -- driver ------------------------------------------------------------------------------------------------------
 
@@ -278,6 +280,7 @@ class World:
         elif isinstance(command, cmd.Reject):
             client = self.clients[command.seq]
             client.rejected, client.rejected_at = command, self.clock.now
+            client.ended()
         elif isinstance(command, cmd.SequenceEnded):
             self.clients[command.seq].ends += 1
 

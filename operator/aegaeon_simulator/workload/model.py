@@ -12,12 +12,16 @@ from aegaeon_simulator.workload.errors import WorkloadError
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request. Seconds since the start of the trace; lengths in tokens."""
+    """One request. Seconds since the start of the trace; lengths in tokens. `tenant`: whose it is; `session`: its
+    requests follow each other, each once the answer before has ended; `defer_s`: seconds by which it is due later."""
 
     t_s: float
     model: int
     input_tokens: int
     output_tokens: int
+    tenant: str = ""
+    session: str = ""
+    defer_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,12 @@ class Workload:
         if not all(0 < scale < inf for scale in (time, input_tokens, output_tokens)):
             raise WorkloadError("scales must be greater than 0 and finite")
         arrivals = (
-            Arrival(a.t_s / time, a.model, _scale(a.input_tokens, input_tokens), _scale(a.output_tokens, output_tokens))
+            replace(
+                a,
+                t_s=a.t_s / time,
+                input_tokens=_scale(a.input_tokens, input_tokens),
+                output_tokens=_scale(a.output_tokens, output_tokens),
+            )
             for a in self.arrivals
         )
         return replace(self, arrivals=tuple(arrivals))

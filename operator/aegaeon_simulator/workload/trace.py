@@ -1,4 +1,5 @@
-"""Traces from CSV files (also .gz): `t_s, model` (or `model_idx`), optional `model_kind`, `input_len, output_len`."""
+"""Traces from CSV files (also .gz): `t_s, model` (or `model_idx`), `input_len, output_len`; optional `model_kind`,
+`tenant`, `session`."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import csv
 import gzip
 import zlib
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -31,7 +33,7 @@ def read_trace(
     by_file = _kinds_of(models_file) if models_file else {}
     names: list[str] = []
     kinds: dict[str, str] = {}
-    rows: list[tuple[float, str, int, int]] = []
+    rows: list[tuple[str, Arrival]] = []
     last_s = 0.0
     for line, row in _rows(path):
         t_s, name = _time(path, line, row, last_s), _model(path, line, row)
@@ -43,14 +45,14 @@ def read_trace(
         elif stated and (other := _kind(path, line, stated, known)) != kinds[name]:
             problem = f"model {name} is of kind {other} here and of {kinds[name]} before"
             raise TraceError(path, line, f"{problem}; give it one kind, or another name here")
-        rows.append((t_s, name, _tokens(path, line, row, "input_len"), _tokens(path, line, row, "output_len")))
+        rows.append((name, _arrival(path, line, row, t_s)))
     if not rows:
         raise TraceError(path, None, "holds no request")
     order = _ordered(names, by_file)
     index = {name: i for i, name in enumerate(order)}
     spare = kind or kinds[names[0]]
     filled = tuple(kinds.get(name) or _kind(path, None, by_file.get(name) or spare, known) for name in order)
-    return Workload(filled, tuple(Arrival(t, index[name], i, o) for t, name, i, o in rows), tuple(order))
+    return Workload(filled, tuple(replace(a, model=index[name]) for name, a in rows), tuple(order))
 
 
 def _ordered(names: list[str], by_file: dict[str, str]) -> list[str]:
@@ -119,6 +121,12 @@ def _tokens(path: Path, line: int, row: Row, column: str) -> int:
     if not tokens:
         raise TraceError(path, line, f"{column} is {text!r}; it must be a number of tokens from 1 to {MOST_TOKENS}")
     return tokens
+
+
+def _arrival(path: Path, line: int, row: Row, t_s: float) -> Arrival:
+    """A row's request, before its model has a number."""
+    input_tokens, output_tokens = (_tokens(path, line, row, column) for column in ("input_len", "output_len"))
+    return Arrival(t_s, 0, input_tokens, output_tokens, row.get("tenant") or "", row.get("session") or "")
 
 
 def _kind(path: Path, line: int | None, name: str | None, extra: Collection[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -62,7 +63,7 @@ from aegaeon_operator.reconcile.processes import (
     sidecar_settings,
     source_entry,
 )
-from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ServedModel, Source
+from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ModelPool, ServedModel, Source
 from aegaeon_proto.parts import joined
 
 # Children that `kube` creates, since their content is random; they are never leftovers.
@@ -138,14 +139,14 @@ def desired(observed: Observed, memo: Memo | None = None) -> Desired:
     models = attached.served
     accepted = [pool for pool in observed.model_pools if attached.models_of(pool.uid)]
     objects = (
-        secret(observed.key, pool, "config", config_files(configs, served)),
+        secret(observed.key, pool, "config", config_files(configs, served, parts)),
         *model_secrets(observed.key, pool, parts),
         *credential_secrets(observed.key, pool, attached),
         *([secret(observed.key, pool, "redis", dict(observed.redis))] if observed.redis else []),
         *workloads(observed, pool, spec, _restarting(configs)),
         *policies(observed, pool, spec, models),
         *picker(observed, pool, spec),
-        *routes(observed.key, pool, spec, sorted(accepted, key=lambda pool: pool.age)),
+        *routes(observed.key, pool, spec, accepted),
     )
     manifests = tuple(_marked(manifest) for manifest in objects)
     present = {ChildKey.of(manifest) for manifest in manifests}
@@ -154,7 +155,7 @@ def desired(observed: Observed, memo: Memo | None = None) -> Desired:
     leftovers = tuple(sorted(key for key in set(observed.children) - present - kept if key.name not in staying))
     catalog, tenants, start_s = tuple(served["models"]), served["tenants"], spec.hold_start_s
     engines = engine_names(observed, spec)
-    mark = fingerprint([[part.text for part in parts], start_s, engines])
+    mark = fingerprint([hashlib.sha256("".join(part.text for part in parts).encode()).hexdigest(), start_s, engines])
     return Desired(attached, manifests, leftovers, catalog, tenants, start_s, engines, mark)
 
 
@@ -167,13 +168,12 @@ def _restarting(configs: dict[str, Json]) -> dict[str, Json]:
 def _placed(observed: Observed, spec: GpuPoolSpec, attached: Attached, memo: Memo) -> list[Part]:
     """Return each ModelPool's models and tenants with their shard; refuse a ModelPool that does not fit in a Secret."""
     room, parts = Shards(), []
-    for pool in sorted(observed.model_pools, key=lambda pool: pool.age):
+    for pool in observed.model_pools:
         served = attached.models_of(pool.uid)
         if not served or pool.value is None:
             continue
-        access = attached.access[pool.uid]
-        inputs = (spec, served, pool.value.prefix_share, pool.created_s, access)
-        content, text = memo.of(("part", pool.uid), inputs, partial(_content, *inputs))
+        inputs = (spec, served, pool.value.prefix_share, pool.created, attached.access[pool.uid])
+        content, text = memo.of(("part", pool.uid), inputs, partial(_content, spec, served, pool, inputs[-1]))
         shard = room.place(pool.namespace, pool.name, len(text) + 1)
         if isinstance(shard, Refusal):
             attached.withdraw(pool, shard)
@@ -182,11 +182,10 @@ def _placed(observed: Observed, spec: GpuPoolSpec, attached: Attached, memo: Mem
     return parts
 
 
-def _content(
-    spec: GpuPoolSpec, served: list[ServedModel], prefix_share: str, created_s: float, access: Json
-) -> tuple[Json, str]:
+def _content(spec: GpuPoolSpec, served: list[ServedModel], pool: Live[ModelPool], access: Json) -> tuple[Json, str]:
     """Return a ModelPool's entries of the Secrets, and their text."""
-    models = [_model(spec, model, prefix_share) | {CREATED: created_s} for model in served]
+    share = pool.value.prefix_share if pool.value else ""
+    models = [_model(spec, model, share) | {CREATED: pool.created_s} for model in served]
     content = {"models": models, "tenants": access}
     return content, compact(content)
 

@@ -64,6 +64,7 @@ class Subject(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Live(Generic[Kind]):
     """A GpuPool or ModelPool of the API server; `problems` explain why its spec is invalid (`value` None).
+    `secrets`: those that it references.
 
     Objects that differ only in their status are equal: no decision depends on it.
     """
@@ -77,6 +78,7 @@ class Live(Generic[Kind]):
     value: Kind | None
     status: Json = field(compare=False)
     problems: tuple[str, ...] = ()
+    secrets: tuple[SecretName, ...] = ()
 
     @property
     def age(self) -> tuple[str, str, str]:
@@ -147,8 +149,13 @@ class ModelFacts:
     bytes_per_s: float = 0.0
     remaining_s: float = 0.0
     roles: frozenset[str] = frozenset()  # of the engines that may take its requests
+    absent_roles: frozenset[str] = frozenset()  # of the engines that fetch it on demand
     apart: bool = False  # prefill engines have it, and no decode engine that can take over their KV cache serves it
     unanswered: bool = False  # its requests are open, or were cancelled, without progress (progress.py)
+
+
+UNKNOWN_MODEL = ModelFacts()
+"""facts of a model that the scheduler does not know"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +228,8 @@ class SchedulerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """All inputs of a reconcile. `secrets`: last content of the Secrets that ModelPools reference; `unreadable`: errors
-    of those that cannot be read now."""
+    """All inputs of a reconcile. `model_pools`: the oldest first. `secrets`: last content of the Secrets that they
+    reference; `unreadable`: errors of those that cannot be read now."""
 
     key: Key
     now: datetime

@@ -26,10 +26,12 @@ class Part(NamedTuple):
     shard: int
 
 
-def config_files(configs: dict[str, Json], served: Json) -> dict[str, str]:
+def config_files(configs: dict[str, Json], served: Json, parts: list[Part]) -> dict[str, str]:
     """Return the configuration files, with models and tenants for schedulers of the previous release if they fit."""
     by_file = {configuration(name): config for name, config in configs.items()}
     files = {f"{name}.json": json.dumps(config, sort_keys=True) for name, config in by_file.items()}
+    if sum(len(part.text) for part in parts) > SECRET_BYTES:
+        return files
     scheduler = f"{configuration(SCHEDULERS[0])}.json"
     known = [{name: value for name, value in model.items() if name != CREATED} for model in served["models"]]
     with_models = {**files, scheduler: json.dumps(configs[SCHEDULERS[0]] | served | {"models": known}, sort_keys=True)}

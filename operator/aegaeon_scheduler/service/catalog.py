@@ -279,9 +279,12 @@ class Catalog:
         )
 
     def _absent_roles(self, name: str) -> list[engine_pb2.Role.ValueType]:
-        """Roles of the engines that fetch a model when a request waits for it."""
-        roles = {self._role_of(instance) for instance, state in self._states[name].items() if state.absent}
-        return sorted(ROLES[role] for role in roles if role is not None)
+        """Roles of the engines that fetch a model when a request waits for it, where none of the role fetches it."""
+        states = self._states[name].items()
+        absent = {self._role_of(instance) for instance, state in states if state.absent}
+        fetching = model_pb2.MODEL_PHASE_FETCHING
+        ahead = {self._role_of(at) for at, state in states if state.phase == fetching and not state.absent}
+        return sorted(ROLES[role] for role in absent - ahead if role is not None)
 
     def _adapter(self, name: str, adapter: model_pb2.AdapterSpec) -> gateway_pb2.ModelStatus:
         """An adapter as gateways see it: its base under another name, with the best of the adapter's own states."""

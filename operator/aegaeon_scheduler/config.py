@@ -239,8 +239,8 @@ def core_config(config: SchedulerConfig) -> CoreConfig:
 
 
 def _policy(entry: PolicyEntry) -> PolicySettings:
-    given = entry.model_dump()
-    return replace(policy_settings(given["name"]), **given)
+    settings = entry.model_dump()
+    return replace(policy_settings(settings["name"]), **settings)
 
 
 def _constants(path: Path) -> tuple[ConstantsOf, ...]:

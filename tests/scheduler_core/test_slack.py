@@ -10,6 +10,7 @@ from small_world import interpreted, small_world
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, policy_settings
 from aegaeon_scheduler.core.domain import ModelName, Role
+from aegaeon_scheduler.core.policies.slack import place
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind
 from aegaeon_scheduler.core.policies.slack.policy import SlackPolicy
 from aegaeon_scheduler.core.slo import attainment
@@ -185,9 +186,11 @@ def test_kv_that_outgrows_an_engine_is_split_and_every_request_is_served():
 
 
 @pytest.mark.parametrize("full_util", [0.01, 0.05])
-def test_an_empty_engine_takes_a_group_that_alone_exceeds_the_cap(full_util):
+def test_an_empty_engine_takes_a_group_that_alone_exceeds_the_cap(full_util, monkeypatch):
     """Known livelock: a placement cap below what one group asks for would leave it waiting for ever."""
-    w = Watched([Role.UNIFIED, Role.UNIFIED], knobs={"full_util": full_util, "urgent_share": 0.0}, slabs=250)
+    monkeypatch.setattr(place, "FULL_UTIL", full_util)
+    monkeypatch.setattr(place, "URGENT_SHARE", 0.0)
+    w = Watched([Role.UNIFIED, Role.UNIFIED], slabs=250)
     for i in range(4):
         w.ask(f"r{i}", i, 50, 30)
     w.world.run(60)

@@ -77,9 +77,9 @@ def test_a_file_may_give_every_setting_of_a_policy(tmp_path: Path, settings: Pol
 def test_every_setting_of_slack_is_reached_by_a_gpupool(tmp_path: Path) -> None:
     durations = {"minStay": "1s", "promptPart": "50ms", "lateSlack": "9s"}
     scheduling = Scheduling.model_validate(durations | {"quantumSteps": 4, "headroomPercent": 5, "warm": True})
-    given = policy_entry(scheduling)
-    assert given.keys() == {field.name for field in fields(SlackSettings)}
-    core = core_config(load_config(written(tmp_path, FULL | {"policy": given})))
+    entry = policy_entry(scheduling)
+    assert entry.keys() == {field.name for field in fields(SlackSettings)}
+    core = core_config(load_config(written(tmp_path, FULL | {"policy": entry})))
     assert core.policy == SlackSettings("slack", 4, 0.05, 9.0, 1.0, 0.05, True)
 
 

@@ -131,6 +131,8 @@ SOON_TTFTS, SOON_SHARE = 1.2, 0.62
 preempted does not come back in time"""
 GROUP_PRICE = 0.15
 """by this much less for a request that begins a group: it costs some times as much as one that joins a batch"""
+LATER_TTFTS, LATER_SHARE = 2.5, 0.95
+"""nor more than this in the long run: many that come at once have no need soon"""
 PACKED_TTFTS = 0.7
 """an engine may need more time than it has for as long as an answer lasts, by this share of TTFT: what is generated
 ahead at first is used up"""
@@ -172,18 +174,29 @@ class Gate:
         inst = able[0] if group is None or group.inst is None else group.inst
         before = None if group is None else self._need(group, now)
         cost = _Cost(self._pool.estimates.of(seq.model.name, inst.device), seq, inst, group, before)
-        why = self._full(cost, len(able))
+        why = self._flooded(cost, before) or self._full(cost, len(able))
         if why is None:
             self._demand.add(cost.need)
             self._packing.add(cost.need)
         return why
 
+    def _flooded(self, cost: _Cost, before: Need | None) -> str | None:
+        """Returns why a group alone would need too much of the one engine that it has, if it would."""
+        span_s = SOON_TTFTS * cost.ttft_s
+        if before is None:
+            return None
+        needed_s = before.within(span_s) + cost.prompt_s
+        if needed_s > SOON_SHARE * span_s or cost.step_s > SOON_SHARE * before.tbt_s:
+            return f"its model needs {needed_s / span_s:.0%} of an engine's next {span_s:.3g} s already; try again"
+        return None
+
     def _full(self, cost: _Cost, engines: int) -> str | None:
         """Returns why the pool would need too much of its engines, if so."""
         ttft_s, need = cost.ttft_s, cost.need
         soon = self._busy(need, SOON_TTFTS * ttft_s, engines)
-        if soon > SOON_SHARE - GROUP_PRICE * cost.share:
-            return f"requests before it need {soon:.0%} of the engines' time soon; try again"
+        later = self._busy(need, LATER_TTFTS * ttft_s, engines)
+        if soon > SOON_SHARE - GROUP_PRICE * cost.share or later > LATER_SHARE:
+            return f"requests before it need {soon:.0%} of the engines' time soon, {later:.0%} later; try again"
         least = self._packing.least(need.level, engines) + need.util
         if least > 1.0 + PACKED_TTFTS * ttft_s / (need.tokens * need.tbt_s):
             return f"no engine has time for its steps: they would need {least:.0%} of the least busy one; try again"

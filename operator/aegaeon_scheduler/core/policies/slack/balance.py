@@ -5,14 +5,15 @@ place what waits.
 from __future__ import annotations
 
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import Place
+from aegaeon_scheduler.core.domain import Place, Stage
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.engines import View
 from aegaeon_scheduler.core.policies.slack.group import HOT_UTIL, SWAMPED_SHARE, Group, Load, Still, may_leave
+from aegaeon_scheduler.core.policies.slack.order import due, kv_blocks
 from aegaeon_scheduler.core.policies.slack.place import Picture, place_waiting
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance
+from aegaeon_scheduler.core.state import Instance, Sequence
 
 
 def drain(picture: Picture) -> None:
@@ -47,10 +48,40 @@ def _shelter(picture: Picture, group: Group, rest: Still) -> None:
 
 
 def relieve(picture: Picture) -> None:
-    """Evict the group with the most slack where turns find no room; a group alone is preempted member by member."""
+    """Evict the group with the most slack; one that has outgrown its instance alone gets smaller."""
     for view in picture.views:
-        if view.inst.stuck and not view.inst.count and len(view.loads) > 1:
+        inst, over = view.inst, view.nbytes > view.size
+        if not (over or (inst.stuck and not inst.count)) or not view.loads:
+            continue
+        if len(view.loads) > 1:
             _evict_one(picture, view)
+        elif over:
+            _shrink(picture, picture.note(view), view.loads[0].group)
+
+
+def _shrink(picture: Picture, view: View, group: Group) -> None:
+    """Move members that are due last to a group of their own, until there is room to grow; half of them at most.
+
+    Else a group whose KV exceeds its instance could neither run whole nor leave for anywhere.
+    """
+    leaving = _due_last(group, int((view.nbytes - view.fits) // group.model.fp.kv_block_bytes) + 1)
+    blocks = sum(kv_blocks(s) for s in leaving)
+    if leaving and view.inst.book.host_room(group.model.fp, blocks):
+        picture.table.move(leaving, group.model, group.kind)
+        picture.moves.append(Move(group.model, tuple(leaving), None, f"{group.model.name} outgrew {view.inst.id}"))
+
+
+def _due_last(group: Group, blocks: int) -> list[Sequence]:
+    """So many blocks' worth of those that decode on the device, uncopied; half of the members at most."""
+    members = group.members.values()
+    decoding = [s for s in members if s.copy is None and s.stage is Stage.DECODE and s.place is Place.DEVICE]
+    leaving: list[Sequence] = []
+    for seq in sorted(decoding, key=due, reverse=True)[: len(group.members) // 2]:
+        if blocks <= 0:
+            break
+        leaving.append(seq)
+        blocks -= kv_blocks(seq)
+    return leaving
 
 
 def _evict_one(picture: Picture, view: View) -> None:

@@ -154,7 +154,9 @@ class Turns:
         free = inst.book.free()
         chosen = [first]
         tokens, squares, blocks = first.unissued_tokens, first.unissued_tokens**2, blocks_for(fp, first.unissued_tokens)
-        for seq in sorted(in_order(group.prompts, group.standing.ranked), key=lambda seq: _stands_back(group, seq, now)):
+        for seq in sorted(
+            in_order(group.prompts, group.standing.ranked), key=lambda seq: _stands_back(group, seq, now)
+        ):
             if seq is first or seq.copy is not None or seq.away or seq.projected_kv:
                 continue
             more = seq.unissued_tokens

@@ -87,7 +87,7 @@ STACKS = $(wildcard tests/stack/test_*.py tests/*/test_process.py) tests/picker/
   tests/operator/test_local_scaling.py $(addprefix tests/sidecar/test_,again.py exactness.py)
 # Hours of virtual time and random traffic: `make test-core`, with the core that wheels and images have.
 TRAFFIC = tests/simulator \
-  $(addprefix tests/scheduler_core/test_,any_order.py fairness.py pairs.py place_bound.py scarce.py tiers.py turn_bound.py urgent.py)
+  $(addprefix tests/scheduler_core/test_,any_order.py fairness.py pairs.py place_bound.py scarce.py tiers.py turn_bound.py)
 test: export AEGAEON_CORE := interpreted
 test: $(STAMP) redis-server tinyproxy ## the tests on WORKERS; random ones with the same examples each time
 	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" $(addprefix --ignore=,$(STACKS) $(TRAFFIC))

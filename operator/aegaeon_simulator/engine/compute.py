@@ -113,8 +113,10 @@ class ComputeLane:
             self._report(turn, end=True)
 
     def _pass(self, turn: Running) -> None:
-        """All prompts of a turn of a model that generates nothing, in one pass: none of them has KV."""
+        """All prompts of a turn of a model that generates nothing, in one pass: each is a part, and none has KV."""
         live = [(self._state.sequences.get(part.seq), part.tokens) for part in turn.parts]
+        if len({part.seq for part in turn.parts}) < len(live) or any(q and q.kv for q, _ in live):
+            raise WireViolationError(f"a turn of {turn.body.model} with several prompts has parts of them")
         batch = [(q, tokens) for q, tokens in live if q and not q.closing and self._has_room(turn, q, tokens)]
         turn.parts.clear()
         lengths = [tokens for _, tokens in batch]

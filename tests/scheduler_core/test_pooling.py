@@ -24,7 +24,7 @@ from aegaeon_scheduler.core.domain import (
 from aegaeon_scheduler.core.events import Submitted
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind
 from aegaeon_scheduler.core.state import Model, Sequence
-from aegaeon_simulator.engine.compute import together_s
+from aegaeon_simulator.engine.spec import together_s
 from aegaeon_simulator.errors import SettingsError
 from aegaeon_simulator.pool.client import Client
 

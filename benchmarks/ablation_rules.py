@@ -9,17 +9,17 @@ from typing import Any
 
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.policies.slack import (
-    gate,
+    admission,
+    balance,
+    engines,
     group,
-    packing,
-    picture,
+    order,
     place,
     policy,
-    rebalance,
-    relieve,
+    shares,
+    table,
     turns,
-    unite,
-    view,
+    weights,
 )
 
 NEVER = 1e9
@@ -29,8 +29,9 @@ CORE = (*HEADLINE, *MIXED)
 SHARED = ("tiers", "weights", "greed", "deferred")
 MEMORY = ("memory", "host", "long", "100k")
 EVERY = (*CORE, "tiers", "greed", "100k", "memory", "teams")
+ADMISSION = ("admission", "admission x0.2", "admission 0.1")
 REST = (
-    "greed, 16 GPUs",
+    "greed x16",
     "weights",
     "deferred",
     "host",
@@ -40,9 +41,9 @@ REST = (
     "roles",
     "embeddings",
     "first uses",
-    "admission",
+    *ADMISSION,
 )
-GREED = ("greed", "greed, 16 GPUs", "long", "crowd")  # on four engines no model holds more than its part
+GREED = ("greed", "greed x16", "long", "crowd")  # on four engines no model holds more than its part
 FULL = "all rules"
 
 Patch = tuple[Any, str, Any]
@@ -74,6 +75,18 @@ def _setting(name: str, value: float, loads: tuple[str, ...] = EVERY, **more: fl
     return f"{name} = {_plain(value)}", Variant("SlackSettings", {name: value, **more}, None, loads)
 
 
+def _constant(name: str, value: float, loads: tuple[str, ...] = EVERY, **more: float) -> tuple[str, Variant]:
+    """A number beside its rule, in every module that reads it."""
+    modules = (admission, balance, engines, group, order, place, policy, shares, table, turns, weights)
+    values = {name: value, **more}
+
+    def patches() -> list[Patch]:
+        return [(m, each, at) for each, at in values.items() for m in modules if hasattr(m, each)]
+
+    where = next(m.__name__.rpartition(".")[2] for m in modules if hasattr(m, name))
+    return f"{name} = {_plain(value)}", Variant(f"{where}.py", {}, patches, loads)
+
+
 def _plain(value: float) -> str:
     return "never" if abs(value) >= NEVER else f"{value:g}"
 
@@ -88,32 +101,32 @@ def _first_come(of: group.Group, now: float, settings: SlackSettings) -> group.O
 
 
 def _at_most(count: int) -> list[Patch]:
-    over, idle = view.View.over, policy.SlackPolicy._idle_weights
+    over, idle = engines.View.over, policy.SlackPolicy._idle_weights
 
-    def counted(of: view.View, load: group.Load) -> float:
+    def counted(of: engines.View, load: group.Load) -> float:
         return over(of, load) if len(of.loads) < count else max(1.0, over(of, load))
 
     def counted_idle(of: policy.SlackPolicy, comer: group.Group, seq: Any) -> Any:
         inst = idle(of, comer, seq)
         return inst if inst is not None and len(of._table.at(inst)) < count else None
 
-    return [(view.View, "over", counted), (policy.SlackPolicy, "_idle_weights", counted_idle)]
+    return [(engines.View, "over", counted), (policy.SlackPolicy, "_idle_weights", counted_idle)]
 
 
 def _least_used(pool: Any, inst: Any, idle: list[Any]) -> list[Any]:
     return sorted(idle, key=lambda w: w.used)
 
 
-def _first_victims(pic: picture.Picture, comer: place.Comer) -> tuple[view.View, list[group.Load]] | None:
+def _first_victims(pic: place.Picture, comer: place.Comer) -> tuple[engines.View, list[group.Load]] | None:
     """Engine whose victim has the most slack, its load and the victim's absence apart."""
-    best: tuple[float, int, view.View, list[group.Load]] | None = None
+    best: tuple[float, int, engines.View, list[group.Load]] | None = None
     for lot in comer.span.lots:
         load = pic.load_on(comer.group, lot.inst)
-        for _, order, of in lot.slack:
+        for _, number, of in lot.slack:
             if of.free and comer.may_go(of) and (victims := place._victims(pic, of, load)):
                 score = -max(x.rank for x in victims)
-                if best is None or (score, order) < best[:2]:
-                    best = score, order, of, victims
+                if best is None or (score, number) < best[:2]:
+                    best = score, number, of, victims
     return None if best is None else best[2:]
 
 
@@ -121,62 +134,36 @@ SETTINGS: dict[str, Variant] = dict(
     [
         _setting("quantum_steps", 4, CORE),
         _setting("quantum_steps", 32, CORE),
-        _setting("part_s", NEVER, (*HEADLINE[:2], "30/2 s", "greed", *MEMORY, "roles"), least_part_s=NEVER),
-        _setting("least_part_s", 0.1, ("x0.2", "30/2 s", "greed", "long", "100k", "roles")),
+        _setting("part_s", NEVER, (*HEADLINE[:2], "30/2 s", "greed", *MEMORY, "roles")),
         _setting("late_slack_s", 5.0),
         _setting("late_slack_s", 60.0),
         _setting("late_slack_s", -NEVER, CORE),
-        _setting("relative_power", 0.0, MIXED[:2]),
-        _setting("relative_power", 1.0, MIXED[:2]),
-        _setting("even_share", 0.0, MIXED[:2]),
-        _setting("pass_interval_s", 1.0, CORE),
-        _setting("pass_gap_s", 0.0, CORE),
-        _setting("lone_share", 0.0),
-        _setting("full_util", NEVER),
-        _setting("idle_util", 0.0),
-        _setting("hot_util", NEVER, swamped_share=NEVER),
-        _setting("hot_margin", 0.0),
-        _setting("swamped_share", NEVER),
-        _setting("idle_gap", 0.0),
-        _setting("idle_gap", NEVER),
-        _setting("urgent_share", 0.0),
-        _setting("tier_share", 0.0, ("tiers", "weights", "100k")),
-        _setting("ease_share", NEVER, ("tiers", "100k")),
-        _setting("ease_share", 0.0, ("tiers", "100k")),
-        _setting("ample_share", NEVER),
-        _setting("behind_share", 0.0),
-        _setting("aside_share", 0.0, ("greed", *MEMORY, "roles")),
-        _setting("greed_share", 0.0, GREED),
-        _setting("greed_free", 3.0, GREED),
-        _setting("cheap_share", 0.0, GREED),
-        _setting("prompt_price", 0.0, GREED),
-        _setting("price_ttfts", NEVER, GREED),
-        _setting("preempt_share", 0.0),
-        _setting("away_margin", 0.0),
-        _setting("idle_margin", 0.0),
-        _setting("idle_margin", 0.5),
-        _setting("first_weight", 0.0, ("0.1", "x0.2", "zipf", "first uses", "teams")),
         _setting("min_stay_s", 0.0),
         _setting("headroom", 0.0),
-        _setting("relief_share", 0.0, ("0.1", "0.5", "x0.2", *MEMORY, "teams")),
-        _setting("relief_share", 1.0, ("0.1", "0.5", "x0.2", *MEMORY, "teams")),
-        _setting("shrink_share", 0.0, ("0.5", "zipf", *MEMORY, "crowd")),
-        _setting("split_share", NEVER, ("0.5", "zipf", *MEMORY, "crowd")),
-        _setting("unite_share", -1.0, ("0.5", "zipf", *MEMORY, "greed", "crowd")),
-        _setting("busy_util", NEVER),
-        _setting("busy_slack_s", NEVER, CORE),
-        _setting("busy_gap", 0.0, CORE),
-        _setting("move_slack_s", 0.0, CORE),
-        _setting("stale_s", 0.0, ("host",)),
-        _setting("stale_s", NEVER, ("host",)),
-        _setting("soon_ttfts", 1.0, ("admission",)),
-        _setting("soon_share", 0.5, ("admission",), soon_rise=0.0, soon_fall=0.0),
-        _setting("soon_rise", 0.0, ("admission",), soon_fall=0.0),
-        _setting("soon_least", 0.0, ("admission",), soon_most=1.0),
-        _setting("group_price", 0.0, ("admission",)),
-        _setting("later_share", NEVER, ("admission",)),
-        _setting("packed_ttfts", NEVER, ("admission",)),
-        _setting("link_share", NEVER, ("admission",)),
+        _constant("RELATIVE_POWER", 0.0, MIXED[:2]),
+        _constant("RELATIVE_POWER", 1.0, MIXED[:2]),
+        _constant("EVEN_SHARE", 0.0, MIXED[:2]),
+        _constant("PASS_INTERVAL_S", 1.0, CORE),
+        _constant("PASS_GAP_S", 0.0, CORE),
+        _constant("LONE_SHARE", 0.0),
+        _constant("FULL_UTIL", NEVER),
+        _constant("HOT_UTIL", NEVER, SWAMPED_SHARE=NEVER),
+        _constant("HOT_MARGIN", 0.0),
+        _constant("SWAMPED_SHARE", NEVER),
+        _constant("URGENT_SHARE", 0.0),
+        _constant("TIER_SHARE", 0.0, ("tiers", "weights", "100k")),
+        _constant("GREED_SHARE", 0.0, GREED),
+        _constant("GREED_FREE", 3.0, GREED),
+        _constant("CHEAP_SHARE", 0.0, GREED),
+        _constant("PROMPT_PRICE", 0.0, GREED),
+        _constant("PREEMPT_SHARE", 0.0),
+        _constant("FIRST_WEIGHT", 0.0, ("0.1", "x0.2", "zipf", "first uses", "teams")),
+        _constant("UNITE_SHARE", -1.0, ("0.5", "zipf", *MEMORY, "greed", "crowd")),
+        _constant("STALE_S", 0.0, ("host",)),
+        _constant("SOON_TTFTS", 1.0, ADMISSION),
+        _constant("SOON_SHARE", 0.5, ADMISSION),
+        _constant("GROUP_PRICE", 0.0, ADMISSION),
+        _constant("PACKED_TTFTS", NEVER, ADMISSION),
     ]
 )
 
@@ -193,19 +180,13 @@ RULES: dict[str, Variant] = {
         "turns.py", patches=lambda: [(turns.Turns, "_decodes_first", _is(False))]
     ),
     "newcomers overtake (rule 4)": Variant("turns.py", patches=lambda: [(turns.Turns, "outranks", _is(False))]),
-    "newcomers look at time first (rule 4)": Variant(
-        "turns.py", patches=lambda: [(turns.Turns, "_has_time", _is(True))], loads=CORE
-    ),
     "parts stand aside (rule 3)": Variant(
         "turns.py", patches=lambda: [(turns.Turns, "_before", _is(None))], loads=("greed", *MEMORY, "roles")
     ),
-    "relief of full engines (rule 5)": Variant(
-        "relieve.py",
-        patches=lambda: [(relieve, "_evict_one", _is(None)), (relieve, "_shrink", _is(None))],
+    "relief of stuck engines (rule 5)": Variant(
+        "balance.py",
+        patches=lambda: [(balance, "_evict_one", _is(None))],
         loads=("0.1", "0.5", *MEMORY),
-    ),
-    "shrinking of what outgrew its engine (rule 5)": Variant(
-        "relieve.py", patches=lambda: [(relieve, "_shrink", _is(None))], loads=("0.5", *MEMORY)
     ),
     "idle weights are used (rule 6)": Variant(
         "policy.py", patches=lambda: [(policy.SlackPolicy, "_idle_weights", _is(None))], loads=CORE
@@ -226,31 +207,22 @@ RULES: dict[str, Variant] = {
     "victims by load and absence (rule 7): by slack alone": Variant(
         "place.py", patches=lambda: [(place, "_best_victims", _first_victims)], loads=CORE
     ),
-    "price of absence (price.py): 0": Variant(
-        "price.py", patches=lambda: [(place, "absence_s", _is(0.0))], loads=(*CORE, "memory", "host")
+    "price of absence (rule 7): 0": Variant(
+        "place.py", patches=lambda: [(place, "absence_s", _is(0.0))], loads=(*CORE, "memory", "host")
     ),
     "one more engine is dropped of only copies (rule 11)": Variant(
         "place.py", patches=lambda: [(place, "_drop_lone", _is(None))], loads=("host",)
     ),
     "only copies go last (rule 11)": Variant(
-        "reach.py", patches=lambda: [(policy, "idle_order", _least_used)], loads=("host",)
-    ),
-    "waiting groups of a model unite (rule 10)": Variant(
-        "unite.py", patches=lambda: [(unite, "_together", _is(None))], loads=("0.5", "zipf", *MEMORY, "crowd")
+        "weights.py", patches=lambda: [(policy, "idle_order", _least_used)], loads=("host",)
     ),
     "a waiting group joins one that runs (rule 10)": Variant(
-        "unite.py", patches=lambda: [(unite, "_join", _is(None))], loads=("0.5", "zipf", *MEMORY, "crowd")
-    ),
-    "balance hands over near groups alone (rule 10)": Variant(
-        "rebalance.py", patches=lambda: [(rebalance, "_may_move", _is(False))], loads=("x0.2", "teams")
-    ),
-    "flooded groups are refused (rule 14)": Variant(
-        "gate.py", patches=lambda: [(gate.Gate, "_flooded", _is(None))], loads=("admission",)
+        "balance.py", patches=lambda: [(balance, "_join", _is(None))], loads=("0.5", "zipf", *MEMORY, "crowd")
     ),
     "packing (rule 14)": Variant(
-        "packing.py", patches=lambda: [(packing.Packing, "least", _is(0.0))], loads=("admission",)
+        "admission.py", patches=lambda: [(admission.Packing, "least", _is(0.0))], loads=ADMISSION
     ),
-    "one group on an engine at most": Variant("view.py", patches=lambda: _at_most(1), loads=HEADLINE),
-    "two groups on an engine at most": Variant("view.py", patches=lambda: _at_most(2), loads=HEADLINE),
+    "one group on an engine at most": Variant("engines.py", patches=lambda: _at_most(1), loads=HEADLINE),
+    "two groups on an engine at most": Variant("engines.py", patches=lambda: _at_most(2), loads=HEADLINE),
 }
 VARIANTS = {FULL: Variant("", loads=(*EVERY, *REST)), **SETTINGS, **RULES}

@@ -1,7 +1,7 @@
 """Models whose objectives differ in one pool: tokens on time of those with much time and of those with little.
 
 Four GPUs with the costs of h800-policy; every other model has the loose objective. Policy slack, the same that ranks by
-due times alone (`relative_power` 0), and baselines on the same arrivals.
+due times alone (`RELATIVE_POWER` 0), and baselines on the same arrivals.
 Run: python -m benchmarks.objectives [WORLD ...] [--seeds 1,2,3] [--policies slack,...]
 """
 
@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 
+from benchmarks.ablation_rules import instead
 from benchmarks.goodput import LENGTHS, PROCESSES
 from benchmarks.report import Row, read_settings, report
 
-from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Slo
+from aegaeon_scheduler.core.policies.slack import order
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_simulator.devices import read_device
 from aegaeon_simulator.parallel import processes
@@ -62,9 +63,9 @@ def shares(name: str, policy: str, seed: int) -> Shares:
     core = "slack" if policy == DUE_TIMES else policy
     settings = Settings(core, Split(unified=GPUS), world.strict, DRAIN_S, slos=slos)
     run = Run(settings, workload, read_device("h800-policy"), seed)
-    if policy == DUE_TIMES:
-        run = replace(run, settings=replace(settings, tuned=SlackSettings(relative_power=0.0)))
-    outcome = simulate(run)
+    power = 0.0 if policy == DUE_TIMES else order.RELATIVE_POWER
+    with instead([(order, "RELATIVE_POWER", power)]):
+        outcome = simulate(run)
     return _token(outcome, slos, 1), _token(outcome, slos, 0)
 
 

@@ -17,7 +17,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,8 +104,8 @@ def _figure(page: str, kind: str) -> float:
 
 
 @asynccontextmanager
-async def scheduler(models: int, run: Sequence[str] = ("-m", "aegaeon_scheduler")) -> AsyncIterator[Serving]:
-    """It serves such a catalog until the end of the context; `run`: what Python is to run, before its arguments."""
+async def scheduler(models: int) -> AsyncIterator[Serving]:
+    """Serves such a catalog until the end of the context."""
     with tempfile.TemporaryDirectory(prefix="aegaeon-wire-") as folder:
         target, metrics = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         entries = [
@@ -115,7 +115,7 @@ async def scheduler(models: int, run: Sequence[str] = ("-m", "aegaeon_scheduler"
         path = Path(folder) / "scheduler.json"
         path.write_text(json.dumps({"listen": target, "metrics_listen": metrics, "models": entries}))
         process = await asyncio.create_subprocess_exec(
-            sys.executable, *run, "--config", str(path), stderr=asyncio.subprocess.PIPE
+            sys.executable, "-m", "aegaeon_scheduler", "--config", str(path), stderr=asyncio.subprocess.PIPE
         )
         assert process.stderr is not None
         try:

@@ -54,7 +54,7 @@ def api(kubeconfig: Path) -> Iterator[client.ApiClient]:
     with config.new_client_from_config(str(kubeconfig)) as made:
         crds = sorted((REPOSITORY / "crds").glob("*.yaml"))
         define(kubeconfig, crds)  # a chart may have brought them
-        kubectl(kubeconfig, "wait", "--for=condition=Established", "--timeout=30s", *filenames(crds))
+        kubectl(kubeconfig, "wait", "--for=condition=Established", "--timeout=240s", *filenames(crds))
         yield made
 
 
@@ -66,7 +66,7 @@ def deleted(kubeconfig: Path) -> Iterator[list[str]]:
     yield names
     if names:
         targets = [f"namespace/{name}" for name in names]
-        kubectl(kubeconfig, "wait", "--for=delete", "--timeout=60s", *targets)
+        kubectl(kubeconfig, "wait", "--for=delete", "--timeout=240s", *targets)
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def serving(kubeconfig: Path, layout: Layout, metric: Metric, folder: Path) -> I
         manifests = "\n---\n".join(map(json.dumps, _registration(layout.machine_ip, port)))
         try:
             kubectl(kubeconfig, "apply", "-f", "-", stdin=manifests)
-            kubectl(kubeconfig, "wait", "--for=condition=Available", f"apiservice/v1beta1.{GROUP}", "--timeout=60s")
+            kubectl(kubeconfig, "wait", "--for=condition=Available", f"apiservice/v1beta1.{GROUP}", "--timeout=240s")
             yield
         finally:
             kubectl(kubeconfig, "delete", "-f", "-", "--ignore-not-found", stdin=manifests)

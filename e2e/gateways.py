@@ -64,12 +64,12 @@ def _picked(pool: PodsOfPool) -> Iterator[None]:
     """With an InferencePool and its endpoint picker, which is ready."""
     pool.patch({"gateway": {"endpointPicker": {}}})
     try:
-        pool.kubectl("wait", "--for=create", f"deployment/{pool.name}-picker", "--timeout=60s")
+        pool.kubectl("wait", "--for=create", f"deployment/{pool.name}-picker", "--timeout=240s")
         pool.kubectl("rollout", "status", f"deployment/{pool.name}-picker", "--timeout=180s")
         yield
     finally:
         pool.patch({"gateway": {"endpointPicker": None}})
-        pool.kubectl("wait", "--for=delete", f"inferencepool/{pool.name}", "--timeout=60s")
+        pool.kubectl("wait", "--for=delete", f"inferencepool/{pool.name}", "--timeout=240s")
 
 
 @contextmanager
@@ -77,8 +77,8 @@ def _routed(pool: PodsOfPool) -> Iterator[None]:
     """Tenant red's ModelPool is that of the example, as it stands."""
     pool.kubectl("apply", "-f", str(_EXAMPLES / "modelpool.yaml"))
     try:
-        pool.kubectl("wait", "--for=create", "httproute/red", "--timeout=60s")
+        pool.kubectl("wait", "--for=create", "httproute/red", "--timeout=240s")
         yield
     finally:
         pool.apply(model_pool("red", ["llama", "qwen2"]))
-        pool.kubectl("wait", "--for=delete", "httproute/red", "--timeout=60s")
+        pool.kubectl("wait", "--for=delete", "httproute/red", "--timeout=240s")

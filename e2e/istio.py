@@ -49,8 +49,8 @@ def _install(kubeconfig: Path) -> None:
             shutil.copytree(charts / folder, chart, copy_function=shutil.copyfile)
             helm(kubeconfig, "upgrade", "--install", release, str(chart), *where, "--values", str(_VALUES))
     accepted = ("--for=condition=Accepted", f"gatewayclass/{GATEWAY_CLASS}")
-    kubectl(kubeconfig, "wait", "--for=create", accepted[1], "--timeout=60s")
-    kubectl(kubeconfig, "wait", *accepted, "--timeout=60s")
+    kubectl(kubeconfig, "wait", "--for=create", accepted[1], "--timeout=240s")
+    kubectl(kubeconfig, "wait", *accepted, "--timeout=240s")
 
 
 def _uninstall(kubeconfig: Path) -> None:

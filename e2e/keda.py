@@ -55,7 +55,7 @@ def prometheus(kubeconfig: Path, layout: Layout, targets: list[dict[str, Any]], 
             yield
         finally:
             server.terminate()
-            kubectl(kubeconfig, "delete", "--ignore-not-found", "--timeout=60s", "-f", "-", stdin=manifests)
+            kubectl(kubeconfig, "delete", "--ignore-not-found", "--timeout=240s", "-f", "-", stdin=manifests)
 
 
 def _named(address: str) -> Iterator[dict[str, Any]]:

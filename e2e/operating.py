@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +25,7 @@ from e2e.polling import poll
 MEMORY = {"deviceBytes": "13Mi", "slabSize": "256Ki", "hostModelCache": "32Mi", "hostKv": "12Mi"}
 API = "serving.aegaeon.io/v1alpha1"
 _WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
+_OF_CONTROLLERS = {("deployments", "status"), ("statefulsets", "status")}
 _OURS = ("gpupools", "modelpools", "deployments", "statefulsets", "secrets", "services", "networkpolicies")
 
 
@@ -78,10 +81,10 @@ def operator(
     """One that leads, and that ends cleanly when it is asked to. Its name is its own: a lease may be left over."""
     process = start(kubeconfig, "the-operator", log, 0, inside, **variables)
     try:
-        poll("it leads", lambda: leader(kubeconfig) == "the-operator", 30)
+        poll("it leads", lambda: leader(kubeconfig) == "the-operator", 90)
         yield process
         process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 0
+        assert process.wait(60) == 0
     finally:
         kill(process)
 
@@ -124,13 +127,19 @@ def accepted(kubeconfig: Path, kinds: str) -> int:
     )
 
 
-def writes(kubeconfig: Path) -> int:
-    """Requests that changed, or tried to change, objects of our kinds, as the API server counts them."""
-    total = 0.0
+def writes(kubeconfig: Path) -> Counter[str]:
+    """Count requests that changed, or tried to change, objects of our kinds, as the API server counts them.
+
+    Without the status of workloads, which the cluster's own controllers write whenever they get to it.
+    """
+    total: Counter[str] = Counter()
     for line in kubectl(kubeconfig, "get", "--raw", "/metrics").splitlines():
-        if line.startswith("apiserver_request_total{") and any(f'resource="{one}"' in line for one in _OURS):
-            total += float(line.rpartition(" ")[2]) if any(f'verb="{verb}"' in line for verb in _WRITES) else 0
-    return int(total)
+        if line.startswith("apiserver_request_total{"):
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+            verb, resource, subresource = labels["verb"], labels["resource"], labels["subresource"]
+            if verb in _WRITES and resource in _OURS and (resource, subresource) not in _OF_CONTROLLERS:
+                total[f"{verb} {resource} {subresource}"] += int(float(line.rpartition(" ")[2]))
+    return total
 
 
 def create(api: client.ApiClient, namespace: str, body: dict[str, Any]) -> None:

@@ -116,7 +116,7 @@ def test_what_fits_is_taken(guarded: Path) -> None:
         served("c", {"hostPath": "/srv/models/c"}),
         tenants=[tenant("acme", "a", "poet")],
     )
-    poll("the policy has seen the change", lambda: not refusal(guarded, fits), 30)
+    poll("the policy has seen the change", lambda: not refusal(guarded, fits), 90)
     outside = model_pool(served("c", {"hostPath": "/srv/models-of-others/c"}))
     assert "is not inside volumes.models.path of GpuPool" in refusal(guarded, outside)
 
@@ -130,10 +130,10 @@ def test_a_model_pool_may_come_before_its_gpu_pool(guarded: Path) -> None:
 def test_one_that_does_not_fit_any_more_keeps_its_metadata_editable(guarded: Path) -> None:
     apply(guarded, pool("demo", volumes={"models": {"path": "/srv/models"}}))
     fits = model_pool(served("a", {"hostPath": "a"}))
-    poll("it is taken", lambda: not refusal(guarded, fits, dry=False), 30)
+    poll("it is taken", lambda: not refusal(guarded, fits, dry=False), 90)
     apply(guarded, pool("demo", volumes={}))
     changed = model_pool(served("a", {"hostPath": "b"}))
-    poll("a change of the spec is refused", lambda: "is not inside" in refusal(guarded, changed), 30)
+    poll("a change of the spec is refused", lambda: "is not inside" in refusal(guarded, changed), 90)
 
     kubectl(guarded, "label", "modelpool", "red", "team=red")
     kubectl(guarded, "delete", "modelpool", "red")
@@ -145,7 +145,7 @@ def test_a_name_that_another_model_pool_serves_is_refused_with_its_holder(guarde
     whole = pool("demo")
     apply(guarded, whole)
     red = models("red", "demo", "llama")
-    poll("the policy has seen the pool's folder", lambda: not refusal(guarded, red, dry=False), 30)
+    poll("the policy has seen the pool's folder", lambda: not refusal(guarded, red, dry=False), 90)
     blue = models("blue", "demo", "llama", "qwen")
     with operator(guarded):
         conflict = f"'llama' is already served by ModelPool {namespace_of(guarded)}/red; rename one of them"
@@ -168,10 +168,10 @@ def test_a_gpu_pool_of_another_namespace_is_looked_at_where_the_chart_names_it(n
             poll("it is refused", lambda: closed in refusal(namespaced, shared), 60)
             assert "needs a disk tier" in refusal(namespaced, shared), "with all else"
             kubectl(*in_platform, stdin=json.dumps(pool("demo", allowedNamespaces=["*"])))
-            poll("it is allowed", lambda: closed not in refusal(namespaced, shared), 30)
+            poll("it is allowed", lambda: closed not in refusal(namespaced, shared), 90)
             assert "needs a disk tier" in refusal(namespaced, shared)
     finally:
-        kubectl(namespaced, "delete", "namespace", PLATFORM, "--timeout=60s")
+        kubectl(namespaced, "delete", "namespace", PLATFORM, "--timeout=240s")
 
 
 def test_it_can_warn_instead(namespaced: Path) -> None:
@@ -203,7 +203,7 @@ def test_its_expressions_fit_the_types_of_both_kinds(guarded: Path) -> None:
         for one in objects(guarded, "validatingadmissionpolicies")
         if one["metadata"]["name"].endswith("-model-pools")
     )
-    poll("it was type-checked", lambda: "typeChecking" in objects_of(guarded, found).get("status", {}), 30)
+    poll("it was type-checked", lambda: "typeChecking" in objects_of(guarded, found).get("status", {}), 90)
     assert objects_of(guarded, found)["status"]["typeChecking"] == {}
 
 

@@ -12,7 +12,7 @@ import yaml
 from kubernetes import client
 
 from aegaeon_operator.config import from_environment
-from aegaeon_operator.reconcile.cluster.facts import Egress
+from aegaeon_operator.reconcile.cluster.platform import Egress
 from e2e.cluster import definitions
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.images import VERSION

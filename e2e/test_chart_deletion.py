@@ -25,7 +25,7 @@ def protected(namespaced: Path) -> Iterator[Path]:
     """With the policy of the chart as it comes, in force."""
     with applied_template(namespaced, POLICY):
         serving(namespaced, models=1)
-        poll("the policy is in force", lambda: refusal(namespaced, *DEMO, "--dry-run=server"), 30)
+        poll("the policy is in force", lambda: refusal(namespaced, *DEMO, "--dry-run=server"), 90)
         yield namespaced
 
 
@@ -93,7 +93,7 @@ def test_one_that_serves_nothing_is_deleted_like_any_object(protected: Path) -> 
 
 
 def test_a_namespace_that_is_deleted_takes_it_along(protected: Path) -> None:
-    kubectl(protected, "delete", "namespace", namespace_of(protected), "--timeout=60s")
+    kubectl(protected, "delete", "namespace", namespace_of(protected), "--timeout=240s")
 
     assert gone(protected)
 
@@ -110,6 +110,6 @@ def test_deletion_is_not_refused_in_namespaces_that_the_operator_does_not_watch(
                 return [bool(refusal(namespaced, *where, *asked)) for where in (("-n", WATCHED), ())]
 
             # The policy of the test before, of the same name, is forgotten some time after it was deleted.
-            poll("there, and not here", lambda: refused() == [True, False], 30)
+            poll("there, and not here", lambda: refused() == [True, False], 90)
     finally:
-        kubectl(namespaced, "delete", "namespace", WATCHED, "--timeout=60s")
+        kubectl(namespaced, "delete", "namespace", WATCHED, "--timeout=240s")

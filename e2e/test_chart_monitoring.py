@@ -244,7 +244,7 @@ def ask(url: str, path: str, **query: str) -> Any:
 
 
 def test_a_prometheus_loads_the_rules(prometheus: str) -> None:
-    loaded = poll("rules are loaded", lambda: ask(prometheus, "rules"), 30)
+    loaded = poll("rules are loaded", lambda: ask(prometheus, "rules"), 90)
     assert {rule["name"] for group in loaded["groups"] for rule in group["rules"]} == set(rules())
 
 
@@ -257,7 +257,7 @@ def test_every_panel_shows_what_its_legend_says(prometheus: str, panel: dict[str
         found: list[Any] = (ask(prometheus, "query", query=query) or {}).get("result", [])
         return found
 
-    (first, *_) = poll("a series", result, 30)
+    (first, *_) = poll("a series", result, 90)
     named = [word for word in first["metric"] if f"{{{{{word}}}}}" in target["legendFormat"]]
     assert len(named) == target["legendFormat"].count("{{")
 
@@ -271,5 +271,5 @@ def test_the_queries_of_the_autoscaling_examples_have_one_value(prometheus: str,
         found: list[Any] = (ask(prometheus, "query", query=query) or {}).get("result", [])
         return found
 
-    (only,) = poll("a value", result, 30)
+    (only,) = poll("a value", result, 90)
     assert float(only["value"][1]) == 2, "one sequence waits, one runs"

@@ -72,7 +72,7 @@ def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
             return True
         return False
 
-    poll("the server listens", listens, 20)
+    poll("the server listens", listens, 90)
 
 
 async def test_gateways_share_its_buckets_with_the_password_and_the_authority_of_the_secret(
@@ -111,4 +111,4 @@ def test_an_upgrade_keeps_the_password_and_an_uninstall_keeps_the_crds(kubeconfi
     left = kubectl(kubeconfig, "-n", NAMESPACE, "get", kinds, "-o", "name").split()
     assert [one for one in left if "release" in one] == []
     assert "gpupools.serving.aegaeon.io" in kubectl(kubeconfig, "get", "crd", "-o", "name")
-    kubectl(kubeconfig, "delete", "namespace", NAMESPACE, "--timeout=60s")
+    kubectl(kubeconfig, "delete", "namespace", NAMESPACE, "--timeout=240s")

@@ -57,7 +57,7 @@ def server(kubeconfig: Path, api: object) -> Iterator[Path]:
     for name in (NAMESPACE, OTHER):
         kubectl(kubeconfig, "create", "namespace", name)
     yield kubeconfig
-    kubectl(kubeconfig, "delete", "namespace", NAMESPACE, OTHER, "--timeout=60s")
+    kubectl(kubeconfig, "delete", "namespace", NAMESPACE, OTHER, "--timeout=240s")
 
 
 @pytest.fixture(params=MODES)

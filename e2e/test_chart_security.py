@@ -13,7 +13,7 @@ import yaml
 from operator_objects import PLATFORM, gpu_pool, model_pool, observed
 
 from aegaeon_operator.reconcile.cluster.desired import desired
-from aegaeon_operator.reconcile.cluster.facts import RedisAt
+from aegaeon_operator.reconcile.cluster.platform import RedisAt
 from e2e.cluster.errors import ClusterError
 from e2e.kubectl import REPOSITORY, helm, kubectl
 
@@ -30,7 +30,7 @@ def restricted(kubeconfig: Path) -> Iterator[Path]:
     level = "pod-security.kubernetes.io/enforce=restricted"
     kubectl(kubeconfig, "label", "namespace", NAMESPACE, level)
     yield kubeconfig
-    kubectl(kubeconfig, "delete", "namespace", NAMESPACE, "--timeout=60s")
+    kubectl(kubeconfig, "delete", "namespace", NAMESPACE, "--timeout=240s")
 
 
 def of_pool(name: str, **spec: Any) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def server(kubeconfig: Path, control_plane: Layout, api: client.ApiClient, tmp_p
         try:
             yield own
         finally:
-            kubectl(own, "delete", "namespace", NAMESPACE, "--timeout=90s")
+            kubectl(own, "delete", "namespace", NAMESPACE, "--timeout=240s")
 
 
 @pytest.fixture

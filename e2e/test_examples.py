@@ -28,7 +28,7 @@ def defined(kubeconfig: Path, kinds: tuple[tuple[str, str, str], ...], namespace
     define(kubeconfig, files)
     own = namespace != "default"
     try:
-        kubectl(kubeconfig, "wait", "--for=condition=Established", "--timeout=60s", *filenames(files))
+        kubectl(kubeconfig, "wait", "--for=condition=Established", "--timeout=240s", *filenames(files))
         if own:
             kubectl(kubeconfig, "create", "namespace", namespace)
         yield

@@ -32,7 +32,7 @@ def teams(kubeconfig: Path, api: client.ApiClient, tmp_path_factory: pytest.Temp
         kubectl(own, "create", "quota", "nothing-runs", "--hard=pods=0")
         with operator(own, AEGAEON_NAMESPACES=",".join(NAMESPACES)):
             for kind, name, namespace in (("gpool", "shared", "inference"), *TEAM_POOLS):
-                kubectl(own, "-n", namespace, "wait", "--for=condition=Accepted", f"{kind}/{name}", "--timeout=60s")
+                kubectl(own, "-n", namespace, "wait", "--for=condition=Accepted", f"{kind}/{name}", "--timeout=240s")
             yield own
     finally:
         for namespace in reversed(NAMESPACES):
@@ -44,7 +44,7 @@ TEAM_POOLS = (("mpool", "team-red", "team-red"), ("mpool", "team-blue", "team-bl
 
 
 def test_what_a_gitops_controller_applied_does_not_drift_by_itself(teams: Path) -> None:
-    kubectl(teams, "wait", "--for=create", "statefulset/shared-engine", "--timeout=60s")
+    kubectl(teams, "wait", "--for=create", "statefulset/shared-engine", "--timeout=240s")
     nothing_drifts(teams)
     before = versions(teams)
     kubectl(teams, "apply", *AS_CONTROLLER)
@@ -53,7 +53,7 @@ def test_what_a_gitops_controller_applied_does_not_drift_by_itself(teams: Path) 
 
 def test_a_persons_change_is_seen_as_drift_and_put_back(teams: Path) -> None:
     kubectl(teams, "patch", "gpool", "shared", "--type=merge", "-p", '{"spec": {"gateway": {"replicas": 5}}}')
-    poll("the operator follows", lambda: gateways(teams) == 5, 20)
+    poll("the operator follows", lambda: gateways(teams) == 5, 90)
     difference = drift(teams)
     assert "-    replicas: 5" in difference
     assert "+    replicas: 2" in difference
@@ -63,7 +63,7 @@ def test_a_persons_change_is_seen_as_drift_and_put_back(teams: Path) -> None:
     kubectl(teams, "apply", *AS_CONTROLLER)
 
     nothing_drifts(teams)
-    poll("the operator follows", lambda: gateways(teams) == 2, 20)
+    poll("the operator follows", lambda: gateways(teams) == 2, 90)
 
 
 def test_a_field_that_git_does_not_have_stays_as_others_set_it(teams: Path) -> None:
@@ -80,10 +80,10 @@ def test_a_team_whose_namespace_the_platform_takes_off_the_list_is_refused_until
         conditions = found(teams, "mpool", team, team).get("status", {}).get("conditions", ())
         return next((str(one["reason"]) for one in conditions if one["type"] == "Accepted"), "")
 
-    poll("team blue is out", lambda: reason("team-blue") == "NamespaceNotAllowed", 30, lambda: reason("team-blue"))
+    poll("team blue is out", lambda: reason("team-blue") == "NamespaceNotAllowed", 90, lambda: reason("team-blue"))
     assert reason("team-red") in {"Accepted", "Applied"}
     kubectl(teams, "apply", *AS_CONTROLLER)
-    poll("team blue is in", lambda: reason("team-blue") in {"Accepted", "Applied"}, 30, lambda: reason("team-blue"))
+    poll("team blue is in", lambda: reason("team-blue") in {"Accepted", "Applied"}, 90, lambda: reason("team-blue"))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_members_of_a_team_may_change_what_is_theirs_alone(
 def nothing_drifts(kubeconfig: Path) -> None:
     """Once the operator has said what it makes of the last change: kubectl reads twice, and shows a status that was
     written in between as a difference."""
-    poll("nothing differs", lambda: not drift(kubeconfig), 20, lambda: drift(kubeconfig))
+    poll("nothing differs", lambda: not drift(kubeconfig), 90, lambda: drift(kubeconfig))
 
 
 def drift(kubeconfig: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +42,15 @@ def test_a_pool_is_created_and_then_nothing_is_written(namespaced: Path) -> None
         before = settled_writes(namespaced)
         kubectl(namespaced, "annotate", "gpool", "demo", "touched=yes")
         time.sleep(5)  # what must not happen needs time in which it could
-        assert writes(namespaced) - before <= 1
+        assert (writes(namespaced) - before).total() <= 1, writes(namespaced) - before
 
 
-def settled_writes(namespace: Path) -> int:
+def settled_writes(kubeconfig: Path) -> Counter[str]:
     """As soon as none came for a while: controllers of the cluster fill in what is theirs."""
-    before, now = -1, writes(namespace)
+    before, now = Counter[str](), writes(kubeconfig)
     while now != before:
         time.sleep(3)  # nothing announces that no more will be written
-        before, now = now, writes(namespace)
+        before, now = now, writes(kubeconfig)
     return now
 
 
@@ -66,13 +67,13 @@ def test_drift_is_corrected_and_deleted_objects_are_created_again(namespaced: Pa
     with operator(namespaced):
         poll("engines are there", lambda: engines() == 2, 60)
         kubectl(namespaced, "scale", "statefulset", "demo-engine", "--replicas=5")
-        poll("two engines again", lambda: engines() == 2, 10)
+        poll("two engines again", lambda: engines() == 2, 90)
         seen = {None, workload()["metadata"]["uid"]}
         # kubectl's own wait for an object that is made again at once may not end.
         kubectl(namespaced, "delete", "statefulset", "demo-engine", "--cascade=orphan", "--wait=false")
-        poll("another StatefulSet", lambda: workload()["metadata"]["uid"] not in seen and engines() == 2, 20)
+        poll("another StatefulSet", lambda: workload()["metadata"]["uid"] not in seen and engines() == 2, 90)
         kubectl(namespaced, "scale", "gpool", "demo", "--replicas=3")
-        poll("three engines", lambda: engines() == 3, 10)
+        poll("three engines", lambda: engines() == 3, 90)
 
 
 def test_objects_that_a_pool_no_longer_needs_are_deleted(namespaced: Path) -> None:
@@ -86,7 +87,7 @@ def test_objects_that_a_pool_no_longer_needs_are_deleted(namespaced: Path) -> No
     with operator(namespaced):
         poll("engines, schedulers and gateways say where", lambda: selected() == 4, 60)
         apply(namespaced, pool("demo"))
-        poll("they do no more", lambda: selected() == 0, 20)
+        poll("they do no more", lambda: selected() == 0, 90)
 
 
 def test_objects_with_our_names_and_another_owner_are_left_alone(namespaced: Path) -> None:
@@ -101,7 +102,7 @@ def test_objects_with_our_names_and_another_owner_are_left_alone(namespaced: Pat
         return next((one["message"] for one in conditions if one["reason"] == "ApplyFailed"), "")
 
     with operator(namespaced):
-        poll("it says so", lambda: "demo-gateway-tls" in said() and "Service demo-gateway" in said(), 30, said)
+        poll("it says so", lambda: "demo-gateway-tls" in said() and "Service demo-gateway" in said(), 90, said)
         assert said().count("is not owned by this pool") == 2
         theirs = [one for one in objects(namespaced, "services,secrets") if "ownerReferences" not in one["metadata"]]
         assert {one["metadata"]["name"] for one in theirs} == {"demo-gateway-tls", "demo-gateway"}
@@ -128,27 +129,6 @@ def test_a_pool_that_is_replaced_by_one_of_its_name_makes_its_own(namespaced: Pa
         poll("the last one is accepted", lambda: accepted(namespaced, "gpupools") == 1 and owners() == {uid()}, 60)
 
 
-def test_copies_with_our_labels_are_left_alone(namespaced: Path) -> None:
-    apply(namespaced, pool("demo", engines={"replicas": 1}))
-    with operator(namespaced):
-        poll("it is accepted", lambda: accepted(namespaced, "gpupools") == 1, 60)
-        (service,) = (one for one in objects(namespaced, "services") if one["metadata"]["name"] == "demo-gateway")
-        copied = {"name": "my-own", "labels": service["metadata"]["labels"]}
-        ports = {"ports": service["spec"]["ports"], "selector": service["spec"]["selector"]}
-        apply(namespaced, {"apiVersion": "v1", "kind": "Service", "metadata": copied, "spec": ports})
-        split = pool("demo", prefill={"replicas": 0}, decode={"replicas": 0})
-        del split["spec"]["engines"]
-        apply(namespaced, split)
-
-        def names() -> set[str]:
-            return {one["metadata"]["name"] for one in objects(namespaced, "services")}
-
-        poll("its own Service of engines is gone", lambda: "demo-engine" not in names(), 60)
-        assert "my-own" in names()
-        said = [one["message"] for one in objects(namespaced, "events") if one["reason"] == "Deleted"]
-        assert "deleted Service demo-engine: the spec no longer needs it" in said
-
-
 def test_after_a_kill_at_any_moment_the_next_operator_reaches_the_same_state(namespaced: Path) -> None:
     apply(namespaced, pool("demo", engines={"replicas": 1}), models("red", "demo", "llama"))
     for patience in (3.0, 3.3, 3.6):  # a start, and some writes
@@ -164,14 +144,14 @@ def test_after_a_kill_at_any_moment_the_next_operator_reaches_the_same_state(nam
 
 def test_a_standby_takes_over_when_the_leader_is_killed(namespaced: Path) -> None:
     first = start(namespaced, "first")
-    poll("the first leads", lambda: leader(namespaced) == "first", 30)
+    poll("the first leads", lambda: leader(namespaced) == "first", 90)
     standby = start(namespaced, "standby")
     try:
         apply(namespaced, pool("before"))
-        poll("the leader works", lambda: accepted(namespaced, "gpupools") == 1, 30)
+        poll("the leader works", lambda: accepted(namespaced, "gpupools") == 1, 90)
         kill(first)
         apply(namespaced, pool("after"))
-        poll("the standby has worked", lambda: accepted(namespaced, "gpupools") == 2, 30)
+        poll("the standby has worked", lambda: accepted(namespaced, "gpupools") == 2, 90)
         assert leader(namespaced) == "standby"
     finally:
         kill(first)

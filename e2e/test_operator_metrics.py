@@ -44,12 +44,12 @@ def test_one_of_two_leads_and_it_alone_knows_the_pools(namespaced: Path) -> None
         operators = ExitStack()
         stack.enter_context(operators)
         operators.enter_context(killed_operator(namespaced, "first", first))
-        poll("it leads", lambda: leads(first) == [1.0], 30)
+        poll("it leads", lambda: leads(first) == [1.0], 90)
         stack.enter_context(killed_operator(namespaced, "second", second))
         poll("both are accepted", lambda: accepted(namespaced, "gpupools,modelpools") == 2, 60)
-        poll("the other stands by", lambda: leads(second) == [0.0], 30)
+        poll("the other stands by", lambda: leads(second) == [0.0], 90)
 
-        (looked,) = poll("a look", lambda: scrape(first, "last_reconcile_timestamp_seconds"), 30)
+        (looked,) = poll("a look", lambda: scrape(first, "last_reconcile_timestamp_seconds"), 90)
         assert looked[0] == {"namespace": namespace, "pool": "demo"}
         assert abs(time.time() - looked[1]) < 60
         assert not scrape(second, "last_reconcile_timestamp_seconds")
@@ -74,7 +74,7 @@ def test_what_the_api_server_refuses_is_counted_by_kind_and_a_deleted_pool_leave
     hard = {"hard": {"count/statefulsets.apps": "0"}}
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "no-engines"}, "spec": hard}
     kubectl(namespaced, "apply", "-f", "-", stdin=json.dumps(quota))
-    poll("it is in force", lambda: all(one["status"].get("used") for one in objects(namespaced, "quota")), 30)
+    poll("it is in force", lambda: all(one["status"].get("used") for one in objects(namespaced, "quota")), 90)
     apply(namespaced, pool("demo", engines={"replicas": 1}))
     with killed_operator(namespaced, "one", port):
         ((labels, count),) = poll("a refusal", lambda: scrape(port, "refused_objects"), 60)

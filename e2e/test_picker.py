@@ -47,7 +47,7 @@ def core(kubeconfig: Path, api: client.ApiClient) -> Iterator[Any]:
     """A namespace with the pool and no pods."""
     crds = definitions.files(definitions.INFERENCE_POOL)
     define(kubeconfig, crds)
-    kubectl(kubeconfig, "wait", "--for=condition=Established", "--timeout=30s", *filenames(crds))
+    kubectl(kubeconfig, "wait", "--for=condition=Established", "--timeout=240s", *filenames(crds))
     kubectl(kubeconfig, "create", "namespace", NAMESPACE)
     # Pods are refused before it is there; its controller may make it at the same moment.
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": NAMESPACE}}

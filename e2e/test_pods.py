@@ -127,12 +127,18 @@ def test_requests_are_served_while_redis_is_unavailable(pool: PodsOfPool, models
         try:
             kubectl(*in_system, "scale", "deployment", "aegaeon-redis", "--replicas=0")
             kubectl(
-                *in_system, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=aegaeon-redis", "--timeout=60s"
+                *in_system,
+                "wait",
+                "--for=delete",
+                "pod",
+                "-l",
+                "app.kubernetes.io/name=aegaeon-redis",
+                "--timeout=240s",
             )
             load.wait_for_answers(9)
         finally:
             kubectl(*in_system, "scale", "deployment", "aegaeon-redis", "--replicas=1")
-            kubectl(*in_system, "rollout", "status", "deployment/aegaeon-redis", "--timeout=60s")
+            kubectl(*in_system, "rollout", "status", "deployment/aegaeon-redis", "--timeout=240s")
         pool.wait_until("a gateway has it again", lambda: "Redis is back" in gateway_logs(pool))
         load.wait_for_answers(3)
 

@@ -11,8 +11,9 @@ import pytest
 from operator_objects import KEY, PLATFORM, gpu_pool, model_pool, observed
 
 from aegaeon_operator.reconcile.cluster.desired import desired
-from aegaeon_operator.reconcile.cluster.facts import Egress, Key, RedisAt
+from aegaeon_operator.reconcile.cluster.facts import Key
 from aegaeon_operator.reconcile.cluster.names import labels
+from aegaeon_operator.reconcile.cluster.platform import Egress, RedisAt
 from e2e.policies import Place, enforced, reached
 
 PORTS = (22, 53, 443, 4317, 6379, 6443, 7000, 7001, 7002, 7003, 7101, 7200, 8000, 9000, 9002, 9090)

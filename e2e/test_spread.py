@@ -31,7 +31,7 @@ def server(kubeconfig: Path, control_plane: Layout, api: client.ApiClient) -> It
     with scheduling(control_plane), fake_nodes(api, NAMESPACE, CPUS):
         kubectl(kubeconfig, "create", "namespace", NAMESPACE)
         yield kubeconfig
-        kubectl(kubeconfig, "delete", "namespace", NAMESPACE, "--timeout=60s")
+        kubectl(kubeconfig, "delete", "namespace", NAMESPACE, "--timeout=240s")
 
 
 def of_pool(component: str) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def test_two_pods_are_on_two_nodes_after_every_upgrade(server: Path, which: str)
         template = deployment["spec"]["template"]
         template["metadata"]["annotations"] = {"upgrade": str(upgrade)}
         kubectl(server, "-n", NAMESPACE, "apply", "--server-side", "-f", "-", stdin=json.dumps(deployment))
-        kubectl(server, "-n", NAMESPACE, "rollout", "status", name, "--timeout=60s")
+        kubectl(server, "-n", NAMESPACE, "rollout", "status", name, "--timeout=240s")
         poll("the old pods are gone", lambda: len(nodes(server, deployment)) == 2, 60)
 
         assert len(set(nodes(server, deployment))) == 2, f"both on one node after {upgrade} upgrades"

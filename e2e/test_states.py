@@ -30,7 +30,7 @@ def shown(api: client.ApiClient, kubeconfig: Path) -> Iterator[Path]:
     """With a namespace where no controller writes statuses."""
     kubectl(kubeconfig, "create", "namespace", SHOWN)
     yield kubeconfig
-    kubectl(kubeconfig, "delete", "namespace", SHOWN, "--timeout=60s")
+    kubectl(kubeconfig, "delete", "namespace", SHOWN, "--timeout=240s")
 
 
 @pytest.fixture

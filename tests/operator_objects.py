@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from aegaeon_operator.kube.gather import observe
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Key, Observed, Platform
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Key, Observed
+from aegaeon_operator.reconcile.cluster.platform import Platform
 from aegaeon_operator.spec.resources import API_VERSION
 
 Json = dict[str, Any]

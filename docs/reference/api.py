@@ -15,14 +15,14 @@ from aegaeon_gateway.request.batch_schema import BatchRequest
 from aegaeon_gateway.request.elsewhere import HONOURED, MEANINGFUL, SOURCES
 from aegaeon_gateway.request.parameters import NO_EFFECT, REFUSED, Hint
 from aegaeon_gateway.request.parse import KNOWN
-from aegaeon_gateway.request.pooled import EmbeddingRequest, RerankRequest, ScoreRequest
+from aegaeon_gateway.request.pooled import BODIES
 from aegaeon_gateway.request.responses_schema import ResponsesRequest
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
 
 HERE = Path(__file__).parent
 Schema = dict[str, Any]
 COMPLETIONS = {ChatRequest: "chats", CompletionRequest: "completions"}
-POOLED = {EmbeddingRequest: "embeddings", RerankRequest: "reranking", ScoreRequest: "scores"}
+POOLED = {body.kind: body.title for body in BODIES.values()}
 
 VLLM = frozenset(line for line in (HERE / "vllm_parameters.txt").read_text().splitlines() if not line.startswith("#"))
 INTRODUCTION = """
@@ -106,7 +106,7 @@ def page() -> Iterator[str]:
         yield f"| `{name}` | {entry.server} | {neutral} | {entry.reason} |"
     yield f"\n¹ vLLM's server does not know it.\n{OF_PROMPTS}\n| parameter | of | type | |\n|---|---|---|---|"
     yield from working(schemas, POOLED)
-    yield from (f"| `{name}` | embeddings | {said} |" for name, said in refusals(EmbeddingRequest))
+    yield from (f"| `{name}` | {of} | {cells} |" for kind, of in POOLED.items() for name, cells in refusals(kind))
     yield RESPONSES
     yield from other(ResponsesRequest, schemas)
     yield MESSAGES

@@ -17,6 +17,7 @@ from aegaeon_cli.kubectl.main import main as plugin
 from aegaeon_cli.main import main as aegaeon
 from aegaeon_operator.spec.quantity import format_duration, format_quantity
 from aegaeon_operator.spec.resources import GpuPool, ModelPool
+from aegaeon_proto.backends import BACKENDS, DEFAULT
 
 HERE = Path(__file__).parent
 COLUMNS = 100
@@ -30,7 +31,43 @@ def main() -> None:
     """All pages."""
     (HERE / "manifests.md").write_text("\n".join(manifests()) + "\n", "utf-8")
     (HERE / "commands.md").write_text("\n".join(commands()) + "\n", "utf-8")
+    (HERE / "backends.md").write_text("\n".join(backends()) + "\n", "utf-8")
     api.main()
+
+
+# ---- backends ------------------------------------------------------------------------------------------------------
+
+
+def backends() -> Iterator[str]:
+    """A column for each backend."""
+    yield f"{SAID}\n# Backends\n"
+    yield (
+        "What executes models: `spec.backend` of a GpuPool. This is the table `BACKENDS`\n"
+        "([`backends.py`](../../proto/aegaeon_proto/backends.py)), from which the CRD, engines, `aegaeon up` and\n"
+        "`aegaeon doctor` take the same: [vLLM as the backend](../guides/vllm.md),\n"
+        "[adding a backend](../adding-a-backend.md).\n"
+    )
+    kinds = list(BACKENDS.values())
+    lines = {
+        "": [f"`{kind.name}`{' (default)' * (kind.name == DEFAULT)}" for kind in kinds],
+        "models": [kind.models for kind in kinds],
+        "GPUs": [_yes(kind.gpus) for kind in kinds],
+        "a model on several GPUs": [_yes(kind.several_devices) for kind in kinds],
+        "adapters (LoRA)": [_yes(kind.adapters) for kind in kinds],
+        "memory of an engine on a CPU outside its slabs, without activations": [
+            format_quantity(kind.process_bytes) for kind in kinds
+        ],
+        "installed by": [kind.install for kind in kinds],
+        "module of the sidecar": [f"`{kind.factory}`" for kind in kinds],
+    }
+    for number, (name, cells) in enumerate(lines.items()):
+        yield f"| {name} | {' | '.join(cells)} |"
+        if not number:
+            yield "|" + "---|" * (len(kinds) + 1)
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
 
 
 # ---- manifests -----------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def drain(world: World, drawn: Drawn) -> Iterator[str]:
 def redis_away(world: World, drawn: Drawn) -> Iterator[str]:
     try:
         world.system("scale", "deployment", "aegaeon-redis", "--replicas=0")
-        world.system("wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=aegaeon-redis", "--timeout=60s")
+        world.system("wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=aegaeon-redis", "--timeout=240s")
         yield "Redis"
     finally:
         world.system("scale", "deployment", "aegaeon-redis", "--replicas=1")

@@ -134,10 +134,10 @@ def _make(layout: Layout, archives: list[Path], say: Callable[[str], None]) -> N
     _kubectl(layout, "apply", "--server-side", "-f", "-", stdin=system)
     names = [f"node/{one.name}" for one in layout.nodes]
     for name in names:
-        _kubectl(layout, "wait", "--for=create", name, "--timeout=60s")
-    _kubectl(layout, "wait", "--for=condition=Ready", *names, "--timeout=60s")
+        _kubectl(layout, "wait", "--for=create", name, "--timeout=240s")
+    _kubectl(layout, "wait", "--for=condition=Ready", *names, "--timeout=240s")
     say(f"{len(names)} nodes are ready")
-    _kubectl(layout, "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=60s")
+    _kubectl(layout, "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=240s")
     say("names resolve")
 
 

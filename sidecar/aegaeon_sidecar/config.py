@@ -8,13 +8,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_core import from_json
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from aegaeon_proto.backends import DEFAULT, BackendName
 from aegaeon_proto.outbound.client import Outbound
 from aegaeon_proto.outbound.egress import DIRECT, Egress, from_environment
 from aegaeon_proto.outbound.limits import Limits
 from aegaeon_proto.outbound.policy import Policy
+from aegaeon_proto.settings import read_settings
 from aegaeon_sidecar.backends import MAX_GRAPHS, AdapterLimits
 from aegaeon_sidecar.domain.errors import SettingsError
 from aegaeon_sidecar.weights.ring import CHUNK_BYTES, DEPTH
@@ -104,7 +105,7 @@ class SidecarConfig(_Settings):
     tls: Path | None = Field(
         default=None, description="folder of ca.crt, tls.crt, tls.key: mutual TLS on every stream; None: plaintext"
     )
-    backend: Literal["torch", "vllm"] = "torch"
+    backend: BackendName = DEFAULT
     device: str = Field(default="cpu", description="of the first rank: cpu, or cuda:N")
     ranks: int = Field(default=1, ge=1, le=8, description="devices that share every model: `device` and those after it")
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -118,6 +119,9 @@ class SidecarConfig(_Settings):
     max_batch: int = Field(default=16, ge=1, description="sequences in one decode step at most")
     max_graphs: int = Field(default=MAX_GRAPHS, ge=1, description="decodes of all models that a GPU keeps captured")
     prefill_chunk_tokens: int = Field(default=256, ge=1, description="prompt tokens in one step at most")
+    max_pooled_tokens: int | None = Field(
+        default=None, ge=1, description="the same of all prompts of a model that generates nothing; None: as of others"
+    )
     lease_s: float = Field(default=10.0, gt=0, description="after so long without a scheduler KV is parked on the host")
     drain_s: float = Field(default=20.0, ge=0, description="after SIGTERM sequences have so long to end or to move")
     metrics_listen: str | None = Field(
@@ -168,21 +172,6 @@ class SidecarConfig(_Settings):
 
 
 def read_config(path: Path, overrides: Mapping[str, str] = MappingProxyType({})) -> SidecarConfig:
-    """Parse and validate FILE, with `overrides` in place of its values. Raises SettingsError naming the file, the field
-    and the fault."""
-    try:
-        return SidecarConfig.model_validate(from_json(path.read_bytes()) | overrides)
-    except (ValueError, TypeError) as error:
-        if isinstance(error, ValidationError):
-            raise _wrong(path, error) from error
-        raise SettingsError(f"{path}: the file: is not a JSON object: {error}") from error
-    except OSError as error:
-        raise SettingsError(
-            f"{path}: cannot be read ({error.strerror}); --config must be a readable JSON file"
-        ) from error
-
-
-def _wrong(path: Path, error: ValidationError) -> SettingsError:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"]) or "the file"
-    return SettingsError(f"{path}: {where}: {first['msg']}; see the sidecar's part of docs/design/processes.md")
+    """Read FILE, with `overrides` in place of its values. Raises SettingsError naming the file, the field and the
+    fault."""
+    return read_settings(path, SidecarConfig, SettingsError, overrides)

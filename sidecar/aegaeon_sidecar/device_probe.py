@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import sys
 
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 
 from aegaeon_native import CopyLane, CudaDevice, NativeError, Range, SlabPool
+from aegaeon_proto.logs import configure
 from aegaeon_sidecar.backends.device import open_devices
 from aegaeon_sidecar.domain.errors import SidecarError
 from aegaeon_sidecar.memory.gpu import open_gpus
@@ -26,7 +28,7 @@ _SIDE = 2048  # of the matrices that are multiplied
 
 def main() -> int:
     """Exit status 0: healthy, 1: not."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname).1s %(name)s %(message)s")
+    configure(os.environ)
     parser = argparse.ArgumentParser(prog="aegaeon_sidecar.device_probe", description=__doc__)
     parser.add_argument("--device", required=True, metavar="cuda:N", help="of the first rank")
     parser.add_argument("--ranks", type=int, default=1, metavar="R", help="devices from there on")

@@ -12,15 +12,19 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 
 from aegaeon_native import NativeError, cpu_level, set_product_helpers
+from aegaeon_proto.backends import BACKENDS
+from aegaeon_proto.logs import LogLevelError, configure
 from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.backends.kernel_cache import keep_kernels
-from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
+from aegaeon_sidecar.backends.torch import configure_threads
 from aegaeon_sidecar.config import SidecarConfig, read_config
 from aegaeon_sidecar.domain.errors import BackendError, SettingsError
 from aegaeon_sidecar.domain.sticky import loss_in
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from aegaeon_proto.pages import Pages
 
 log = logging.getLogger("aegaeon_sidecar")
+LOG_FORMAT = "%(asctime)s %(levelname).1s %(name)s %(message)s"
 
 _STOP_S = 2.0  # for the current step and chunk
 # How long a lane whose wait is over waits for a thread that runs Python: at Python's 5 ms longer than a step takes.
@@ -54,14 +59,12 @@ def main() -> int:
     arguments.add_argument("--config", type=Path, required=True, metavar="FILE", help="see docs/design/processes.md")
     arguments.add_argument("--instance", metavar="NAME", help="overrides the file's: it differs from pod to pod")
     arguments.add_argument("--node", metavar="NAME", help="overrides the file's")
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname).1s %(name)s %(message)s", stream=sys.stderr
-    )
     try:
+        configure(os.environ, LOG_FORMAT)
         options = vars(arguments.parse_args())
         config = read_config(options.pop("config"), {key: value for key, value in options.items() if value is not None})
         status, ended = _run(config)
-    except (SettingsError, BackendError, NativeError, OSError) as error:
+    except (SettingsError, BackendError, LogLevelError, NativeError, OSError) as error:
         log.error("%s", error)  # one sentence for people, no traceback
         return 1 if loss_in(error) else 2
     if not ended:
@@ -91,14 +94,17 @@ def _run(config: SidecarConfig) -> tuple[int, bool]:
 
 
 def _backend(config: SidecarConfig) -> Backend:
-    """Raises BackendError where it cannot compute, or is not installed."""
-    if config.backend == "vllm":
-        from aegaeon_sidecar.backends.vllm import open_backend
-
-        limits = None if config.adapters is None else config.adapters.limits
-        with announced(config, "importing vLLM"):
-            return open_backend(device=config.device, ranks=config.ranks, dtype=config.dtype, adapters=limits)
-    return TorchBackend(device=config.device, ranks=config.ranks, dtype=config.dtype, max_graphs=config.max_graphs)
+    """Open the backend. Raises BackendError where it cannot compute, or is not installed."""
+    kind = BACKENDS[config.backend]
+    with announced(config, kind.starting) if kind.starting else nullcontext():
+        opened: Backend = import_module(kind.factory).open_backend(
+            device=config.device,
+            ranks=config.ranks,
+            dtype=config.dtype,
+            adapters=None if config.adapters is None else config.adapters.limits,
+            max_graphs=config.max_graphs,
+        )
+    return opened
 
 
 async def _serve(config: SidecarConfig, backend: Backend, note: Callable[[BaseException], None]) -> tuple[int, bool]:

@@ -1,14 +1,11 @@
 """config.json: both dialects are understood, and what is not supported is refused by file, field and allowed values."""
 
-import json
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from aegaeon_sidecar.domain.errors import ConfigError
-from aegaeon_sidecar.models.config import ARCHITECTURES, read_spec, serve_length
+from aegaeon_sidecar.models.config import read_spec, serve_length
 from aegaeon_sidecar.models.rope import Linear, Plain, Yarn
 
 
@@ -123,43 +120,3 @@ def test_a_missing_directory_or_file_is_refused(tmp_path):
         read_spec(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match=r"config\.json: missing"):
         read_spec(tmp_path)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-FIELDS = [
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "vocab_size",
-    "rms_norm_eps",
-    "max_position_embeddings",
-    "rope_parameters",
-    "rope_scaling",
-    "architectures",
-    "attention_bias",
-]
-
-
-def outcome(directory):
-    try:
-        return read_spec(directory)
-    except ConfigError as error:
-        return error
-
-
-@given(fields=st.dictionaries(st.sampled_from(FIELDS), JSON | st.sampled_from([10**400, 2**40]), min_size=1))
-def test_any_value_is_understood_or_refused(tmp_path_factory, tiny_models, fields):
-    directory = tmp_path_factory.mktemp("fuzz")
-    config = json.loads((tiny_models["llama"] / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps({**config, **fields}))
-    result = outcome(directory)
-    if isinstance(result, ConfigError):
-        assert str(directory) in str(result)
-    else:
-        assert result.architecture in ARCHITECTURES

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from backend_vllm.families import AVX512, REFUSED
 
-from aegaeon_cli.doctor import Verdict, examine
+from aegaeon_cli.doctor import examine
+from aegaeon_cli.findings import Verdict
 from aegaeon_sidecar.backends.vllm.hooks import HOOKS
 from aegaeon_sidecar.domain.errors import ModelError
 
@@ -31,10 +32,10 @@ def test_doctor_names_the_version_the_hooks_and_the_attention_that_a_model_gets(
 
 def test_doctor_names_the_library_of_kernels_that_vllm_loads(vllm_backend: Any) -> None:
     vllm_backend()
-    from aegaeon_sidecar.backends.vllm import surface
+    from aegaeon_sidecar.backends.vllm.kernels import LIBRARY
 
     kernels = next(found for found in examine() if found.what == "vllm's kernels")
-    assert kernels.text.startswith(surface.KERNELS.name)
+    assert kernels.text.startswith(LIBRARY.name)
     assert ("no kernels for weights of 4 bits" in kernels.remedy) is not AVX512
 
 

@@ -32,8 +32,8 @@ def test_a_vllm_without_the_hooks_is_recognised(tmp_path: Path) -> None:
 
 def test_an_engine_whose_kernels_cannot_be_loaded_refuses_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     open_backend(device="cpu", ranks=1, dtype="float32")
-    from aegaeon_sidecar.backends.vllm import surface
+    from aegaeon_sidecar.backends.vllm import kernels
 
-    monkeypatch.setattr(surface, "KERNEL", "no_such_operator")
+    monkeypatch.setattr(kernels, "OPERATOR", "no_such_operator")
     with pytest.raises(BackendError, match=r"kernels cannot be loaded .*no_such_operator"):
         open_backend(device="cpu", ranks=1, dtype="float32")

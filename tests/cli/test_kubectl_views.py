@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.samples import Sample
 
-from aegaeon_cli.doctor import Verdict
+from aegaeon_cli.findings import Verdict
 from aegaeon_cli.kubectl.checks import condition_finding, late_finding, metric_findings, suspect_finding
 from aegaeon_cli.kubectl.operator_metrics import Scraped
 from aegaeon_cli.kubectl.ps import lines

@@ -94,6 +94,8 @@ def _manifests() -> Iterator[One]:
                 load_manifests(home, home)
             except ManifestError as error:
                 assert error.problems, "refused without a reason"
+                named = (f"{home}/pool.yaml", f"{home}: has no GpuPool")
+                assert all(problem.startswith(named) for problem in error.problems), error.problems
 
         yield one
 

@@ -57,8 +57,10 @@ def _header() -> Iterator[One]:
             try:
                 tensors = read_header(path)
             except WeightsError as error:
+                assert str(path) in str(error)
                 assert len(str(error)) < 4096, "a refusal as long as the file"
                 return
+            assert len({tensor.name for tensor in tensors}) == len(tensors)
             end = 8 + int.from_bytes(body[:8], "little")
             for tensor in tensors:  # back to back, inside the file, each byte once
                 assert tensor.offset == end
@@ -84,6 +86,7 @@ def _config() -> Iterator[One]:
                 spec = read_spec(home)
                 served = serve_length(spec, home, 0)
             except ModelError as error:
+                assert str(home) in str(error)
                 assert len(str(error)) < 8192, "a refusal as long as the file"
                 return
             assert served >= 1

@@ -113,7 +113,7 @@ def _pooled() -> Iterator[One]:
         except ApiError as error:
             assert 400 <= error.status < 500, error
         try:
-            scores = parse.parse_alone(pooled.ScoreRequest, json_input(data, SCORES, _POOLED_WORDS))
+            scores = parse.decoded(pooled.ScoreRequest, json_input(data, SCORES, _POOLED_WORDS))
             assert all(query and document for query, document in pooled.pairs_of(scores))
         except ApiError as error:
             assert 400 <= error.status < 500, error

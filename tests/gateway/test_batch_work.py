@@ -19,10 +19,11 @@ from aegaeon_gateway.batches.lease import Lease, LeaseLostError, Leases
 from aegaeon_gateway.batches.pages import Cursor, new_id, page
 from aegaeon_gateway.batches.records import Order
 from aegaeon_gateway.batches.runner import sweep_batches
-from aegaeon_gateway.batches.settings import BatchSettings, batch_settings
-from aegaeon_gateway.batches.store import Store, open_store
+from aegaeon_gateway.batches.settings import BatchSettings
+from aegaeon_gateway.batches.store import open_store
 from aegaeon_gateway.batches.throttle import Pressure, Throttle, next_limit
 from aegaeon_gateway.batches.work import Reply, Tools, Work
+from aegaeon_gateway.config import load_config
 from aegaeon_gateway.errors import ApiError, ConfigError, model_failed
 
 CHATS = "/v1/chat/completions"
@@ -382,16 +383,19 @@ def test_ids_sort_by_time_and_pages_follow_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("settings", "fault"),
     [
-        ({}, "exactly one"),
-        ({"folder": "/x", "s3": {"bucket": "b"}}, "exactly one"),
-        ({"folder": "/x", "lines": 0}, "batches.lines"),
-        ({"folder": "/x", "more": 0}, "batches.more"),
+        ({}, "batches: give exactly one of folder and s3"),
+        ({"folder": "/x", "s3": {"bucket": "b"}}, "batches: give exactly one of folder and s3"),
+        ({"folder": "/x", "lines": 0}, "batches.lines: "),
+        ({"folder": "/x", "more": 0}, "batches.more: unknown key"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused_by_name(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        batch_settings(given)
-    assert isinstance(batch_settings({"folder": "/x"}), BatchSettings)
-    assert Store
+def test_wrong_settings_are_refused_by_name(tmp_path: Path, settings: dict[str, Any], fault: str) -> None:
+    file = tmp_path / "gateway.json"
+    addresses = {"name": "g", "listen": "127.0.0.1:0", "scheduler": "unix:s", "sink": "unix:t"}
+    file.write_text(json.dumps({**addresses, "batches": settings}))
+    with pytest.raises(ConfigError, match=fault):
+        load_config(file)
+    file.write_text(json.dumps({**addresses, "batches": {"folder": "/x"}}))
+    assert load_config(file).batches == BatchSettings(folder="/x")

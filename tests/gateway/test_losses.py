@@ -309,7 +309,7 @@ async def test_a_request_that_waited_long_for_an_engine_survives_a_short_schedul
 async def test_last_tokens_lost_with_an_engine_that_had_reported_the_end_are_computed_again(
     pool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generation, "END_GRACE_S", 0.3)
+    monkeypatch.setattr(generation, "END_GRACE_S", 1.5)
     peer = pool.peer
     peer.serve_tokens = False
     asked = asyncio.create_task(pool.chat())
@@ -318,14 +318,14 @@ async def test_last_tokens_lost_with_an_engine_that_had_reported_the_end_are_com
     ended = pb.Ended(seq=model_pb2.SeqId(request=first.request), epoch=1)
     peer.reply(ended=ended)
     for token in (output := peer.tokens_of(first, first.choices[0]))[:3]:
-        await asyncio.sleep(0.2)  # they are late, but they come
+        await asyncio.sleep(0.6)  # they are late, but they come, all behind the grace period of the first
         await peer.push([token])
     assert len(peer.submits) == 1
     await peer.until(lambda: len(peer.submits) == 2)
     [again] = peer.submits[1].choices
     assert (again.epoch, list(again.prefix)) == (2, [token.token for token in output[:3]])
     peer.reply(ended=ended)  # of the first time: not of what runs
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(1.7)
     assert len(peer.submits) == 2
     await peer.push(peer.tokens_of(peer.submits[1], again))
     _, body, _ = await asked

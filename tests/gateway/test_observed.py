@@ -142,7 +142,11 @@ def test_any_origin_is_said_to_be_allowed_by_its_name_and_caches_need_no_distinc
         ({"otlp_endpoint": "http://c:4317", "trace_ratio": 2}, "from 0 to 1"),
         ({"http": {"cors_origins": ["chat.example.com"]}}, "is no origin"),
         ({"http": {"cors_origins": ["https://chat.example.com/path"]}}, "is no origin"),
-        ({"access_log": "yes"}, "wrong type"),
+        ({"access_log": "yes"}, "access_log: Input should be a valid boolean"),
+        ({"http": {"idle_s": 0}}, "http.idle_s: Input should be greater than 0"),
+        ({"http": {"idle": 1}}, "http.idle: unknown key"),
+        ({"http": {"trusted_proxies": ["10.0.0.1/8"]}}, "http.trusted_proxies.0: 10.0.0.1/8 has host bits set"),
+        ({"metrics_listen": "9090"}, "metrics_listen: must be host:port"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(peer: Peer, tmp_path: Path, settings: Any, wrong: str) -> None:

@@ -18,7 +18,11 @@ from otlp_receiver import attributes, otlp_receiver
 from tokenizers import Tokenizer
 
 from aegaeon_gateway.config import GatewayConfig
+from aegaeon_gateway.http.endpoints import ENDPOINTS
+from aegaeon_gateway.request.parse import KNOWN, OPEN
+from aegaeon_gateway.request.pooled import BODIES
 from aegaeon_gateway.run import serve
+from aegaeon_gateway.workers.pooled import PREPARE
 from aegaeon_gateway.workers.supervisor import Starter
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
@@ -324,3 +328,11 @@ async def test_models_say_what_they_are_for(pool: Pool) -> None:
     async with pool.http.get(f"{pool.url}/v1/models") as response:
         tasks = {model["id"]: model["aegaeon"]["task"] for model in (await response.json())["data"]}
     assert (tasks["embeds"], tasks["judge"], tasks["tiny"]) == ("embed", "score", None)
+
+
+def test_every_body_of_the_table_is_prepared_and_answered() -> None:
+    assert set(PREPARE) == set(BODIES) == {name for name, endpoint in ENDPOINTS.items() if endpoint.vectors}
+    for name, body in BODIES.items():
+        assert (ENDPOINTS[name].param, ENDPOINTS[name].prompts) == (body.param, body.prompts)
+        assert body.kind in KNOWN
+        assert body.kind in OPEN

@@ -82,8 +82,9 @@ async def test_an_error_after_a_comment_is_an_event_of_the_stream(quick: Pool) -
 
 
 async def test_a_stream_has_its_status_as_soon_as_the_scheduler_has_taken_it(pool: Any) -> None:
+    await pool.until_loaded("tiny")
     pool.peer.serve_tokens = False
-    async with asyncio.timeout(5), pool.http.post(f"{pool.url}/v1/chat/completions", json=CHAT) as response:
+    async with asyncio.timeout(9), pool.http.post(f"{pool.url}/v1/chat/completions", json=CHAT) as response:
         assert response.status == 200  # no comment is due for 10 s
         assert response.headers["X-Request-Id"]
         await answer(pool.peer)
@@ -99,7 +100,7 @@ async def test_a_refusal_before_that_has_its_own_status(pool: Any) -> None:
 
 async def test_a_stream_that_no_scheduler_takes_gets_its_status_with_the_first_comment(quick: Pool) -> None:
     quick.peer.silent = True
-    async with asyncio.timeout(5), quick.http.post(f"{quick.url}/v1/chat/completions", json=CHAT) as response:
+    async with asyncio.timeout(60), quick.http.post(f"{quick.url}/v1/chat/completions", json=CHAT) as response:
         assert response.status == 200
         assert await response.content.readuntil(b"\n\n") == COMMENT
 

@@ -255,7 +255,7 @@ def test_a_tenants_file_that_becomes_invalid_keeps_the_former_keys_valid(
 @pytest.mark.parametrize(
     ("tenants", "said"),
     [
-        ([{**RED, "modles": []}], "tenants.0.modles: Extra inputs are not permitted"),
+        ([{**RED, "modles": []}], "tenants.0.modles: unknown key"),
         ([{**RED, "key_files": ["none.key"]}], "key file none.key of tenant 'red' cannot be read"),
         ([RED, {**RED, "name": "twin"}], "tenants 'red' and 'twin' have the same key"),
         (

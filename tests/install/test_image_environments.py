@@ -38,11 +38,12 @@ _NOT_STARTED = {
 START_S = 120
 
 
+ENVIRONMENTS = os.environ.get("IMAGE_ENVIRONMENTS")
+pytestmark = pytest.mark.skipif(not ENVIRONMENTS, reason="make test-image-environments makes the images' environments")
+
+
 def python_of(image: str) -> Path:
-    folder = os.environ.get("IMAGE_ENVIRONMENTS")
-    if folder is None:
-        pytest.skip("make test-image-environments makes the environments of the images")
-    return Path(folder) / image / "bin/python3"
+    return Path(str(ENVIRONMENTS)) / image / "bin/python3"
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from operator_objects import PLATFORM, Json, by_key, entry, gpu_pool, model_pool
 
 from aegaeon_operator.config import from_environment
 from aegaeon_operator.reconcile.cluster.desired import desired
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, RedisAt
+from aegaeon_operator.reconcile.cluster.facts import ChildKey
+from aegaeon_operator.reconcile.cluster.platform import RedisAt
 from aegaeon_operator.reconcile.cluster.shards import SHARDS
 
 API_KEY, TOKEN = "sk-tenant", "hub-token"

@@ -18,14 +18,8 @@ from aegaeon_operator.config import from_environment
 from aegaeon_operator.errors import SettingsError
 from aegaeon_operator.kube.controller import read_files
 from aegaeon_operator.reconcile.cluster.desired import desired
-from aegaeon_operator.reconcile.cluster.facts import (
-    ChildKey,
-    EngineFacts,
-    ModelFacts,
-    Platform,
-    RedisAt,
-    SchedulerFacts,
-)
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, EngineFacts, ModelFacts, SchedulerFacts
+from aegaeon_operator.reconcile.cluster.platform import Platform, RedisAt
 from aegaeon_operator.reconcile.cluster.report import reports
 
 MODELS = model_pool("red", "llama", gateway={"parentRefs": [{"name": "public"}]})

@@ -11,7 +11,8 @@ from operator_objects import KEY, PLATFORM, Json, by_key, gpu_pool, model_pool, 
 from aegaeon_operator.config import from_environment
 from aegaeon_operator.errors import SettingsError
 from aegaeon_operator.reconcile.cluster.desired import desired
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Egress, RedisAt
+from aegaeon_operator.reconcile.cluster.facts import ChildKey
+from aegaeon_operator.reconcile.cluster.platform import Egress, RedisAt
 
 RESTRICTED = replace(PLATFORM, egress=Egress(api_server_ports=(6443,), dns_ports=(53, 5353)))
 DNS = {

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 from operator_objects import KEY, PLATFORM, gpu_pool
+from tests.operator.scripted import SILENT, Answer, scripted
 from tests.operator.test_zero import Kept
 
-from aegaeon_kube.errors import KubeError
-from aegaeon_operator.kube import controller as looked_at
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.store import Store
-from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import SchedulerFacts
 from aegaeon_operator.reconcile.cluster.failover import BACK_S, SILENT_S, Failover
 
@@ -61,32 +58,13 @@ def test_failover_takes_a_period_of_silence_and_its_end_a_period_of_the_first_on
     assert failover.needs_second(there, now) is wanted
 
 
-class ScriptedLink:
-    """A link to one scheduler, which answers what `answers` holds for its target."""
-
-    def __init__(self, answers: Mapping[str, SchedulerFacts | KubeError], target: str) -> None:
-        self._answers = answers
-        self._target = target
-
-    async def exchange(self, wanted: Desired, _: int) -> SchedulerFacts:
-        if isinstance(found := self._answers[self._target], KubeError):
-            raise found
-        return found
-
-    async def close(self) -> None:
-        """Nothing is open."""
-
-
 async def test_a_silent_scheduler_with_a_ready_pod_gets_a_standby_until_it_answers(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     leads, stands_by = SchedulerFacts("a", term=7), SchedulerFacts("b", standby=True)
-    silent = KubeError(0, "the scheduler does not answer: Deadline Exceeded")
-    answers: dict[str, SchedulerFacts | KubeError] = {"scheduler": leads, "standby": leads}
-
-    monkeypatch.setattr(looked_at, "SchedulerLink", lambda target, _: ScriptedLink(answers, target))
-    monkeypatch.setattr(looked_at, "admin_target", lambda key, name: name)
+    answers: dict[str, Answer] = {"scheduler": leads, "standby": leads}
+    scripted(monkeypatch, answers.__getitem__)
     cluster, store, now = Kept(), Store(), [0.0]
     cluster.objects["GpuPool", KEY.name] = gpu_pool()
     store.put(gpu_pool())
@@ -107,7 +85,7 @@ async def test_a_silent_scheduler_with_a_ready_pod_gets_a_standby_until_it_answe
         return int(cluster.objects["Deployment", "pool-standby"]["spec"]["replicas"]), ready
 
     assert await look(0) == (0, "True")
-    answers["scheduler"] = silent
+    answers["scheduler"] = SILENT
     assert await look(1) == (0, "True"), "what was so a moment ago stands"
     assert await look(1 + SILENT_S) == (1, "True"), "the second one leads"
     answers["scheduler"] = stands_by

@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 from operator_objects import KEY, PLATFORM, gpu_pool, model_pool
 from operator_state import broken, pod
+from tests.operator.scripted import SILENT, scripted
 from tests.operator.test_zero import Kept
 
-from aegaeon_kube.errors import KubeError
-from aegaeon_operator.kube import controller as looked_at
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.store import Store
-from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import EngineFacts, ModelFacts, SchedulerFacts, Wait
 from aegaeon_operator.reconcile.cluster.names import labels
 from aegaeon_operator.reconcile.cluster.progress import SILENT_S
@@ -113,23 +111,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> World:
     cluster = Events()
     found = World(cluster)
 
-    class Link:
-        def __init__(self, target: str, _: object) -> None:
-            self._target = target
-
-        async def exchange(self, wanted: Desired, _: int) -> SchedulerFacts:
-            if self._target not in found.answers:
-                raise KubeError(0, "the scheduler does not answer")
-            return found.answers[self._target]
-
-        async def tell_ending(self, engines: list[str]) -> None:
-            found.ending.append((self._target, engines))
-
-        async def close(self) -> None:
-            """Nothing is open."""
-
-    monkeypatch.setattr(looked_at, "SchedulerLink", Link)
-    monkeypatch.setattr(looked_at, "admin_target", lambda key, name: name)
+    found.ending = scripted(monkeypatch, lambda target: found.answers.get(target, SILENT)).ending
     for one in (gpu_pool(), model_pool("red", "llama")):
         cluster.objects[one["kind"], one["metadata"]["name"]] = one
         found.store.put(one)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import random
 import time
 from collections.abc import Callable
@@ -165,6 +166,25 @@ def test_tokens_alone_make_no_report_of_a_model_pool_anew() -> None:
     before = reported(1000, 990)
     assert reported(2000, 1980) is before
     assert reported(2000, 1000) is not before
+
+
+def test_an_edit_derives_nothing_of_the_other_model_pools_again() -> None:
+    """Its status waits for the look, and thousands are not the edited one."""
+
+    def derived() -> dict[str, tuple[object, ...]]:
+        reported = {report.about.name: report for report in world.look()}
+        entries = {entry["name"]: entry for entry in world._decisions.of(world.observed()).catalog}
+        return {name: (reported[name], entries[f"model-{name}"]) for name in NAMES}
+
+    world = Looks(gpu_pool(), *map(tenant, NAMES))
+    derived()
+    before = derived()
+    edited = tenant("red")
+    edited["metadata"]["generation"], edited["spec"]["models"][0]["source"] = 2, {"hostPath": "another"}
+    world.put(edited)
+    after = derived()
+    again = {name: tuple(map(operator.is_not, before[name], after[name])) for name in NAMES}
+    assert again == {"red": (True, True), "blue": (False, False), "green": (False, False)}
 
 
 def test_a_look_at_rest_costs_a_small_part_of_the_first() -> None:

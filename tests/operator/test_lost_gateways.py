@@ -10,9 +10,9 @@ from operator_api import api_server
 from operator_memory import At, Memory
 from operator_objects import KEY, PLATFORM, gpu_pool, model_pool, observed
 from operator_state import pod
+from tests.operator.scripted import scripted
 from tests.operator.test_redundancy import node
 
-from aegaeon_operator.kube import controller as looked_at
 from aegaeon_operator.kube.client import Cluster
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.store import Store
@@ -102,17 +102,7 @@ async def test_the_operator_evicts_it_and_says_so(refusal: int, monkeypatch: pyt
     for body in (gpu_pool(), model_pool("red", "llama"), node("n1")):
         memory.put(body)
 
-    class Link:
-        def __init__(self, *_: object) -> None:
-            """Nothing is open."""
-
-        async def exchange(self, *_: object) -> SchedulerFacts:
-            return SchedulerFacts("one", gateways=frozenset(attached))
-
-        async def close(self) -> None:
-            """Nothing is open."""
-
-    monkeypatch.setattr(looked_at, "SchedulerLink", Link)
+    scripted(monkeypatch, lambda _: SchedulerFacts("one", gateways=frozenset(attached)))
     async with api_server(memory.answer) as api:
         store = Store()
         controller = Controller(Cluster(api), store, PLATFORM, lambda: now[0])

@@ -38,6 +38,7 @@ def test_a_size_of_the_manifest_counts_alone() -> None:
         ({"accelerator": CUDA, "tuning": {"maxBatch": 16}}, 1536 * MIB + 48 * 262144 * 12),
         ({"accelerator": CUDA, "tuning": {"maxGraphs": 100}}, 1424 * MIB + 48 * 262144 * 12),
         ({"tuning": {"maxGraphs": 100}}, 0),
+        ({"tuning": {"maxPooledTokens": 1024}}, 512 * 4 * 32768 * 4),
     ],
 )
 def test_longer_chunks_larger_batches_and_wider_numbers_need_more(changes: dict[str, Any], more: int) -> None:
@@ -56,6 +57,12 @@ def test_an_engine_gets_the_number_of_graphs_where_the_manifest_changes_it() -> 
     assert "max_graphs" not in sidecar_settings("unified", spec())
     assert sidecar_settings("unified", spec(tuning={"maxGraphs": 7}))["max_graphs"] == 7
     assert MAX_GRAPHS == backends.MAX_GRAPHS
+
+
+def test_an_engine_gets_the_tokens_of_pooled_prompts_where_the_manifest_has_them() -> None:
+    """One of the release before knows no such setting."""
+    assert "max_pooled_tokens" not in sidecar_settings("unified", spec())
+    assert sidecar_settings("unified", spec(tuning={"maxPooledTokens": 4096}))["max_pooled_tokens"] == 4096
 
 
 def test_a_gpu_needs_no_size_and_its_engine_gets_the_reservation() -> None:

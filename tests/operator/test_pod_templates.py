@@ -12,8 +12,8 @@ from operator_objects import MEMORY, PLATFORM, Json, by_key, gpu_pool, model_poo
 from pydantic import ValidationError
 
 from aegaeon_operator.reconcile.cluster.desired import desired
-from aegaeon_operator.reconcile.cluster.facts import RedisAt
 from aegaeon_operator.reconcile.cluster.names import SCHEDULER_STATUS
+from aegaeon_operator.reconcile.cluster.platform import RedisAt
 from aegaeon_operator.spec.explain import explain
 from aegaeon_operator.spec.pods import reserved
 from aegaeon_operator.spec.resources import GpuPool

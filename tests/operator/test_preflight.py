@@ -52,13 +52,17 @@ def complaint(pool: Pool, settings: LocalSettings, machine: Machine) -> str:
 def test_a_python_without_vllm_is_named_before_anything_starts(
     pool: Pool, settings: LocalSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules[preflight.__module__], "find_spec", lambda name: None)
+    installed: dict[str, object] = {"torch": object()}
+    monkeypatch.setattr(sys.modules[preflight.__module__], "find_spec", installed.get)
     preflight(pool, settings, AMPLE)
     spec = pool.gpu_pool.spec.model_copy(update={"backend": "vllm"})
     asked = replace(pool, gpu_pool=pool.gpu_pool.model_copy(update={"spec": spec}))
     said = complaint(asked, settings, AMPLE)
     assert f"backend is vllm, but {sys.executable} has no package vllm" in said
-    assert ".venv-vllm/bin/aegaeon up" in said
+    assert "make setup-vllm" in said
+    assert ".venv-vllm/bin/aegaeon" in said
+    installed.clear()
+    assert "backend is torch, but" in complaint(pool, settings, AMPLE)
 
 
 def test_a_missing_gpu_is_named_before_anything_starts(pool: Pool, settings: LocalSettings) -> None:

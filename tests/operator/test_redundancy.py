@@ -13,15 +13,13 @@ from operator_api import api_server
 from operator_memory import At, Memory
 from operator_objects import KEY, PLATFORM, gpu_pool, model_pool
 from operator_state import broken, pod
+from tests.operator.scripted import SILENT, scripted
 
-from aegaeon_kube.errors import KubeError
-from aegaeon_operator.kube import controller as looked_at
 from aegaeon_operator.kube.client import Cluster, Listed, Resource
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.relocation import FREE_S, LONGEST_S, Relocations
 from aegaeon_operator.kube.replica_spread import to_move
 from aegaeon_operator.kube.store import Store
-from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, SchedulerFacts
 from aegaeon_operator.reconcile.cluster.names import labels
 from aegaeon_operator.reconcile.cluster.node_fit import takes
@@ -91,21 +89,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
         memory.put(body)
     async with api_server(memory.answer) as api:
         made = World(memory, Cluster(api))
-
-        class Link:
-            def __init__(self, target: str, _: object) -> None:
-                self._target = target
-
-            async def exchange(self, wanted: Desired, _: int) -> SchedulerFacts:
-                if self._target not in made.answers:
-                    raise KubeError(0, "the scheduler does not answer")
-                return made.answers[self._target]
-
-            async def close(self) -> None:
-                """Nothing is open."""
-
-        monkeypatch.setattr(looked_at, "SchedulerLink", Link)
-        monkeypatch.setattr(looked_at, "admin_target", lambda key, name: name)
+        scripted(monkeypatch, lambda target: made.answers.get(target, SILENT))
         await made.look()
         made.place("scheduler", "n1")
         made.place("standby", "n2")

@@ -68,6 +68,7 @@ def test_old_engines_stay_until_every_new_role_has_one(
 
 
 OLD_ALONE, BOTH = {"prefill", "decode"}, {"prefill", "decode", "unified"}
+ON_DEMAND = ModelFacts("cached", roles=frozenset(OLD_ALONE), absent_roles=frozenset({"unified"}))
 
 
 @pytest.mark.parametrize(
@@ -78,9 +79,18 @@ OLD_ALONE, BOTH = {"prefill", "decode"}, {"prefill", "decode", "unified"}
         (ModelFacts("cached", roles=frozenset(BOTH)), ModelFacts("cached", roles=frozenset(BOTH)), 0, False),
         (ModelFacts("cached", roles=frozenset(BOTH)), ModelFacts("failed"), 0, False),
         (ModelFacts("cached", roles=frozenset(BOTH)), ModelFacts("absent"), 0, False),
+        (ModelFacts("cached", roles=frozenset(BOTH)), ON_DEMAND, 0, False),
         (ModelFacts("cached", roles=frozenset(OLD_ALONE)), ModelFacts("fetching"), PATIENCE_S, False),
     ],
-    ids=["not there yet", "fetched", "served", "failed everywhere", "fetched on demand", "for too long"],
+    ids=[
+        "not there yet",
+        "fetched",
+        "served",
+        "failed everywhere",
+        "fetched on demand",
+        "fetched on demand at the new nodes alone",
+        "for too long",
+    ],
 )
 def test_old_engines_stay_until_new_ones_serve_what_they_serve(
     llama: ModelFacts, qwen: ModelFacts, ready_s: float, stay: bool
@@ -103,6 +113,17 @@ def test_a_prefill_engine_without_a_decoder_in_reach_takes_over_from_none() -> N
     apart, pair = ({"llama": ModelFacts("cached", roles=frozenset(roles))} for roles in (["unified", "decode"], BOTH))
     assert superseded(seen, replace(facts, models=apart)) == ("unified",)
     assert superseded(seen, replace(facts, models=pair)) == ()
+
+
+@pytest.mark.parametrize(("decode", "stay"), [(set(), True), ({"decode"}, False)], ids=["fetches ahead", "on demand"])
+def test_a_prefill_engine_that_fetches_on_demand_needs_a_decode_engine_that_does(decode: set[str], stay: bool) -> None:
+    children = [
+        {**manifest, "metadata": {**manifest["metadata"], "uid": manifest["metadata"]["name"]}}
+        for manifest in desired(observed(UNITED, RED)).manifests
+    ]
+    llama = ModelFacts("cached", roles=frozenset({"unified"}), absent_roles=frozenset({"prefill", *decode}))
+    facts = replace(attached("prefill", "decode", "unified"), models={"llama": llama})
+    assert superseded(observed(SPLIT, RED, *children), facts) == (("unified",) if stay else ())
 
 
 def test_a_pool_is_not_called_unready_while_its_old_engines_serve() -> None:

@@ -6,7 +6,8 @@ from operator_objects import gpu_pool, observed
 
 from aegaeon_operator.kube.scaling import replicas
 from aegaeon_operator.kube.scheduler import facts
-from aegaeon_operator.reconcile.cluster.facts import SuspectFacts
+from aegaeon_operator.reconcile.cluster.facts import ModelFacts, SuspectFacts
+from aegaeon_operator.reconcile.cluster.memo import Memo
 from aegaeon_operator.reconcile.cluster.scaler import Scaler
 from aegaeon_operator.spec.resources import GpuPool
 from aegaeon_proto.v1 import admin_pb2, engine_pb2, gateway_pb2, model_pb2
@@ -63,3 +64,17 @@ def test_no_engine_is_added_while_one_that_drains_is_being_replaced() -> None:
         assert pool is not None
         assert isinstance(pool.value, GpuPool)
         assert Scaler().step(pool.value.spec, replicas(seen), found, 0.0) == {"unified": wanted}
+
+
+def test_facts_of_a_model_are_the_same_object_until_they_change() -> None:
+    """A pool has thousands, of which few change between two statuses."""
+    memo = Memo()
+
+    def model(**traffic: float) -> ModelFacts:
+        status = answer(engine("a"))
+        status.pool.models.append(gateway_pb2.ModelTraffic(model="llama", **traffic))
+        return facts(status, 1, memo).models["llama"]
+
+    before = model(output_tokens=5, worked_s=1.0)
+    assert model(output_tokens=5, worked_s=2.0) is before
+    assert model(output_tokens=6, worked_s=1.0).output_tokens == 6

@@ -7,44 +7,23 @@ from typing import Any
 
 import pytest
 from operator_objects import KEY, PLATFORM, gpu_pool, model_pool
+from tests.operator.scripted import SILENT, Answer, scripted
 from tests.operator.test_zero import Kept
 
-from aegaeon_kube.errors import KubeError
-from aegaeon_operator.kube import controller as looked_at
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.store import Store
-from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import EngineFacts, SchedulerFacts
 
 ONE, TWO = (tuple(EngineFacts(f"pool-engine-{n}", "unified", True, 0, 0.0) for n in range(count)) for count in (1, 2))
 STANDS_BY = SchedulerFacts("a", standby=True)
 LEADS = SchedulerFacts("b", engines=TWO, term=7)
 CUT_OFF = SchedulerFacts("c", engines=ONE, term=5)  # it has not heard of the one that leads
-SILENT = KubeError(0, "the scheduler does not answer: Deadline Exceeded")
-Answer = SchedulerFacts | KubeError
 
 
 async def looked(monkeypatch: pytest.MonkeyPatch, scheduler: Answer, standby: Answer) -> tuple[Any, list[list[str]]]:
     """The GpuPool's status after a reconcile, and the catalog that each scheduler received."""
-    answers, received = {"scheduler": scheduler, "standby": standby}, list[list[str]]()
-
-    class Link:
-        """Of one scheduler."""
-
-        def __init__(self, target: str, _: object) -> None:
-            self._answer = answers[target]
-
-        async def exchange(self, wanted: Desired, _: int) -> SchedulerFacts:
-            received.append([str(model["name"]) for model in wanted.catalog])
-            if isinstance(self._answer, KubeError):
-                raise self._answer
-            return self._answer
-
-        async def close(self) -> None:
-            """Nothing is open."""
-
-    monkeypatch.setattr(looked_at, "SchedulerLink", Link)
-    monkeypatch.setattr(looked_at, "admin_target", lambda key, name: name)
+    answers = {"scheduler": scheduler, "standby": standby}
+    schedulers = scripted(monkeypatch, answers.__getitem__)
     cluster, store = Kept(), Store()
     for one in (gpu_pool(scheduling={"standby": True}), model_pool("red", "llama")):
         cluster.objects[one["kind"], one["metadata"]["name"]] = one
@@ -56,7 +35,7 @@ async def looked(monkeypatch: pytest.MonkeyPatch, scheduler: Answer, standby: An
         store.put(await cluster.apply(ready))
     await controller.reconcile(KEY)
     await controller.close()
-    return cluster.objects["GpuPool", "pool"]["status"], received
+    return cluster.objects["GpuPool", "pool"]["status"], schedulers.catalogs
 
 
 def scheduler_ready(status: Any) -> tuple[str, str]:

@@ -23,11 +23,15 @@ class Pool:
     def __init__(self, tokens: int = 0) -> None:
         self.windows, self.now, self.incarnation = Windows(), 1000.0, "one"
         self.tokens = self.on_time = tokens
+        self.counted = ModelFacts("cached")
         self.facts = self.look()
 
     def look(self) -> ModelFacts:
-        counted = ModelFacts("cached", output_tokens=self.tokens, tokens_on_time=self.on_time, busy_s=self.tokens / 100)
-        seen = self.windows.of(SchedulerFacts(self.incarnation, {"llama": counted}), self.now)
+        if (self.tokens, self.on_time) != (self.counted.output_tokens, self.counted.tokens_on_time):
+            # the link returns the same object while nothing changes
+            counts = {"output_tokens": self.tokens, "tokens_on_time": self.on_time}
+            self.counted = ModelFacts("cached", **counts, busy_s=self.tokens / 100)
+        seen = self.windows.of(SchedulerFacts(self.incarnation, {"llama": self.counted}), self.now)
         self.facts = seen.models["llama"]
         return self.facts
 

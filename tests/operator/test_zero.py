@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from operator_objects import KEY, PLATFORM, gpu_pool, model_pool
 from operator_requests import submitted
+from tests.operator.scripted import scripted
 from tests.operator.test_scheduler_link import scheduler
 
-from aegaeon_operator.kube import controller as looked_at
+from aegaeon_operator.kube import schedulers
 from aegaeon_operator.kube.client import Cluster, Resource
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.store import Store
@@ -91,7 +92,7 @@ async def test_the_first_request_of_a_pool_at_zero_is_reported_at_once_and_start
     (tmp_path / "scheduler").mkdir()
     (tmp_path / "gateway").mkdir()
     async with scheduler(tmp_path / "scheduler", cluster.objects["Secret", "pool-scheduler-tls"]) as (listen, admin):
-        monkeypatch.setattr(looked_at, "admin_target", lambda key, name: admin)
+        monkeypatch.setattr(schedulers, "admin_target", lambda key, name: admin)
         ready = cluster.objects["Deployment", "pool-scheduler"] | {"status": {"readyReplicas": 1}}
         store.put(await cluster.apply(ready))
         assert await controller.reconcile(KEY) > 0
@@ -117,7 +118,7 @@ async def test_a_gpu_pool_that_is_gone_leaves_no_connection_while_its_model_pool
     controller = Controller(cluster, store, PLATFORM)
     await controller.reconcile(KEY)
     async with scheduler(tmp_path, cluster.objects["Secret", "pool-scheduler-tls"]) as (_, admin):
-        monkeypatch.setattr(looked_at, "admin_target", lambda key, name: admin)
+        monkeypatch.setattr(schedulers, "admin_target", lambda key, name: admin)
         ready = cluster.objects["Deployment", "pool-scheduler"] | {"status": {"readyReplicas": 1}}
         store.put(await cluster.apply(ready))
         await controller.reconcile(KEY)
@@ -137,24 +138,10 @@ async def test_the_first_request_is_awaited_of_the_scheduler_that_leads_now(
     store, asked, requested = Store(), asyncio.Queue[Key](), asyncio.Event()
     leads = ["scheduler"]
 
-    class Link:
-        """Of one scheduler; requests come to the standby."""
+    def facts(name: str) -> SchedulerFacts:
+        return SchedulerFacts(name, standby=name not in leads, term=len(leads))
 
-        def __init__(self, target: str, _: object) -> None:
-            self._name = target
-
-        async def exchange(self, wanted: object, _: int) -> SchedulerFacts:
-            return SchedulerFacts(self._name, standby=self._name not in leads, term=len(leads))
-
-        async def demand(self) -> bool:
-            await (requested if self._name == "standby" else asyncio.Event()).wait()
-            return True
-
-        async def close(self) -> None:
-            """Nothing is open."""
-
-    monkeypatch.setattr(looked_at, "SchedulerLink", Link)
-    monkeypatch.setattr(looked_at, "admin_target", lambda key, name: name)
+    scripted(monkeypatch, facts, {"standby": requested})
     for one in (gpu_pool(engines=ZERO, scheduling={"standby": True}), model_pool("red", "llama")):
         cluster.objects[one["kind"], one["metadata"]["name"]] = one
         store.put(one)

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 import pytest
 from h2.errors import ErrorCodes
 from hpack import Decoder
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from picker import hostile
 from picker.hostile import DATA, END_HEADERS, END_STREAM, HELLO, Headers, Output, frame, grpc_message, open_stream
 
@@ -331,39 +329,3 @@ def test_streams_with_many_messages_are_answered_in_turn() -> None:
     rig.session.work(rig.now + 0.01)
     rig.output.data += rig.session.to_send()
     assert 0 < rig.answers(1) < 300 * len(GOOD)
-
-
-def _frames() -> st.SearchStrategy[bytes]:
-    kinds = st.one_of(st.integers(0, 10), st.integers(0, 255))
-    streams = st.sampled_from([0, 1, 2, 3, 5, 7, 2**31 - 1])
-    payloads = st.one_of(
-        st.binary(max_size=64),
-        st.just(hostile.block(hostile.request())),
-        st.binary(max_size=30).map(grpc_message),
-        st.just(GOOD),
-        st.just(hostile.settings(initial_window_size=0)[9:]),
-        st.integers(0, 2**32 - 1).map(lambda number: number.to_bytes(4)),
-    )
-    return st.builds(
-        frame,
-        kinds,
-        streams,
-        payloads,
-        st.integers(0, 255),
-    )
-
-
-@settings(max_examples=400, deadline=None)
-@given(st.lists(st.one_of(_frames(), st.just(open_stream(1)), st.binary(max_size=20)), max_size=20), st.booleans())
-def test_no_bytes_raise_other_than_its_own_error_or_leak(parts: list[bytes], greet: bool) -> None:
-    rig = Rig()
-    try:
-        for part in [HELLO] * greet + parts:
-            rig.send(part)
-            rig.budget.check()
-        rig.session.check()
-    except PeerError as error:
-        rig.session.end(error)
-    rig.session.close()
-    assert (rig.budget.bytes, rig.budget.streams) == (0, 0)
-    assert not rig.fleet.open("10.0.0.1:8000")

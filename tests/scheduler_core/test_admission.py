@@ -6,8 +6,6 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scheduler_core.test_scheduler import CACHED, E0, E1, Brain, of, submitted, up
 from small_world import small_world
 
@@ -16,8 +14,7 @@ from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, RejectCode, Role, Slo, Terms, Tier
 from aegaeon_scheduler.core.errors import ConfigError
-from aegaeon_scheduler.core.policies.slack.demand import Demand, Need, lives
-from aegaeon_scheduler.core.policies.slack.packing import Packing
+from aegaeon_scheduler.core.policies.slack.admission import Demand, Need, lives
 from aegaeon_scheduler.core.scheduler import Scheduler
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_simulator.pool.client import Client
@@ -222,27 +219,6 @@ def test_a_lower_tier_is_refused_first():
     world = flooded(50.0, 5, engines=1, terms=terms)
     by_model = [sum(c.model == f"m{i}" for c in refusals(world)) for i in range(5)]
     assert by_model[0] < 0.5 * min(by_model[1:])
-
-
-@given(st.lists(st.tuples(st.floats(0.0, 1.0), st.integers(-1, 1)), max_size=30), st.integers(1, 6))
-def test_groups_are_spread_over_engines_so_that_none_has_more_than_the_least_busy_and_its_largest(groups, engines):
-    utils = [replace(need(level), step_s=0.1 * util) for util, level in groups]
-    packing = Packing()
-    packing.measure(utils)
-    here = sorted(x.util for x in utils if x.level <= 0)
-    assert packing.least(0, engines) <= sum(here) / engines + 1e-9
-    assert packing.least(0, engines) >= (sum(here) - (engines - 1) * sum(here[-1:])) / engines - 1e-9
-    assert packing.least(0, engines) <= packing.least(1, engines) + 1e-9
-
-
-def test_what_is_admitted_between_two_passes_takes_the_least_busy_engine():
-    packing = Packing()
-    packing.measure([replace(need(), step_s=0.06), replace(need(), step_s=0.04)])
-    assert packing.least(0, 2) == pytest.approx(0.4)
-    packing.add(replace(need(), step_s=0.03))
-    assert packing.least(0, 2) == pytest.approx(0.6)
-    packing.add(replace(need(1), step_s=0.03))
-    assert packing.least(0, 2) == pytest.approx(0.6)
 
 
 def steep(seed: int) -> World:

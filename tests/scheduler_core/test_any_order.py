@@ -138,7 +138,7 @@ def config(policy: str) -> SchedulerConfig:
     latency = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
     if policy != IN_PARTS:
         return SchedulerConfig(policy=policy_settings(policy), latency=latency)
-    parts = SlackSettings(part_s=0.004, least_part_s=0.001, min_stay_s=0.05)
+    parts = SlackSettings(part_s=0.004, min_stay_s=0.05)
     return SchedulerConfig(policy=parts, latency=latency, prefill_chunk_tokens=48)
 
 

@@ -9,10 +9,10 @@ from small_world import interpreted, small_world
 
 from aegaeon_scheduler.core.config import SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Role
-from aegaeon_scheduler.core.policies.slack import place
+from aegaeon_scheduler.core.policies.slack import group, place
+from aegaeon_scheduler.core.policies.slack.engines import View
 from aegaeon_scheduler.core.policies.slack.group import Load
-from aegaeon_scheduler.core.policies.slack.picture import Picture
-from aegaeon_scheduler.core.policies.slack.view import View
+from aegaeon_scheduler.core.policies.slack.place import Picture
 
 Found = tuple[View, Load] | tuple[View, list[Load]] | None
 
@@ -57,10 +57,12 @@ def test_a_pass_finds_what_a_search_of_all_instances_finds(seed: int, monkeypatc
         found["room"] += chosen is not None
         return chosen
 
+    for module in (group, place):
+        monkeypatch.setattr(module, "PREEMPT_SHARE", 0.0)
     monkeypatch.setattr(place, "_best_victims", victims)
     monkeypatch.setattr(place, "_roomiest", room)
     rng = random.Random(seed)
-    config = SchedulerConfig(policy=SlackSettings(min_stay_s=0.0, preempt_share=0.0))
+    config = SchedulerConfig(policy=SlackSettings(min_stay_s=0.0))
     world = small_world(roles=[Role.UNIFIED] * 4, config=config, models=12)
     for i in range(300):
         name = ModelName(f"m{rng.randrange(12)}")

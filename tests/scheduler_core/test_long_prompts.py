@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_core.test_slack import Watched
 from small_world import examples, interpreted
 
 from aegaeon_scheduler.core import commands as cmd
-from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Role, Terms, Tier
 from aegaeon_scheduler.core.policies import Proposal
-from aegaeon_scheduler.core.policies.slack.sequences import due
+from aegaeon_scheduler.core.policies.slack import turns as turns_module
+from aegaeon_scheduler.core.policies.slack.group import URGENT_SHARE
+from aegaeon_scheduler.core.policies.slack.order import due
 from aegaeon_scheduler.core.policies.slack.turns import Turns
 from aegaeon_scheduler.core.state import Instance
 
 LONG = 4000
-SHORT_PARTS = {"part_s": 0.03, "least_part_s": 0.02}
+SHORT_PARTS = {"part_s": 0.03}
 
 
 def parts(w: Watched, name: str) -> list[int]:
@@ -76,8 +78,7 @@ def test_an_interactive_prompt_waits_for_a_part_of_a_batch_prompt_alone():
 def test_a_prompt_that_is_preempted_half_made_goes_on_where_it_was():
     """Room for one model: the prompt's KV leaves for the host and comes back, and no token is computed again."""
     terms = {ModelName("m0"): Terms(Tier.BATCH), ModelName("m1"): Terms(Tier.INTERACTIVE)}
-    at_once = {"min_stay_s": 0.0, "away_margin": 0.0}
-    w = Watched([Role.UNIFIED], {"part_s": 0.01, "least_part_s": 0.01} | at_once, slabs=150, terms=terms)
+    w = Watched([Role.UNIFIED], {"part_s": 0.01, "min_stay_s": 0.0}, slabs=150, terms=terms)
     w.ask("long", 0, LONG - 400, 20, at=0.1)
     w.ask("urgent", 1, 50, 40, at=0.32)
     w.world.run(60)
@@ -124,9 +125,6 @@ def test_a_model_with_prompt_after_prompt_is_preempted_between_two_of_them():
     assert urgent.times[0] < 1.0
 
 
-ASIDE = SlackSettings().aside_share
-
-
 class Checked(Turns):
     """Turns that look at each part of a long prompt: what else could have run, and was due before?"""
 
@@ -143,17 +141,17 @@ class Checked(Turns):
         return found
 
     def _look(self, inst: Instance, part: Proposal, now: float) -> None:
-        limit = min(due(part.prefill[0]), now + ASIDE * part.model.config.slo.ttft_s)
+        limit = min(due(part.prefill[0]), now + URGENT_SHARE * part.model.config.slo.ttft_s)
         order = self._order(inst, now)
         for key, group in order:
-            runs = group is not part.tag and group.ready() and key < limit
+            runs = group is not part.batch and group.ready() and key < limit
             if runs and (self._quantum(inst, group, 0.0) or self._prompt(inst, group, order, now)):
                 self.passed_over.append((key, limit))
 
 
-def checked(knobs: dict) -> tuple[Watched, Checked]:
+def checked() -> tuple[Watched, Checked]:
     """One engine that computes parts of 0.03 s, and its turns."""
-    w = Watched([Role.UNIFIED], SHORT_PARTS | knobs, slabs=900)
+    w = Watched([Role.UNIFIED], SHORT_PARTS, slabs=900)
     policy = w.world.scheduler._policy
     policy._turns = turns = Checked(policy._pool, policy._settings, policy._table)
     return w, turns
@@ -170,7 +168,7 @@ REQUESTS = st.lists(
 @settings(max_examples=examples(25), deadline=None)
 @given(REQUESTS)
 def test_a_part_of_a_long_prompt_runs_before_no_group_that_is_due_before_and_has_little_slack(requests):
-    w, turns = checked({})
+    w, turns = checked()
     for i, (at, model, prompt, answer) in enumerate(requests):
         w.ask(f"r{i}", model, prompt, answer, at=at)
     w.world.run(120)
@@ -179,9 +177,10 @@ def test_a_part_of_a_long_prompt_runs_before_no_group_that_is_due_before_and_has
 
 
 @interpreted
-def test_without_that_rule_what_its_group_decodes_makes_a_long_prompt_urgent():
+def test_without_that_rule_what_its_group_decodes_makes_a_long_prompt_urgent(monkeypatch: pytest.MonkeyPatch):
     """The case above is not empty: the same look finds prompts that run before others which are due before."""
-    w, turns = checked({"aside_share": 0.0})
+    monkeypatch.setattr(turns_module, "URGENT_SHARE", 0.0)
+    w, turns = checked()
     for i in range(8):
         w.ask(f"talk{i}", 0, 50, 60, at=0.1)
         w.ask(f"other{i}", 1, 50, 60, at=0.1)

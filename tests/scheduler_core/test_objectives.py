@@ -15,7 +15,7 @@ from aegaeon_scheduler.core.commands import Command
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Role, Slo
 from aegaeon_scheduler.core.policies.slack.group import Group, Order
-from aegaeon_scheduler.core.policies.slack.objectives import ALIKE, Objectives
+from aegaeon_scheduler.core.policies.slack.order import ALIKE, Objectives
 from aegaeon_scheduler.core.policies.slack.policy import SlackPolicy
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_scheduler.core.state import Model, ModelConfig
@@ -110,10 +110,10 @@ def test_what_groups_keep_of_their_ranks_holds_while_objectives_come_and_go() ->
         shortest.add(policy._table._objectives.least_s)
         for group in policy._table.groups.values():
             kept, order = group._order, anew(group, now, settings)
-            if group._behind == group.model.behind and now <= kept.rises_until:
+            if group._behind == group.standing.behind and now <= kept.rises_until:
                 assert order.least >= kept.least - 1e-9
                 compared += kept.until < kept.rises_until
-            if group._behind == group.model.behind and now <= kept.until:
+            if group._behind == group.standing.behind and now <= kept.until:
                 assert abs(order.rank - kept.rank) < 1e-9
 
     config = SchedulerConfig(policy=settings)

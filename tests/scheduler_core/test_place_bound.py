@@ -19,12 +19,11 @@ from small_world import examples, small_world
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, SlackSettings
-from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, SeqId, Terms, Tier
+from aegaeon_scheduler.core.domain import ModelName, Role, SeqId, Terms, Tier
+from aegaeon_scheduler.core.policies.slack.engines import View
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, may_leave
-from aegaeon_scheduler.core.policies.slack.policy import SlackPolicy
-from aegaeon_scheduler.core.policies.slack.price import absence_s
-from aegaeon_scheduler.core.policies.slack.sequences import due
-from aegaeon_scheduler.core.policies.slack.view import View
+from aegaeon_scheduler.core.policies.slack.order import due
+from aegaeon_scheduler.core.policies.slack.policy import PASS_INTERVAL_S, SlackPolicy
 from aegaeon_scheduler.core.state import Sequence
 from aegaeon_simulator.pool.world import World
 
@@ -79,7 +78,6 @@ class Places(Pool):
     def __init__(self, *given) -> None:
         self.waited: set[Group] = set()
         self.pass_from = -inf
-        self.shrunk: set[InstanceId] = set()  # in this pass: their groups counted as they were before
         self.in_vain = 0
         self.wrong: list[str] = []
         super().__init__(*given)
@@ -87,7 +85,6 @@ class Places(Pool):
     def look(self, now: float, event: ev.Event, commands: list[cmd.Command]) -> None:
         table, pass_from = self.policy._table, self.policy._pool.pass_from
         if pass_from != self.pass_from:  # of several events of one moment one has made a pass
-            self.shrunk = {c.instance for c in commands if isinstance(c, cmd.Send) and "outgrew" in c.reason}
             for group in table.waiting.values():
                 if group in self.waited and group.members and all(s.copy is None for s in group.members.values()):
                     self._waits(group, now)
@@ -108,7 +105,7 @@ class Places(Pool):
             return
         for inst in self.policy._pool.instances.values():
             view = self.policy._table.view(inst)
-            busy = inst.wanted or inst.incoming or inst.book.loads or inst.id in self.shrunk
+            busy = inst.wanted or inst.incoming or inst.book.loads
             if not busy and group.model.name not in view.models:
                 self.in_vain += 1
                 if not self._held(group, view, now):
@@ -117,16 +114,14 @@ class Places(Pool):
     def _held(self, group: Group, view: View, now: float) -> bool:
         """Whether groups that cannot be preempted for it leave no room."""
         comer = Load.of(group, self.policy._pool.estimates, view.inst).note(now, SETTINGS)
-        stays = [x for x in view.loads if self._stays(x.note(now, SETTINGS), comer, view, now)]
+        stays = [x for x in view.loads if self._stays(x.note(now, SETTINGS), comer, now)]
         return bool(stays) and sum(x.nbytes for x in stays) + comer.nbytes > view.fits
 
-    def _stays(self, x: Load, comer: Load, view: View, now: float) -> bool:
+    def _stays(self, x: Load, comer: Load, now: float) -> bool:
         above = x.group.model.config.terms.tier.level > comer.group.model.config.terms.tier.level
         if now - x.group.since < STAY_S or not may_leave(x.group, begun=above):
             return True
-        away_s = absence_s(self.policy._pool.estimates, x, comer, view.inst)
-        price_s = 0.0 if above else (0.5 if len(view.loads) > 1 else 4.0) * away_s
-        return x.rank <= comer.rank + max(0.3 * TTFT_S, price_s)
+        return x.rank <= comer.rank + 0.3 * TTFT_S
 
 
 MODELS = 16
@@ -209,14 +204,10 @@ class Preemptions(Pool):
         return due(seq) - before.due > least * TTFT_S - 1e-9
 
 
-FREE = {"idle_margin": 0.0, "away_margin": 0.0}  # the price in copies is larger than the least margin here
-
-
-@pytest.mark.parametrize("knobs", [{}, FREE])
 @settings(max_examples=examples(25), deadline=None)
 @given(SEEDS, st.sampled_from([(1, 130), (2, 130), (1, 1150)]))
-def test_groups_that_preempt_each_other_have_made_progress_and_stayed(knobs, seed, size):
-    pool = Preemptions(size[0], MODELS, size[1], (), knobs)
+def test_groups_that_preempt_each_other_have_made_progress_and_stayed(seed, size):
+    pool = Preemptions(size[0], MODELS, size[1], ())
     pool.play(drawn(seed))
     assert not pool.wrong
     assert pool.shortest_s >= STAY_S
@@ -239,14 +230,11 @@ class Newcomer(Pool):
 
     def _bound_s(self, group: Group, now: float) -> float:
         views = [self.policy._table.view(inst) for inst in self.policy._pool.instances.values()]
-        estimates = self.policy._pool.estimates
-        comer = Load.of(group, estimates, views[0].inst)
-        away_s = max(absence_s(estimates, x, comer, v.inst) for v in views for x in v.loads)
-        end = now + TTFT_S + 0.3 * TTFT_S + max(0.3 * TTFT_S, 4.0 * away_s)
+        end = now + TTFT_S + 0.3 * TTFT_S + 0.3 * TTFT_S
         others = [g for g in self.policy._table.groups.values() if g is not group]
         before = [due(s) for g in others for s in g.members.values() if due(s) < end]
         turns = sum(ceil((end - at) / (8 * TBT_S)) for at in before) + sum(len(g.prompts) for g in others)
-        switch_s = LOAD_S + 0.05 + STAY_S + SETTINGS.pass_interval_s
+        switch_s = LOAD_S + 0.05 + STAY_S + PASS_INTERVAL_S
         return turns * TURN_S / len(views) + (len(before) + 1) * switch_s
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 
 import pytest
+from aegaeon_scheduler.core.policies.slack.sequences import Member, Standing
 from scheduler_core.test_slack import Watched
 from small_world import small_world
 
@@ -23,6 +24,7 @@ from aegaeon_scheduler.core.domain import (
 from aegaeon_scheduler.core.events import Submitted
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind
 from aegaeon_scheduler.core.state import Model, Sequence
+from aegaeon_simulator.engine.spec import together_s
 from aegaeon_simulator.errors import SettingsError
 from aegaeon_simulator.pool.client import Client
 
@@ -49,6 +51,23 @@ def test_prompts_run_between_the_turns_of_chats_on_the_same_engine() -> None:
     assert not instance.state.sequences
 
 
+@pytest.mark.parametrize(("pooled", "max_batch", "most"), [(0, 16, 5), (4096, 16, 16), (65536, 1000, 25)])
+def test_prompts_that_wait_are_computed_together(pooled: int, max_batch: int, most: int) -> None:
+    """A turn is one pass: no more tokens, prompts and seconds (a tenth) than it may have, and each prompt once."""
+    w = Watched([Role.UNIFIED], slabs=450, pooling=1, max_batch=max_batch, max_pooled_tokens=pooled)
+    w.ask("chat", 1, 50, 100)
+    texts = [embed(w, f"text{i}", 100, at=1.0) for i in range(200)]
+    w.world.run(60)
+    assert w.all_finished()
+    turns = [turn for turn in w.bodies(cmd.Turn) if turn.model == "m0"]
+    computed = [part.seq.request for turn in turns for part in turn.prefill]
+    assert sorted(computed) == sorted(f"text{i}" for i in range(200))
+    assert max(len(turn.prefill) for turn in turns) == most
+    [instance] = w.world.engines.values()
+    pass_s = together_s(instance.state.models[ModelName("m0")].latency, [100] * most)
+    assert max(text.times[0] for text in texts) < 1.5 * (200 / most) * pass_s + 0.5
+
+
 def test_a_workload_that_asks_an_embedder_for_tokens_is_refused_before_it_runs() -> None:
     world = small_world([Role.UNIFIED], slabs=450, pooling=1)
     with pytest.raises(SettingsError, match="m0 generates nothing, but wrong asks it for 2 tokens; give 1"):
@@ -63,8 +82,9 @@ def test_a_prompt_that_is_computed_drives_the_order_no_more() -> None:
     """Its next token would be due soon, if there were one."""
     model = Model(ModelConfig(ModelName("m"), Slo(2.0, 0.1)), 0)
     model.footprint = Footprint(1, 1, KvShape("s"), 1, 16, 4096, task="embed")
-    group = Group(model, Kind.WHOLE, 1)
+    group = Group(model, Kind.WHOLE, 1, Standing())
     seq = Sequence(Submitted(SeqId("r", 0), 1, GatewayId("g"), model.name, 5.0, 300, 0, 1), model, 1)
+    seq.row = Member(seq)
     group.members[seq.id] = group.prompts[seq.id] = seq
     assert group.urgency(5.5, 1.0) == (7.0, 1)
     del group.prompts[seq.id]  # it is in a turn

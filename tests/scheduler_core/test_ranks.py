@@ -9,7 +9,7 @@ from scheduler_core.test_slack import Watched
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.domain import GatewayId, ModelConfig, ModelName, Role, SeqId, Slo
 from aegaeon_scheduler.core.events import Submitted
-from aegaeon_scheduler.core.policies.slack.ranks import begun, by_rank
+from aegaeon_scheduler.core.policies.slack.order import Member, begun, by_rank, member
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_scheduler.core.state import Model, Sequence
 from aegaeon_simulator.pool.client import Client
@@ -87,7 +87,9 @@ def sequence(number: int, tenant: str, priority: int, defer_s: float) -> Sequenc
     model = Model(ModelConfig(ModelName("m"), Slo(2.0, 0.1)), 0)
     seq = SeqId(str(number), 0)
     event = Submitted(seq, 1, GatewayId("g"), model.name, number, 9, 0, 9, defer_s, tenant, priority)
-    return Sequence(event, model, number)
+    row = Sequence(event, model, number)
+    row.row = Member(row)
+    return row
 
 
 @given(st.lists(st.none() | ARRIVED, max_size=24))
@@ -109,4 +111,4 @@ def test_whatever_priorities_a_tenant_gives_all_others_begin_when_they_would_wit
             begun(first, waiting)
             waiting.remove(first)
             plain.remove(expected)
-    assert not [seq for seq in plain if seq.place_in_queue != seq.order], "without priorities nothing moves"
+    assert not [seq for seq in plain if member(seq).queue_place != seq.order], "without priorities nothing moves"

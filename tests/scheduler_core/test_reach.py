@@ -10,6 +10,7 @@ from scheduler_core.test_slack import Watched
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.domain import ModelName, Role
 from aegaeon_scheduler.core.hosts import Hosts
+from aegaeon_scheduler.core.policies.slack import weights
 
 
 def test_a_node_that_did_not_report_its_models_is_assumed_to_hold_all():
@@ -82,8 +83,9 @@ def test_two_engines_that_need_the_same_only_copy_share_it():
     assert len([b for b in w.bodies(cmd.Load) if b.model == "m2"]) == 1
 
 
-def test_an_idle_model_in_host_memory_is_evicted():
-    w = Watched([Role.UNIFIED], {"stale_s": 10.0}, models=3, host_models=2, slabs=130)
+def test_an_idle_model_in_host_memory_is_evicted(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(weights, "STALE_S", 10.0)
+    w = Watched([Role.UNIFIED], models=3, host_models=2, slabs=130)
     w.ask("one", 0, 50, 5)
     w.ask("two", 2, 50, 5, at=2.0)
     w.ask("three", 0, 50, 5, at=12.5)

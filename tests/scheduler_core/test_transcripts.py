@@ -60,7 +60,7 @@ def lost(transcript: Transcript) -> World:
 
 
 def long_prompt(transcript: Transcript) -> World:
-    parts = SlackSettings(part_s=0.03, least_part_s=0.02, min_stay_s=0.0)
+    parts = SlackSettings(part_s=0.03, min_stay_s=0.0)
     latency = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
     config = SchedulerConfig(policy=parts, latency=latency, refine=False)
     terms = {M0: Terms(Tier.BATCH), M1: Terms(Tier.INTERACTIVE)}

@@ -18,7 +18,7 @@ from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig
 from aegaeon_scheduler.core.domain import CommandId, ModelName, Place, Role, SeqId, Stage, Terms, Tier
 from aegaeon_scheduler.core.policies.slack.group import Group
-from aegaeon_scheduler.core.policies.slack.sequences import due
+from aegaeon_scheduler.core.policies.slack.order import due
 from aegaeon_scheduler.core.state import Instance, Issued, Sequence
 from aegaeon_simulator.pool.world import World
 
@@ -90,7 +90,7 @@ class TurnsOfOthers:
         with it; or its members have not the KV that was projected, as the turn before had fewer or more steps.
         """
         group = self.turns[event.turn]
-        queued = {turn.id for turn in self.engine.turns if turn.tag is group}
+        queued = {turn.id for turn in self.engine.turns if turn.batch is group}
         lacks = any(progress.starved for progress in event.progress)
         if lacks and event.turn not in self.lacked:
             self.lacked.add(event.turn)
@@ -114,15 +114,15 @@ class TurnsOfOthers:
                 wait.left += prompt_turns(seq) + LANE - 1 + turns
 
     def _turn(self, turn: Issued) -> None:
-        assert isinstance(turn.tag, Group)
-        self.turns[turn.id] = turn.tag
+        assert isinstance(turn.batch, Group)
+        self.turns[turn.id] = turn.batch
         if any(self._ahead_of_reports(seq) for seq in turn.members.values()):
             self.may_lack.add(turn.id)
-        self.waits.pop(turn.tag, None)
+        self.waits.pop(turn.batch, None)
         for group, wait in self.waits.items():
             wait.left -= 1
             if wait.left < 0:
-                self.over.append(f"{group.model.name} waits while {turn.tag.model.name} gets a turn")
+                self.over.append(f"{group.model.name} waits while {turn.batch.model.name} gets a turn")
 
     def _begin(self, now: float) -> None:
         groups = [g for g in self.world.scheduler._policy._table.at(self.engine) if g.members]

@@ -9,10 +9,18 @@ from scheduler_core.test_slack import Watched
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.domain import Role
-from aegaeon_scheduler.core.policies.slack.warm import Asked
+from aegaeon_scheduler.core.policies.slack import policy, weights
+from aegaeon_scheduler.core.policies.slack.weights import Asked
 
 HOUR_S = 3600.0
-WARM = {"warm": True, "warm_gap_s": 0.1}
+WARM = {"warm": True}
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loads of the warm set begin ten times a second."""
+    for module in (policy, weights):
+        monkeypatch.setattr(module, "WARM_GAP_S", 0.1)
 
 
 def loads(w: Watched) -> list[str]:
@@ -43,7 +51,7 @@ def test_nothing_is_loaded_ahead_unless_it_is_switched_on():
 @pytest.mark.parametrize("warm", [False, True])
 def test_a_model_that_others_pushed_out_is_back_before_it_is_asked_for_again(warm):
     """Room for two: m1 is asked for often, then m2, m3 and m4 once each, then m1 again."""
-    w = Watched([Role.UNIFIED], WARM | {"warm": warm, "warm_reserve": 0.0}, slabs=250, models=5)
+    w = Watched([Role.UNIFIED], {"warm": warm}, slabs=250, models=5)
     asked_often(w, 0, 20.0)
     asked_often(w, 1, 8.0)
     for i in (2, 3, 4):

@@ -22,7 +22,7 @@ from aegaeon_proto.channels import plain_channel
 from aegaeon_proto.v1 import admin_pb2_grpc, engine_pb2, engine_pb2_grpc, gateway_pb2, gateway_pb2_grpc, model_pb2
 from aegaeon_scheduler.config import SchedulerConfig
 from aegaeon_scheduler.core import commands, events
-from aegaeon_scheduler.core.domain import Role, SeqId
+from aegaeon_scheduler.core.domain import InstanceId, Role, SeqId
 from aegaeon_scheduler.core.snapshot import Snapshot
 from aegaeon_scheduler.service.server import Service
 
@@ -77,6 +77,9 @@ class ScriptedBrain:
 
     def roles(self, name: str) -> frozenset[Role]:
         return frozenset()
+
+    def role_of(self, instance: InstanceId) -> Role | None:
+        return None
 
     def all_of(self, kind: type) -> list[Any]:
         return [event for event in self.received if isinstance(event, kind)]

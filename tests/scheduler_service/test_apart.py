@@ -55,3 +55,24 @@ async def test_a_model_counts_as_served_while_a_pair_of_engines_that_can_exchang
         async for status in stack.status():
             of_a = next(one for one in status.models if one.model == "tiny-a")
             assert (of_a.phase, of_a.reason) == (alone.phase, alone.reason)
+
+
+async def test_roles_that_fetch_a_model_on_demand_are_known_beside_those_that_have_it(serve: Any, brain: Any) -> None:
+    """A change of roles ends the former engines for the others' sake only when it knows that they would fetch it."""
+    absent = model_pb2.ModelState(model="tiny-a", phase=model_pb2.MODEL_PHASE_FETCHING, absent=True)
+    async with serve(brain) as stack:
+        gateway = await stack.gateway()
+        await stack.sidecar("u", role=engine_pb2.ROLE_UNIFIED, models=[CACHED])
+        alone = await next_of_a(gateway)
+        prefill = await stack.sidecar("p", role=engine_pb2.ROLE_PREFILL, models=[absent])
+        both = await next_of_a(gateway)
+        assert both.phase == model_pb2.MODEL_PHASE_CACHED
+        unified = [engine_pb2.ROLE_UNIFIED]
+        assert [list(model.roles) for model in (alone, both)] == [unified, unified]
+        assert [list(model.absent_roles) for model in (alone, both)] == [[], [engine_pb2.ROLE_PREFILL]]
+        ahead = await stack.sidecar("q", role=engine_pb2.ROLE_PREFILL, models=[FETCHING])
+        assert list((await next_of_a(gateway)).absent_roles) == [], "another engine of the role is about to have it"
+        await ahead.report(draining=engine_pb2.Draining())
+        assert list((await next_of_a(gateway)).absent_roles) == [engine_pb2.ROLE_PREFILL]
+        await prefill.report(draining=engine_pb2.Draining())
+        assert list((await next_of_a(gateway)).absent_roles) == []

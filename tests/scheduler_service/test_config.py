@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -72,6 +72,15 @@ def test_every_policy_of_a_gpupool_is_one_of_the_scheduler(tmp_path: Path, name:
 def test_a_file_may_give_every_setting_of_a_policy(tmp_path: Path, settings: PolicySettings) -> None:
     core = core_config(load_config(written(tmp_path, FULL | {"policy": asdict(settings)})))
     assert core.policy == settings
+
+
+def test_every_setting_of_slack_is_reached_by_a_gpupool(tmp_path: Path) -> None:
+    durations = {"minStay": "1s", "promptPart": "50ms", "lateSlack": "9s"}
+    scheduling = Scheduling.model_validate(durations | {"quantumSteps": 4, "headroomPercent": 5, "warm": True})
+    entry = policy_entry(scheduling)
+    assert entry.keys() == {field.name for field in fields(SlackSettings)}
+    core = core_config(load_config(written(tmp_path, FULL | {"policy": entry})))
+    assert core.policy == SlackSettings("slack", 4, 0.05, 9.0, 1.0, 0.05, True)
 
 
 def without(key: str) -> Any:

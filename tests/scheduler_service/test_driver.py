@@ -15,7 +15,7 @@ from aegaeon_scheduler.config import ModelEntry, SourceEntry
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.domain import CommandId, GatewayId, InstanceId, SeqId
 from aegaeon_scheduler.service.alarm import Alarm
-from aegaeon_scheduler.service.catalog import Catalog
+from aegaeon_scheduler.service.catalog import Catalog, spec_of
 from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.handles import HandleBook
 from aegaeon_scheduler.service.outbox import Outbox
@@ -50,12 +50,12 @@ async def test_an_earlier_wake_overtakes_a_later_one_and_a_stopped_alarm_is_sile
 
     alarm = Alarm(time.monotonic, ring)
     began = time.monotonic()
-    alarm.set(began + 1)
+    alarm.set(began + 3)
     alarm.set(began + 0.02)
     await first.wait()
     alarm.stop()
-    assert 0.02 <= rung[0] - began < 1
-    await asyncio.sleep(began + 1.05 - time.monotonic())
+    assert 0.02 <= rung[0] - began < 3
+    await asyncio.sleep(began + 3.05 - time.monotonic())
     assert len(rung) == 1
 
 
@@ -124,7 +124,7 @@ async def test_observers_see_every_event_with_what_was_decided(brain: Any) -> No
     driver.stop()
     [(now, event, decided, seconds)] = seen
     assert (now, event, decided) == (brain.times[0], events.Tick(), [wake])
-    assert 0 <= seconds < 1
+    assert 0 <= seconds < 60
 
 
 # ---- handles --------------------------------------------------------------------------------------------------------
@@ -274,3 +274,18 @@ def test_only_what_changes_what_gateways_see_is_announced() -> None:
     assert len(changes) == 1
     book.forget(INSTANCES[0])
     assert len(changes) == 2
+
+
+def test_a_change_of_a_model_makes_no_status_of_another_again() -> None:
+    """A pool has thousands, and a list that adds them one by one would cost their square."""
+    book, _ = catalog()
+    before, spec = book.model("m"), ModelEntry(name="n", source=SourceEntry(directory="/n"), ttft_s=1, tbt_s=0.1)
+    book.put(spec_of(spec))
+    status = book.model("n")
+    book.withdraw("n")
+    assert book.model("m") is before
+    assert book.model("n") != status
+    assert [config.name for config in book.event().models] == ["m", "n"]
+    book.drop("n")
+    assert book.model("m") is before
+    assert [config.name for config in book.event().models] == ["m"]

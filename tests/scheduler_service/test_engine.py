@@ -114,7 +114,7 @@ async def test_a_sidecar_that_does_not_reconnect_is_lost(serve: Any, brain: Any)
         up_at = brain.times[-1]
         sidecar.call.cancel()
         assert (await brain.wait_for(events.InstanceDown)).instance == HERE
-        assert 0.1 <= brain.times[-1] - up_at < 2
+        assert 0.1 <= brain.times[-1] - up_at < 60
         assert stack.service.engine.up == 0
 
 
@@ -226,16 +226,16 @@ async def test_a_silent_sidecar_is_lost_and_must_reconnect(serve: Any, brain: An
     async with serve(brain, heartbeat_timeout_s=0.3) as stack:
         sidecar = await stack.sidecar()
         await brain.wait_for(events.InstanceDown)
-        assert 0.3 <= brain.times[-1] - brain.times[1] < 10
+        assert 0.3 <= brain.times[-1] - brain.times[1] < 60
         assert (await sidecar.ended())[0] is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_heartbeats_keep_a_sidecar_alive(serve: Any, brain: Any) -> None:
-    async with serve(brain, heartbeat_timeout_s=1) as stack:
+    async with serve(brain, heartbeat_timeout_s=3) as stack:
         sidecar = await stack.sidecar()
-        for _ in range(15):
+        for _ in range(10):
             await sidecar.report(heartbeat=engine_pb2.Heartbeat(memory=engine_pb2.Memory(slabs_free=9)))
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.4)
         assert not brain.all_of(events.InstanceDown)
         assert brain.all_of(events.MemoryReported)[0] == events.MemoryReported(HERE, Memory(9, 0))
 

@@ -18,7 +18,7 @@ import grpc
 import pytest
 
 from aegaeon_cli.demo.stack import free_port
-from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
+from aegaeon_proto.v1 import engine_pb2, model_pb2
 from aegaeon_scheduler.core.log import replay
 
 PATIENCE_S = 60
@@ -148,17 +148,6 @@ async def test_a_request_runs_through_the_real_core(configured: Any, dial: Any, 
             assert line in text
         for name in ("event_seconds_count", "process_cpu_seconds_total"):
             assert re.search(rf"^aegaeon_scheduler_{name} \S*[1-9]", text, re.MULTILINE), name
-
-
-async def test_an_unknown_model_is_refused_with_the_served_names(
-    configured: Any, dial: Any, folder: Path, submit: Any
-) -> None:
-    async with running(configured()), dial(f"unix:{folder}/s.sock") as stack:
-        gateway = await stack.gateway()
-        await gateway.send(submit=submit(model="tiny-z"))
-        rejected = await gateway.next("rejected")
-        assert rejected.code == gateway_pb2.REJECT_CODE_UNKNOWN_MODEL
-        assert "tiny-a" in rejected.reason
 
 
 async def test_an_unusable_configuration_is_one_sentence_and_status_2(configured: Any) -> None:

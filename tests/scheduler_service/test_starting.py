@@ -14,7 +14,7 @@ from aegaeon_scheduler.service import starting
 
 async def reason(gateway: Any, words: str) -> None:
     """Until the catalog gives this reason for its models."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while {model.reason for model in (await gateway.next("catalog")).models} != {words}:
             pass
 
@@ -62,7 +62,7 @@ async def test_a_device_that_an_engine_leaves_alone_is_in_the_status_until_it_at
         assert await suspects() == [], "it starts"
         monkeypatch.setattr(starting, "KEPT_S", 0.05)
         await stub.Announce(engine_pb2.Announcement(instance="decode-1", suspect=devices[1]))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while await suspects():  # noqa: ASYNC110  # a timer of the service is watched
                 await asyncio.sleep(0.01)
 

@@ -231,7 +231,6 @@ async def serving(scheduler: Rig, name: str, models: dict[str, Path], adapters: 
     """The sidecar of this name, once it has all models in its host cache."""
     link = await scheduler.link(name)
     link.send(pb.Catalog(models=[spec(model, path, adapters=adapters.get(model)) for model, path in models.items()]))
-    await link.until(lambda: len(link.models) == len(models))
     await link.cached(*models)
     await link.until(lambda: all(len(link.adapters(model, CACHED)) == len(some) for model, some in adapters.items()))
     return link

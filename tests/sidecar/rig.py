@@ -127,8 +127,9 @@ class Link:
         return report.failed
 
     async def cached(self, *models: str) -> None:
-        """Until these models are in the host cache; a failed one is an error."""
-        await self.until(lambda: all(self.models[m].phase != mpb.MODEL_PHASE_FETCHING for m in models))
+        """Until these models are in the host cache, from their announcement on; a failed one is an error."""
+        unsettled = mpb.ModelState(phase=mpb.MODEL_PHASE_FETCHING)
+        await self.until(lambda: all(self.models.get(m, unsettled).phase != unsettled.phase for m in models))
         assert all(self.models[m].phase == mpb.MODEL_PHASE_CACHED for m in models), self.models
 
     def adapters(self, model: str, phase: mpb.ModelPhase.ValueType) -> dict[str, str]:
@@ -347,7 +348,6 @@ async def ready(scheduler: Rig, directory: Path) -> Link:
     """Sidecar `a`, once its only model `m` is on the device."""
     link = await scheduler.link("a")
     link.send(pb.Catalog(models=[spec("m", directory)]))
-    await link.until(lambda: "m" in link.models)
     await link.cached("m")
     await link.done(link.send(pb.Load(model="m", slabs=32)))
     return link

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from sidecar.late import Late, LateBackend
-from sidecar.rig import Link, Rig, config, inside, seq, spec
+from sidecar.rig import Link, Rig, config, inside, ready, seq
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
@@ -74,12 +74,7 @@ async def resident(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path], backend: LateBackend
 ) -> AsyncIterator[tuple[Engine, Link]]:
     async with inside(config(folder), backend) as engine:
-        link = await scheduler.link("a")
-        link.send(pb.Catalog(models=[spec("m", tiny_models["llama"])]))
-        await link.until(lambda: "m" in link.models)
-        await link.cached("m")
-        await link.done(link.send(pb.Load(model="m", slabs=32)))
-        yield engine, link
+        yield engine, await ready(scheduler, tiny_models["llama"])
 
 
 def turn(link: Link, *names: str, steps: int, prefill: bool = True) -> int:

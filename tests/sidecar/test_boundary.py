@@ -219,7 +219,6 @@ async def test_an_engine_outlives_every_exception_of_sources_and_serves_the_othe
     async with inside(config(folder, disk=disk, sources=ANYWHERE)):
         link = await scheduler.link("a")
         link.send(pb.Catalog(models=[*catalog, spec("good", tiny_models["qwen2"])]))
-        await link.until(lambda: "good" in link.models)
         await link.cached("good")
         await link.until(
             lambda: all(name in link.models and link.models[name].phase == mpb.MODEL_PHASE_FAILED for name in bad)

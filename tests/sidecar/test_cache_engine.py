@@ -34,7 +34,6 @@ async def test_a_model_too_large_for_the_cache_is_served_from_its_files(
     async with inside(config(folder, memory={})) as roomy:
         link = await scheduler.link("a")
         link.send(pb.Catalog(models=[spec(name, tiny_models[name]) for name in names]))
-        await link.until(lambda: all(name in link.models for name in names))
         await link.cached(*names)
         expected = {}
         for name in names:
@@ -46,7 +45,6 @@ async def test_a_model_too_large_for_the_cache_is_served_from_its_files(
     async with inside(config(folder, "b", memory=ONE | {"device_bytes": 12 * SLAB})) as engine:
         link = await scheduler.link("b", 2)
         link.send(pb.Catalog(models=[spec(name, tiny_models[name]) for name in names]))
-        await link.until(lambda: all(name in link.models for name in names))
         await link.cached(*names)
         assert len(weights(folder)) == 1
         assert sum("not in the host cache" in link.models[name].reason for name in names) == 2
@@ -66,7 +64,6 @@ async def test_with_every_image_pinned_a_load_bypasses_the_cache(
         link = await scheduler.link("a")
         names = ("llama", "qwen3")
         link.send(pb.Catalog(models=[spec(name, tiny_models[name]) for name in names]))
-        await link.until(lambda: all(name in link.models for name in names))
         await link.cached(*names)
         for name in names:
             await link.done(link.send(pb.Load(model=name, slabs=32)))
@@ -81,7 +78,6 @@ async def test_files_missing_at_a_load_are_named(scheduler: Rig, folder: Path, t
         shutil.copytree(tiny_models["llama"], copy)
         link = await scheduler.link("a")
         link.send(pb.Catalog(models=[spec("m", copy)]))
-        await link.until(lambda: "m" in link.models)
         await link.cached("m")
         (copy / "model.safetensors").unlink()
         failed = await link.refused(link.send(pb.Load(model="m", slabs=32)))
@@ -99,7 +95,6 @@ async def test_after_a_kill_during_loads_the_next_process_serves_and_nothing_is_
     async with outside(config(folder, memory=small), folder) as process:
         link = await scheduler.link("a")
         link.send(catalog)
-        await link.until(lambda: all(name in link.models for name in names))
         await link.cached(*names)
         for _ in range(200):
             for name in names:
@@ -112,7 +107,6 @@ async def test_after_a_kill_during_loads_the_next_process_serves_and_nothing_is_
     async with inside(config(folder, memory=ONE)) as engine:
         link = await scheduler.link("a", 2)
         link.send(catalog)
-        await link.until(lambda: all(name in link.models for name in names))
         await link.cached(*names)
         await link.done(link.send(pb.Load(model="llama", slabs=32)))
         link.send(scheduler.open("r", "llama", PROMPT, max_tokens=3))
@@ -165,7 +159,6 @@ async def test_a_load_that_bypasses_the_cache_evicts_no_model_of_the_catalog(
     async with inside(config(folder, memory=ONE)) as engine:
         link = await scheduler.link("a")
         link.send(pb.Catalog(models=catalog))
-        await link.until(lambda: "qwen3" in link.models)
         await link.cached("llama", "qwen3")
         await link.done(link.send(pb.Load(model="qwen3", slabs=32, past_host=True)))
         assert weights(folder)[0].stem == engine.state.table.models["llama"].content

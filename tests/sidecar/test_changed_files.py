@@ -91,7 +91,6 @@ async def serving(scheduler: Rig, folder: Path, model: mpb.ModelSpec, **settings
     async with inside(config(folder, **({"memory": NOTHING} | settings))) as engine:
         link = await scheduler.link("a")
         link.send(pb.Catalog(models=[model]))
-        await link.until(lambda: "m" in link.models)
         await link.cached("m")
         yield Sidecar(engine, link)
 

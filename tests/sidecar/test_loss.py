@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from sidecar.rig import Link, Rig, config, inside, seq, spec
+from sidecar.rig import Link, Rig, config, inside, ready, seq
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
@@ -26,11 +26,7 @@ async def engine(
 ) -> AsyncIterator[Engine]:
     """A sidecar with one model resident, and `whole`, a sequence that ran alone from beginning to end."""
     async with inside(config(folder, lease_s=getattr(request, "param", LONG_LEASE_S))) as made:
-        link = await scheduler.link("a")
-        link.send(pb.Catalog(models=[spec("m", tiny_models["mistral"])]))
-        await link.until(lambda: "m" in link.models)
-        await link.cached("m")
-        await link.done(link.send(pb.Load(model="m", slabs=32)))
+        link = await ready(scheduler, tiny_models["mistral"])
         await run(scheduler, link, "whole", steps=LENGTH)
         assert len(await scheduler.received_tokens("whole", LENGTH)) == LENGTH
         yield made

@@ -23,7 +23,6 @@ async def outputs(scheduler: Rig, folder: Path, model: Path, backend: TorchBacke
     async with inside(config(folder), backend) as engine:
         link = await scheduler.link("a")
         link.send(pb.Catalog(models=[spec("m", model)]))
-        await link.until(lambda: "m" in link.models)
         await link.cached("m")
         load = link.send(pb.Load(model="m", slabs=32))
         for name, prompt in PROMPTS.items():

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from conftest import NAN_TOKEN, VOCAB_SIZE
 from sidecar.late import LateBackend
-from sidecar.rig import Link, Rig, config, inside, seq, spec
+from sidecar.rig import Link, Rig, config, inside, ready, seq
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
@@ -46,11 +46,7 @@ async def resident(
 ) -> AsyncIterator[tuple[Engine, Link]]:
     scheduler.links.clear()
     async with inside(config(folder, **changes), backend) as engine:
-        link = await scheduler.link("a")
-        link.send(pb.Catalog(models=[spec("m", directory)]))
-        await link.until(lambda: "m" in link.models)
-        await link.cached("m")
-        await link.done(link.send(pb.Load(model="m", slabs=32)))
+        link = await ready(scheduler, directory)
         yield engine, link
         await link.done(link.send(pb.Unload(model="m")))
         engine.check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from sidecar.rig import Link, Rig, config, inside, seq, spec
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.backends.torch import TorchBackend
 
 PROMPT = [(37 * i) % 378 + 6 for i in range(90)]
 EMBEDS = mpb.Pooling()
@@ -20,7 +23,6 @@ async def loaded(scheduler: Rig, *specs: mpb.ModelSpec) -> Link:
     link = await scheduler.link("a")
     link.send(pb.Catalog(models=specs))
     names = [one.name for one in specs]
-    await link.until(lambda: all(name in link.models for name in names))
     await link.cached(*names)
     for name in names:
         await link.done(link.send(pb.Load(model=name, slabs=link.models[name].footprint.weight_slabs)))
@@ -63,6 +65,60 @@ async def test_embeddings_are_transformers_and_leave_nothing(scheduler: Rig, fol
         assert link.memory.reuse.prompt_tokens == 0, "nothing of a prompt is looked for, or kept"
     for got, prompt in ((once, PROMPT), (again, PROMPT), (other, PROMPT[:50])):
         assert np.allclose(got, reference(embedder, prompt), rtol=1e-4, atol=1e-5)
+
+
+class Counting(TorchBackend):
+    """`tokens`: of each pass, those of its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens: list[list[int]] = []
+
+    def launch(self, model: str, inputs: Sequence[StepInput], after: Launched | None = None) -> Launched:
+        self.tokens.append([len(part.tokens) for part in inputs])
+        return super().launch(model, inputs, after)
+
+
+async def test_prompts_of_a_turn_share_passes_and_are_as_alone(scheduler: Rig, folder: Path, embedder: Path) -> None:
+    """A pass has 100 tokens at most, whichever prompts they are of, and however a prompt is cut in the command."""
+    prompts = {"long": PROMPT, "short": PROMPT[:20], "single": PROMPT[:1], "cut": PROMPT[20:60]}
+    backend = Counting()
+    async with inside(config(folder, max_pooled_tokens=100), backend):
+        link = await loaded(scheduler, spec("m", embedder))
+        alone = {name: await pooled(scheduler, link, f"{name}-alone", prompts[name], 999) for name in prompts}
+        del backend.tokens[:]
+        for name, prompt in prompts.items():
+            link.send(scheduler.open(name, "m", prompt, max_tokens=1, pooling=EMBEDS))
+        sizes = {"long": [90], "short": [999], "single": [1], "cut": [16, 16, 8]}
+        parts = [pb.PrefillPart(seq=seq(name), tokens=size) for name in prompts for size in sizes[name]]
+        await link.done(link.send(pb.Turn(model="m", prefill=parts, slabs=32)))
+        for name in prompts:
+            await scheduler.received_tokens(name, 1)
+            together = np.frombuffer(scheduler.tokens[name, 0][0].pooled, dtype="<f4")
+            assert np.array_equal(together, alone[name]), name
+    assert backend.tokens == [[90, 10], [10, 1, 16], [16], [8]]
+
+
+async def test_a_prompt_that_cannot_be_computed_ends_alone(scheduler: Rig, folder: Path, embedder: Path) -> None:
+    class Refusing(Counting):
+        def launch(self, model: str, inputs: Sequence[StepInput], after: Launched | None = None) -> Launched:
+            launched = super().launch(model, inputs, after)
+            if any(part.tokens[0] == 7 for part in inputs):
+                raise RuntimeError("not this one")
+            return launched
+
+    prompts = {"good": PROMPT[:20], "bad": [7] * 5, "better": PROMPT[20:40]}
+    async with inside(config(folder, max_pooled_tokens=100), Refusing()):
+        link = await loaded(scheduler, spec("m", embedder))
+        for name, prompt in prompts.items():
+            link.send(scheduler.open(name, "m", prompt, max_tokens=1, pooling=EMBEDS))
+        parts = [pb.PrefillPart(seq=seq(name), tokens=999) for name in prompts]
+        await link.done(link.send(pb.Turn(model="m", prefill=parts, slabs=32)))
+        for name in ("good", "better"):
+            await scheduler.received_tokens(name, 1)
+            values = np.frombuffer(scheduler.tokens[name, 0][0].pooled, dtype="<f4")
+            assert np.allclose(values, reference(embedder, prompts[name]), rtol=1e-4, atol=1e-5)
+        assert ("bad", 0) not in scheduler.tokens
 
 
 async def test_a_result_comes_once_though_its_stream_breaks(scheduler: Rig, folder: Path, embedder: Path) -> None:

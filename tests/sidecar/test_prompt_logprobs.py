@@ -19,7 +19,6 @@ ASKED = mpb.Sampling(top_p=1, repetition_penalty=1, prompt_logprobs=2)
 async def loaded(scheduler: Rig, directory: Path) -> Link:
     link = await scheduler.link("a")
     link.send(pb.Catalog(models=[spec("m", directory)]))
-    await link.until(lambda: "m" in link.models)
     await link.cached("m")
     await link.done(link.send(pb.Load(model="m", slabs=link.models["m"].footprint.weight_slabs)))
     return link

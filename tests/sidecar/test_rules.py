@@ -47,7 +47,6 @@ async def serving(
         link = await scheduler.link("a")
         names = ["m", *(f"m{i}" for i in range(1, len(directories)))]
         link.send(pb.Catalog(models=[spec(n, d) for n, d in zip(names, directories, strict=True)]))
-        await link.until(lambda: len(link.models) == len(names))
         await link.cached(*names)
         await link.done(link.send(pb.Load(model="m", slabs=32)))
         yield Sidecar(engine, link, scheduler)
@@ -269,7 +268,6 @@ async def test_a_model_that_cannot_be_served_is_failed_with_its_reason_while_oth
         link = await scheduler.link("a")
         models = [spec("gone", folder / "nowhere"), spec("empty", folder), spec("m", tiny_models["llama"])]
         link.send(pb.Catalog(models=models))
-        await link.until(lambda: "m" in link.models)
         await link.cached("m")
         for name, word in (("gone", "nowhere"), ("empty", "config.json")):
             assert link.models[name].phase == mpb.MODEL_PHASE_FAILED
@@ -299,7 +297,6 @@ async def test_a_failed_model_is_tried_again_when_a_catalog_asks_for_it_and_anot
         link = await scheduler.link("a")
         late = spec("late", folder / "late")
         link.send(pb.Catalog(models=[late, spec("m", tiny_models["llama"])]))
-        await link.until(lambda: "m" in link.models)
         await link.cached("m")
         await link.done(link.send(pb.Load(model="m", slabs=32)))
         assert link.models["late"].phase == mpb.MODEL_PHASE_FAILED

@@ -314,7 +314,6 @@ async def test_a_model_from_a_web_server_is_served_and_its_progress_reported(
         link = await scheduler.link("a")
         source = mpb.ModelSource(http=mpb.HttpSource(url=web.address))
         link.send(pb.Catalog(models=[mpb.ModelSpec(name="m", source=source)]))
-        await link.until(lambda: "m" in link.models)
         await link.cached("m")
         state = link.models["m"]
         assert state.bytes_done == state.bytes_total == state.footprint.weight_bytes

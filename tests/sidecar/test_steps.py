@@ -82,7 +82,7 @@ class Rig:
         self.delivered += len(tokens)
 
     def launch(self, again: bool = False) -> None:
-        step = Step(self.turn, self.model, self.both, 1, again=again)
+        step = Step(self.turn, self.model, self.both, again=again)
         step.claim()
         self.steps.launch(step)
 

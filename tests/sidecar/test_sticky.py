@@ -207,7 +207,6 @@ async def step_of_broken(scheduler: Rig, folder: Path, model: Path, outcomes: li
     async with inside(config(folder), Broken()):
         link = await scheduler.link("a")
         link.send(pb.Catalog(models=[spec("m", model)]))
-        await link.until(lambda: "m" in link.models)
         await link.cached("m")
         load = link.send(pb.Load(model="m", slabs=32))
         assert load == LOAD

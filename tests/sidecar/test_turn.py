@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
@@ -11,10 +12,14 @@ from types import FrameType
 import pytest
 from sidecar.rig import config, inside, ready, rig, seq
 
+from aegaeon_proto.engine import commands
+from aegaeon_proto.engine.commands import PrefillPart
+from aegaeon_proto.engine.ids import CommandId, ModelName, SeqId
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_sidecar.backends.torch import TorchBackend
 from aegaeon_sidecar.domain.program import Lane
 from aegaeon_sidecar.engine import compute
+from aegaeon_sidecar.engine.turn import Turn
 
 PROMPT = [5, 17, 23, 42, 8, 99, 140, 7, 61, 12, 33]
 COMPUTE = Path(compute.__file__)
@@ -60,3 +65,21 @@ async def test_a_turn_comes_back_to_the_loop_for_a_steps_end_and_for_a_report_al
     assert walk.entries == ["turn"]
     visits = [list(calls) for file, calls in groupby(walk.functions, lambda call: call[0]) if file == COMPUTE.name]
     assert [visit[-1][1] for visit in visits] == ["_next", "_complete", "_report"]
+
+
+FIELDS = {
+    "model": ModelName("other"),
+    "prefill": (PrefillPart(SeqId("r", 0), 4),),
+    "decode": (SeqId("r", 0),),
+    "steps": 3,
+    "slabs": 2,
+    "warm_up": True,
+}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(commands.Turn)])
+def test_every_field_of_a_turn_command_reaches_the_turn(name: str) -> None:
+    command = commands.Turn(ModelName("m"))
+    assert name in FIELDS, f"a value of {name} that is not its default belongs into FIELDS"
+    changed = replace(command, **{name: FIELDS[name]})
+    assert Turn.of(CommandId(1), changed) != Turn.of(CommandId(1), command)

@@ -18,7 +18,6 @@ async def served(scheduler: Rig, models: dict[str, Path]) -> tuple[Link, int]:
     link = await scheduler.link("a")
     names = {"one": "llama", "other": "llama", "foreign": "qwen2"}
     link.send(pb.Catalog(models=[spec(name, models[of]) for name, of in names.items()]))
-    await link.until(lambda: names.keys() <= link.models.keys())
     await link.cached(*names)
     footprint = {name: link.models[name].footprint for name in names}
     assert footprint["one"].content == footprint["other"].content != footprint["foreign"].content

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from aegaeon_scheduler.core import config
-from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Slo
+from aegaeon_scheduler.core.policies.slack import place
 from aegaeon_simulator.devices import read_device
 from aegaeon_simulator.results.outcome import Outcome
 from aegaeon_simulator.run import Run, simulate
@@ -19,7 +18,7 @@ FIRST_S = 0.4
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, weight: float, first_s: float) -> Outcome:
-    monkeypatch.setitem(config._BY_NAME, "slack", SlackSettings(first_weight=weight))
+    monkeypatch.setattr(place, "FIRST_WEIGHT", weight)
     workload = poisson(Lengths.packaged(), models=22, rate=0.1, duration_s=40.0, seed=3)
     device = replace(read_device("h800-policy"), first_s=first_s)
     return simulate(Run(Settings("slack", Split(unified=4), Slo(3.0, 0.03)), workload, device, 3))

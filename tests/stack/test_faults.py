@@ -15,7 +15,6 @@ import pytest
 from stack.launch import manifests, running
 from stack.traffic import PROMPTS, stream, until_empty
 
-from aegaeon_cli.demo import clients
 from aegaeon_cli.demo.stack import Stack
 
 ROLES = {"slack": {"engines": 3}, "paper": {"prefill": 1, "decode": 2}}
@@ -88,14 +87,3 @@ async def test_requests_of_a_killed_client_are_freed(stack: Stack) -> None:
     process.kill()
     await process.communicate()
     await until_empty(stack)
-
-
-def test_ctrl_c_ends_every_process_and_leaves_nothing(four_models: dict[str, Path]) -> None:
-    with running(manifests({"llama": four_models["llama"]}, engines=1)) as stack:
-        pids = stack.pids()
-        segments = Path(stack.state.segments)
-        assert segments.exists()
-        clients.page(f"{stack.state.url}/health")
-        assert stack.stop() == 0
-        assert not segments.exists()
-        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]

@@ -93,13 +93,3 @@ async def test_nothing_is_lost_with_an_engine(stack: Stack, client: openai.Async
     assert np.array_equal(after, before)
     assert again == scores
     await until_empty(stack)
-
-
-async def test_a_model_is_asked_for_what_it_is_for(client: openai.AsyncOpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="generates no text"):
-        await stream(client, "embed", PROMPTS[0])
-    with pytest.raises(openai.BadRequestError, match="generates text"):
-        await client.embeddings.create(model="chat", input="text")
-    answer = await client.embeddings.create(model="embed", input="text", dimensions=16)
-    assert np.linalg.norm(answer.data[0].embedding) == pytest.approx(1.0, abs=1e-5)
-    assert len(answer.data[0].embedding) == 16

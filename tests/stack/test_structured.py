@@ -108,17 +108,3 @@ async def test_several_choices_of_one_request_follow_one_schema(client: Any) -> 
     for text in texts:
         check(text)
     assert len(set(texts)) == 3
-
-
-async def test_openai_s_own_parser_takes_the_answer(client: Any) -> None:
-    import pydantic
-
-    class Answer(pydantic.BaseModel):
-        model_config = pydantic.ConfigDict(extra="forbid")
-        good: bool
-        grade: str = pydantic.Field(pattern="^[A-F]$")
-
-    answer = await client.chat.completions.parse(
-        model="llama", messages=[{"role": "user", "content": "?"}], response_format=Answer, max_tokens=200
-    )
-    assert isinstance(answer.choices[0].message.parsed, Answer)

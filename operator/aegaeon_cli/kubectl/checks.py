@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 
 from kubernetes import client
 
-from aegaeon_cli.doctor import Finding, Verdict
 from aegaeon_cli.errors import CliError, RefusedError
+from aegaeon_cli.findings import Finding, Verdict
 from aegaeon_cli.kubectl.access import Json, NotThereError, Where
 from aegaeon_cli.kubectl.operator_metrics import Scraped, scrape
 from aegaeon_cli.kubectl.pools import Pod, pods, pools

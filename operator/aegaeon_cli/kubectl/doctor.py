@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import click
 
-from aegaeon_cli.doctor import Finding, Verdict
 from aegaeon_cli.errors import CliError, NoAnswerError
+from aegaeon_cli.findings import Finding, Verdict
 from aegaeon_cli.kubectl.access import Where, cluster_options, output_option
 from aegaeon_cli.kubectl.checks import api_server, nodes, not_ready, objects, operator, pods_of, schedulers
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from aegaeon_gateway.errors import ConfigError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 _Count = Annotated[int, Field(gt=0)]
 _Seconds = Annotated[float, Field(gt=0)]
@@ -67,15 +65,3 @@ class BatchSettings(_Strict):
         if (self.folder is None) == (self.s3 is None):
             raise ValueError("give exactly one of folder and s3")
         return self
-
-
-def batch_settings(data: Any) -> BatchSettings:
-    """Raises ConfigError naming the key."""
-    try:
-        return BatchSettings.model_validate(data)
-    except ValidationError as error:
-        problems = [
-            (".".join(map(str, ("batches", *problem["loc"]))), problem["msg"])
-            for problem in error.errors(include_url=False)
-        ]
-        raise ConfigError("; ".join(f"key {at!r}: {message}" for at, message in problems)) from error

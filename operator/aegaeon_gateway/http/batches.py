@@ -32,7 +32,7 @@ from aegaeon_gateway.http.intake import Holding, read_body
 from aegaeon_gateway.http.record import RECORD, Record
 from aegaeon_gateway.http.serve import serve
 from aegaeon_gateway.request.batch_schema import BatchRequest
-from aegaeon_gateway.request.parse import parse_alone
+from aegaeon_gateway.request.parse import decoded
 from aegaeon_gateway.request_id import logged_as
 from aegaeon_gateway.workers.wire import EndpointName
 
@@ -53,7 +53,7 @@ class BatchHandlers:
         http[RECORD].tenant = tenant
         client = Client(http[TENANT], self._gateway.tenants.current())
         with self._gateway.intake.request(client.owner, shared=client.shared) as holding:
-            request = parse_alone(BatchRequest, await read_body(http, _BODY_BYTES, holding))
+            request = decoded(BatchRequest, await read_body(http, _BODY_BYTES, holding))
         expiry = request.output_expires_after
         output_s = min(int(kept.settings.keep_s), expiry.seconds if expiry else int(kept.settings.keep_s))
         made = await kept.batches.create(

@@ -139,10 +139,9 @@ class Connection(web.RequestHandler):
 
     def _go_on(self) -> None:
         """A request was answered: read on where that was put off."""
-        if self._unread or not self._raw.is_reading():
-            self.data_received(b"")
-            if not self._too_far_ahead and not self._raw.is_closing():
-                self._raw.resume_reading()
+        self.data_received(b"")
+        if not self._too_far_ahead and not self._raw.is_closing():
+            self._raw.resume_reading()
 
     def _parse(self, data: bytes) -> None:
         before = self._request_count
@@ -248,10 +247,7 @@ class Connection(web.RequestHandler):
 
     def evict(self) -> None:
         """Make room for another connection."""
-        if self.busy:
-            self.end("evicted")
-        else:
-            self.close_idle("evicted")
+        (self.end if self.busy else self.close_idle)("evicted")
 
     def close_idle(self, reason: str) -> None:
         """Close while nothing is being answered."""
@@ -289,12 +285,9 @@ class Connection(web.RequestHandler):
         if not self._header_bytes:
             self._header_since = now
         self._header_bytes += size
-        if self._header_bytes <= self._all.limits.header_bytes:
-            return
-        if self.busy:
-            self.end("ahead")
-        else:
-            self.end("header_size", header_too_large(self._all.limits.header_bytes))
+        most = self._all.limits.header_bytes
+        if self._header_bytes > most:
+            self.end(*(("ahead",) if self.busy else ("header_size", header_too_large(most))))
 
     def _forget_body(self) -> None:
         if self.body_bytes:

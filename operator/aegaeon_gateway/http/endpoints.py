@@ -12,7 +12,7 @@ from aegaeon_gateway.answer.pooled import Vector, embeddings, ranking, scores
 from aegaeon_gateway.answer.render import Renderer
 from aegaeon_gateway.answer.responses import ResponsesRenderer
 from aegaeon_gateway.generation.request import Request
-from aegaeon_gateway.request.pooled import MAX_INPUTS
+from aegaeon_gateway.request.pooled import BODIES, PooledName
 from aegaeon_gateway.request.schema import MAX_CHOICES
 from aegaeon_gateway.workers.wire import EndpointName, Pooled
 
@@ -40,6 +40,10 @@ class Endpoint:
         return self.renderer is None and self.vectors is None
 
 
+def _of_vectors(name: PooledName, paths: tuple[str, ...], id_prefix: str, vectors: RenderVectors) -> Endpoint:
+    return Endpoint(name, paths, BODIES[name].param, BODIES[name].prompts, id_prefix, vectors=vectors)
+
+
 # fmt: off
 ENDPOINTS: dict[EndpointName, Endpoint] = {
     endpoint.name: endpoint
@@ -48,9 +52,9 @@ ENDPOINTS: dict[EndpointName, Endpoint] = {
         Endpoint("completions", ("/v1/completions",), "prompt", MAX_CHOICES, "cmpl-", CompletionRenderer),
         Endpoint("messages", ("/v1/messages",), "messages", 1, "msg_", MessagesRenderer),
         Endpoint("responses", ("/v1/responses",), "input", 1, "resp_", ResponsesRenderer),
-        Endpoint("embeddings", ("/v1/embeddings",), "input", MAX_INPUTS, "embd-", vectors=embeddings),
-        Endpoint("rerank", ("/rerank", "/v1/rerank"), "documents", MAX_INPUTS, "rerank-", vectors=ranking),
-        Endpoint("score", ("/score", "/v1/score"), "documents", 2 * MAX_INPUTS, "score-", vectors=scores),
+        _of_vectors("embeddings", ("/v1/embeddings",), "embd-", embeddings),
+        _of_vectors("rerank", ("/rerank", "/v1/rerank"), "rerank-", ranking),
+        _of_vectors("score", ("/score", "/v1/score"), "score-", scores),
         Endpoint("count_tokens", ("/v1/messages/count_tokens",), "messages"),
         Endpoint("tokenize", ("/tokenize",), "prompt"),
         Endpoint("detokenize", ("/detokenize",), "tokens"),

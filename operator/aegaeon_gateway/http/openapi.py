@@ -11,10 +11,11 @@ from functools import cache
 import msgspec
 
 from aegaeon_gateway.http import openapi_batches, openapi_messages, openapi_responses
+from aegaeon_gateway.http.endpoints import ENDPOINTS
 from aegaeon_gateway.http.openapi_shapes import COUNT, IDS, STRING, Json, fields, nullable
 from aegaeon_gateway.request.batch_schema import BatchRequest
 from aegaeon_gateway.request.parse import KNOWN
-from aegaeon_gateway.request.pooled import RerankRequest, ScoreRequest
+from aegaeon_gateway.request.pooled import BODIES
 from aegaeon_gateway.request.responses_schema import ResponsesRequest
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest, accepted
 from aegaeon_gateway.request.texts import DetokenizeRequest
@@ -91,15 +92,12 @@ def _responses_api() -> Json:
 
 
 def _pooled() -> Json:
-    ranked = _operation("rerank", "Documents, the most relevant for a query first.", _posted("Rerank"))
-    scored = _operation("score", "How relevant documents are.", _posted("Score"))
-    return {
-        "/v1/embeddings": {"post": _operation("createEmbedding", "Embed texts.", _posted("Embedding"))},
-        "/rerank": {"post": ranked},
-        "/v1/rerank": {"post": {**ranked, "operationId": "rerankV1"}},
-        "/score": {"post": scored},
-        "/v1/score": {"post": {**scored, "operationId": "scoreV1"}},
-    }
+    paths = {}
+    for name, body in BODIES.items():
+        content = _posted(body.kind.__name__.removesuffix("Request"))
+        for path, version in zip(ENDPOINTS[name].paths, ("", "V1"), strict=False):
+            paths[path] = {"post": _operation(f"{body.operation}{version}", body.summary, content)}
+    return paths
 
 
 def _files() -> Json:
@@ -155,7 +153,7 @@ def _id(schema: Json) -> Json:
 def _requests() -> dict[str, Json]:
     """The schemas of request bodies and what they name, with what their types cannot say."""
     kinds = [accepted(kind, known) for kind, known in KNOWN.items()]
-    every = [*kinds, BatchRequest, DetokenizeRequest, RerankRequest, ScoreRequest]
+    every = [*kinds, BatchRequest, DetokenizeRequest]
     _, schemas = msgspec.json.schema_components(every, ref_template=_COMPONENTS + "{name}")
     for kind, known in KNOWN.items():
         properties = schemas[kind.__name__]["properties"]

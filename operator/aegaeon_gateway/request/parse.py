@@ -19,7 +19,7 @@ from aegaeon_gateway.request.open_messages import adapt_message
 from aegaeon_gateway.request.open_responses import adapt_response
 from aegaeon_gateway.request.opening import Endpoint
 from aegaeon_gateway.request.parameters import COMPLETIONS, Hint, Known
-from aegaeon_gateway.request.pooled import EMBEDDINGS, MAX_INPUTS, EmbeddingRequest, RerankRequest, ScoreRequest
+from aegaeon_gateway.request.pooled import BODIES, MAX_INPUTS, EmbeddingRequest
 from aegaeon_gateway.request.receipt import Receipt
 from aegaeon_gateway.request.responses_items import Item
 from aegaeon_gateway.request.responses_schema import RESPONSES, ResponsesRequest
@@ -50,16 +50,15 @@ class _Named(Struct):
 
 RequestT = TypeVar("RequestT", ChatRequest, CompletionRequest)
 StructT = TypeVar("StructT", bound=Struct)
-AloneT = TypeVar("AloneT", TokenizeRequest, DetokenizeRequest, RerankRequest, ScoreRequest, BatchRequest)
-_ALONE = (BatchRequest, DetokenizeRequest, RerankRequest, ScoreRequest, _Named)
+_ALONE = (BatchRequest, DetokenizeRequest, _Named)
 KNOWN: dict[type[Struct], Known] = {
     ChatRequest: COMPLETIONS,
     CompletionRequest: COMPLETIONS,
     MessagesRequest: MESSAGES,
     CountRequest: MESSAGES,
     ResponsesRequest: RESPONSES,
-    EmbeddingRequest: EMBEDDINGS,
     TokenizeRequest: TOKENIZE,
+    **{body.kind: body.known for body in BODIES.values()},
 }
 """requests by their type, with what they may name beside its fields"""
 _GENERATING: dict[type[Struct], opening.Adapt] = {
@@ -73,17 +72,13 @@ _TABLES = [KNOWN[kind] for kind in _GENERATING]
 _SIBLINGS = frozenset((*HONOURED, *(name for kind in _GENERATING for name in kind.__struct_encode_fields__)))
 _REFUSED = {name: entry for table in _TABLES for name, entry in table.refused.items() if not isinstance(entry, Hint)}
 _HARMLESS = frozenset(name for table in _TABLES for name in (*table.no_effect, *table.refused))
-_NOTHING = Known({}, {})
 OPEN: dict[type[Struct], Endpoint] = {
     **{
         kind: Endpoint(kind, KNOWN[kind], adapt, _SIBLINGS, _HARMLESS, {**_REFUSED, **MEANINGFUL})
         for kind, adapt in _GENERATING.items()
     },
     TokenizeRequest: Endpoint(TokenizeRequest, TOKENIZE, adapt_messages),
-    **{
-        kind: Endpoint(kind, KNOWN.get(kind, _NOTHING), elsewhere=POOLED)
-        for kind in (EmbeddingRequest, RerankRequest, ScoreRequest)
-    },
+    **{body.kind: Endpoint(body.kind, body.known, elsewhere=POOLED) for body in BODIES.values()},
 }
 """requests that may name what has no effect"""
 LABELS = opening.labels(OPEN.values())
@@ -163,13 +158,8 @@ def check(request: ChatRequest | CompletionRequest, receipt: Receipt | None = No
         _check_completion(request)
 
 
-def parse_alone(kind: type[AloneT], body: bytes | bytearray, receipt: Receipt | None = None) -> AloneT:
-    """The same of a body that its types say everything of."""
-    return decoded(kind, body, receipt)
-
-
 def parse_embedding(body: bytes | bytearray, receipt: Receipt | None = None) -> EmbeddingRequest:
-    """The same of a body of /v1/embeddings."""
+    """Check a body of /v1/embeddings. Raises InvalidRequestError naming the parameter."""
     request = decoded(EmbeddingRequest, body, receipt)
     if isinstance(request.input, list) and len(set(map(type, request.input))) != 1:
         raise _invalid("input", _MESSAGES["input"])

@@ -6,6 +6,7 @@ Descriptions go into /openapi.json and docs/reference/api.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast
 
 from msgspec import Meta, Struct
@@ -13,6 +14,8 @@ from msgspec import Meta, Struct
 from aegaeon_gateway.request.parameters import Known, Refused, refused
 from aegaeon_gateway.request.sampling_fields import Priority
 
+PooledName = Literal["embeddings", "rerank", "score"]
+"""names of endpoints"""
 MAX_INPUTS = 2048
 """prompts of one HTTP request"""
 
@@ -170,3 +173,34 @@ def pairs_of(request: RerankRequest | ScoreRequest) -> list[tuple[str, str]]:
     if len(first) != len(second):
         raise ValueError(f"{len(first)} texts cannot be scored with {len(second)}: send one, or as many")
     return list(zip(first, second, strict=True))
+
+
+NOTHING = Known({}, {})
+
+
+@dataclass(frozen=True, slots=True)
+class PooledBody:
+    """The bodies of an endpoint of vectors. `param`: the parameter with the prompts, `prompts` of them at most;
+    `known`: what bodies may name beside their fields; `operation` and `summary`: of /openapi.json, where its answer is
+    KINDAnswer; `title`: in the table of parameters."""
+
+    kind: type[PooledRequest]
+    param: str
+    prompts: int
+    title: str
+    operation: str
+    summary: str
+    known: Known = NOTHING
+
+
+# fmt: off
+BODIES: dict[PooledName, PooledBody] = {
+    "embeddings": PooledBody(
+        EmbeddingRequest, "input", MAX_INPUTS, "embeddings", "createEmbedding", "Embed texts.", EMBEDDINGS
+    ),
+    "rerank": PooledBody(
+        RerankRequest, "documents", MAX_INPUTS, "reranking", "rerank", "Documents, the most relevant for a query first."
+    ),
+    "score": PooledBody(ScoreRequest, "documents", 2 * MAX_INPUTS, "scores", "score", "How relevant documents are."),
+}
+# fmt: on

@@ -207,6 +207,8 @@ class CompletionRequest(CommonRequest, frozen=True, kw_only=True):
 
 def accepted(kind: type[Struct], known: Known = COMPLETIONS) -> type[Struct]:
     """`kind` with the fields of `known`, which are checked and then not looked at again."""
+    if not (known.refused or known.no_effect):
+        return kind
     refused = [(name, Raw | UnsetType, UNSET) for name in known.refused]
     unused = [(name, entry.type, None) for name, entry in known.no_effect.items()]
     return msgspec.defstruct(kind.__name__, [*refused, *unused], bases=(kind,), frozen=True, kw_only=True)

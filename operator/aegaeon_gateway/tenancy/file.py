@@ -12,10 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from aegaeon_gateway.errors import ConfigError
 from aegaeon_gateway.tenancy.model import SHORTEST_KEY, Directory, Quota, Tenant, digest
+from aegaeon_proto.settings import read_settings
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class TenantsFile:
 
     def _load(self, path: Path) -> None:
         stamp = _stamp(path)  # each before its file is read: what changes meanwhile is read again
-        file = _read(path)
+        file = read_settings(path, _File, ConfigError)
         key_files = tuple(path.parent / name for tenant in file.tenants for name in tenant.key_files)
         stamps = tuple(_stamp(key_file) for key_file in key_files)
         self._directory = _directory(file, path.parent)
@@ -93,19 +94,6 @@ def _stamp(file: Path) -> tuple[str, int, int, int]:
     except (OSError, ValueError):  # a name with a null byte is of no file
         return (str(file), 0, 0, 0)
     return (str(file), status.st_mtime_ns, status.st_ino, status.st_size)  # times have steps of 4 ms
-
-
-def _read(path: Path) -> _File:
-    try:
-        return _File.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValidationError as error:
-        problems = [
-            (".".join(map(str, problem["loc"])) or "the file", problem["msg"])
-            for problem in error.errors(include_url=False)
-        ]
-        raise ConfigError(f"{path}: {'; '.join(f'{at}: {message}' for at, message in problems)}") from error
 
 
 def _directory(file: _File, folder: Path) -> Directory:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from aegaeon_gateway.errors import InvalidRequestError
-from aegaeon_gateway.request.parse import parse_alone, parse_embedding
+from aegaeon_gateway.request.parse import decoded, parse_embedding
 from aegaeon_gateway.request.pooled import (
+    BODIES,
     EmbeddingRequest,
     PooledRequest,
     RerankRequest,
@@ -19,7 +20,7 @@ from aegaeon_gateway.request.prompt import pack
 from aegaeon_gateway.request.receipt import Receipt
 from aegaeon_gateway.workers.model import ModelText
 from aegaeon_gateway.workers.prompts import check_in_vocabulary
-from aegaeon_gateway.workers.wire import Done, Job, Options, Pooled
+from aegaeon_gateway.workers.wire import Done, EndpointName, Job, Options, Pooled
 from aegaeon_proto.pooling import Purpose, Task
 from aegaeon_proto.v1.model_pb2 import Limits, Sampling
 
@@ -57,7 +58,7 @@ def embed(job: Job, body: bytes, text: ModelText, stage: Stage, receipt: Receipt
 def score(job: Job, body: bytes, text: ModelText, stage: Stage, receipt: Receipt | None) -> tuple[Done, bytes]:
     """A request of /rerank or /score. Raises InvalidRequestError."""
     rerank = job.endpoint == "rerank"
-    request = parse_alone(RerankRequest, body, receipt) if rerank else parse_alone(ScoreRequest, body, receipt)
+    request = decoded(RerankRequest, body, receipt) if rerank else decoded(ScoreRequest, body, receipt)
     _check_model(request, job)
     purpose = text.purpose(job)
     if not purpose.pools:
@@ -143,14 +144,17 @@ def _answer_ids(text: ModelText) -> list[int]:
 
 def _tokens(prompt: str | list[int], request: PooledRequest, job: Job, text: ModelText, *, special: bool) -> array[int]:
     tokens = text.encode(prompt, special=special) if isinstance(prompt, str) else array("I", prompt)
-    param = "input" if isinstance(request, EmbeddingRequest) else "documents"
-    check_in_vocabulary(param, tokens, text.size)
-    return _checked(tokens, request, job, param)
+    check_in_vocabulary(_param(job), tokens, text.size)
+    return _checked(tokens, request, job)
 
 
-def _checked(tokens: array[int], request: PooledRequest, job: Job, param: str = "documents") -> array[int]:
+def _param(job: Job) -> str:
+    return next(body.param for name, body in BODIES.items() if name == job.endpoint)
+
+
+def _checked(tokens: array[int], request: PooledRequest, job: Job) -> array[int]:
     """Cut by truncate_prompt_tokens. Raises InvalidRequestError for what is empty or still too long."""
-    most = request.truncate_prompt_tokens
+    most, param = request.truncate_prompt_tokens, _param(job)
     if most is not None:
         most = job.length or len(tokens) if most == -1 else most
         tokens = tokens[max(len(tokens) - most, 0) :] if request.truncation_side == "left" else tokens[:most]
@@ -210,3 +214,8 @@ def _done(
         prompts=texts,
     )
     return done, b"".join(packed)
+
+
+Prepare = Callable[[Job, bytes, ModelText, Stage, Receipt | None], tuple[Done, bytes]]
+PREPARE: Mapping[EndpointName, Prepare] = {"embeddings": embed, "rerank": score, "score": score}
+"""by endpoint"""

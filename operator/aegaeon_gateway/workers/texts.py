@@ -8,7 +8,7 @@ import orjson
 
 from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.request.bodies import named, parsed_chat
-from aegaeon_gateway.request.parse import parse_alone
+from aegaeon_gateway.request.parse import decoded
 from aegaeon_gateway.request.receipt import Receipt
 from aegaeon_gateway.request.texts import DetokenizeRequest, TokenizeRequest
 from aegaeon_gateway.workers.model import ModelText
@@ -21,7 +21,7 @@ Stage = Callable[[str], None]
 
 def tokenize(job: Job, body: bytes, text: ModelText, stage: Stage, receipt: Receipt | None) -> bytes:
     """The body of an answer. Raises InvalidRequestError."""
-    request = parse_alone(TokenizeRequest, body, receipt)
+    request = decoded(TokenizeRequest, body, receipt)
     context = Context(job.length or text.max_positions)
     if (request.prompt is None) == (request.messages is None):
         raise InvalidRequestError("Send one of prompt and messages.", param="prompt", code="invalid_value")
@@ -39,7 +39,7 @@ def tokenize(job: Job, body: bytes, text: ModelText, stage: Stage, receipt: Rece
 
 def detokenize(job: Job, body: bytes, text: ModelText, stage: Stage, receipt: Receipt | None) -> bytes:
     """The body of an answer. Raises InvalidRequestError."""
-    request = parse_alone(DetokenizeRequest, body, receipt)
+    request = decoded(DetokenizeRequest, body, receipt)
     check_in_vocabulary("tokens", request.tokens, text.size)
     stage("tokenizing")
     return orjson.dumps({"prompt": text.decode(request.tokens, skip_special=False)})

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from aegaeon_gateway.errors import WireError
+from aegaeon_gateway.request.pooled import PooledName
 
 HEADER = struct.Struct("<II")
 LONGEST_BYTES = 256 << 20
@@ -22,8 +23,7 @@ LONGEST_BYTES = 256 << 20
 
 # fmt: off
 EndpointName = Literal[
-    "chat", "completions", "messages", "count_tokens", "responses", "tokenize", "detokenize", "embeddings", "rerank",
-    "score",
+    "chat", "completions", "messages", "count_tokens", "responses", "tokenize", "detokenize", PooledName,
 ]
 # fmt: on
 

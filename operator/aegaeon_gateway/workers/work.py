@@ -16,7 +16,7 @@ from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
 from aegaeon_gateway.request.structured import Form, constraint_of
 from aegaeon_gateway.workers.grammars import Compiler
 from aegaeon_gateway.workers.model import ModelText
-from aegaeon_gateway.workers.pooled import embed, score
+from aegaeon_gateway.workers.pooled import PREPARE
 from aegaeon_gateway.workers.prompts import Context, Prompts, Request, prompts_of
 from aegaeon_gateway.workers.public import public_tokens
 from aegaeon_gateway.workers.sampling import limits_of, prompt_logprob_count, sampling_of
@@ -51,11 +51,8 @@ def _run(
 ) -> tuple[Done | Answered, bytes]:
     if (alone := _ALONE.get(job.endpoint)) is not None:
         return Answered(), alone(job, body, text, stage, receipt)
-    match job.endpoint:
-        case "embeddings":
-            return embed(job, body, text, stage, receipt)
-        case "rerank" | "score":
-            return score(job, body, text, stage, receipt)
+    if (prepare := PREPARE.get(job.endpoint)) is not None:
+        return prepare(job, body, text, stage, receipt)
     if job.endpoint == "completions":
         return _prepared(parse(CompletionRequest, body, receipt), job, text, stage)
     made = parsed_chat(job.endpoint, body, job.history, receipt)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from aegaeon_kube import server
 from aegaeon_kube.errors import KubeError
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Platform, Subject
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Subject
 from aegaeon_operator.reconcile.cluster.names import MANAGER
 from aegaeon_operator.reconcile.cluster.ownership import owner_of
+from aegaeon_operator.reconcile.cluster.platform import Platform
 
 NOT_FOUND, CONFLICT, TOO_MANY = 404, 409, 429
 NOT_OURS = "an object of this name exists and is not owned by this pool; rename or delete it, or rename the pool"

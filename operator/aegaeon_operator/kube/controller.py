@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -20,40 +19,25 @@ from aegaeon_operator.kube.lost_gateways import evict_lost
 from aegaeon_operator.kube.metrics import Metrics
 from aegaeon_operator.kube.relocation import Relocations
 from aegaeon_operator.kube.scaling import replicas, standby
-from aegaeon_operator.kube.scheduler import SchedulerLink
+from aegaeon_operator.kube.schedulers import Schedulers
 from aegaeon_operator.kube.secrets import Secrets
 from aegaeon_operator.kube.statuses import Statuses
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.kube.writing import Writer
-from aegaeon_operator.reconcile.cluster.desired import Decisions, Desired
-from aegaeon_operator.reconcile.cluster.facts import (
-    ChildKey,
-    Key,
-    Observed,
-    Platform,
-    RedisAt,
-    Report,
-    SchedulerFacts,
-    Subject,
-)
-from aegaeon_operator.reconcile.cluster.failover import Failover
+from aegaeon_operator.reconcile.cluster.desired import Decisions
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Key, Observed, Report, Subject
 from aegaeon_operator.reconcile.cluster.figures import figures
 from aegaeon_operator.reconcile.cluster.lost_gateways import LostGateways
-from aegaeon_operator.reconcile.cluster.names import SCHEDULERS, admin_target, child
-from aegaeon_operator.reconcile.cluster.progress import ProgressMonitor
+from aegaeon_operator.reconcile.cluster.names import child
+from aegaeon_operator.reconcile.cluster.platform import Platform, RedisAt
 from aegaeon_operator.reconcile.cluster.readiness import (
-    ending_engines,
-    lingering_schedulers,
     need_events,
-    ready_schedulers,
 )
 from aegaeon_operator.reconcile.cluster.redundancy import standby_to_move
 from aegaeon_operator.reconcile.cluster.report import Reports
 from aegaeon_operator.reconcile.cluster.retained_facts import RetainedFacts
 from aegaeon_operator.reconcile.cluster.role_change import superseded
 from aegaeon_operator.reconcile.cluster.scaler import Scaler
-from aegaeon_operator.reconcile.cluster.windows import Windows
-from aegaeon_operator.spec.resources import GpuPoolSpec
 
 _log = logging.getLogger(__name__)
 # Periods of reconciles without an event: in progress, serving, at rest.
@@ -68,30 +52,14 @@ class _Memory:
 
     writer: Writer
     statuses: Statuses
+    schedulers: Schedulers
     parsed: ParsedPools = field(default_factory=ParsedPools)
     decisions: Decisions = field(default_factory=Decisions)
     reports: Reports = field(default_factory=Reports)
-    links: dict[str, SchedulerLink] = field(default_factory=dict)
-    certificates: certificates.Files = field(default_factory=dict)
     expiries: dict[str, datetime] = field(default_factory=dict)
-    facts: SchedulerFacts | None = None
-    unreachable: str = ""
-    silent: dict[str, str] = field(default_factory=dict)
-    """error of the last call by scheduler"""
-    ending: list[str] = field(default_factory=list)
-    """engines whose pods are deleted"""
-    leader: SchedulerLink | None = None
-    stands_by: str = ""
-    """component of the scheduler that reported itself as standby in the last reconcile, beside a leader"""
     scaler: Scaler = field(default_factory=Scaler)
-    failover: Failover = field(default_factory=Failover)
     retained: RetainedFacts = field(default_factory=RetainedFacts)
-    windows: Windows = field(default_factory=Windows)
-    progress: ProgressMonitor = field(default_factory=ProgressMonitor)
     lost_gateways: LostGateways = field(default_factory=LostGateways)
-    demand: asyncio.Task[None] | None = None
-    awaited: SchedulerLink | None = None
-    """scheduler of that demand"""
     warnings: dict[Subject, tuple[float, str]] = field(default_factory=dict)
     """message of an object's newest Warning Event, with the time of the read"""
 
@@ -138,20 +106,26 @@ class Controller:
         failures = await self._certify(observed, memory)
         desired = memory.decisions.of(observed)
         failures |= await memory.writer.write(desired, observed.children)
-        observed = self._refreshed(observed)
-        memory.facts = await self._exchange(observed, desired, memory)
-        if lost := memory.lost_gateways.to_evict(observed, memory.facts, self._clock()):
+        observed = with_children(observed, self._store.children_of(key))
+        schedulers = memory.schedulers
+        await schedulers.exchange(observed, desired)
+        if lost := memory.lost_gateways.to_evict(observed, schedulers.facts, self._clock()):
             await evict_lost(self._cluster, observed, lost)
         warnings = await self._warnings(observed, memory)
-        keeps_standby = await self._part(observed, memory.stands_by)
-        stands = memory.retained.of(memory.facts, self._clock())
-        unreachable = "" if stands else memory.unreachable
-        observed = replace(observed, scheduler=stands, unreachable=unreachable, warnings=warnings)
-        observed = replace(observed, keeps_standby=keeps_standby)
+        keeps_standby = await self._part(observed, schedulers.stands_by)
+        facts = memory.retained.of(schedulers.facts, self._clock())
+        observed = replace(
+            observed,
+            scheduler=facts,
+            unreachable="" if facts else schedulers.unreachable,
+            warnings=warnings,
+            keeps_standby=keeps_standby,
+        )
         reports = memory.reports.of(observed, desired, failures)
         await memory.statuses.write(reports, self.look_at)
         self._metrics.seen(key, figures(observed, reports, failures), memory.expiries)
-        return min(self._wake(observed, memory), self._again_in(observed, memory, reports), memory.writer.again_in())
+        requested = await schedulers.follow_demand(observed, lambda key: self.look_at([key]))
+        return 0.0 if requested else min(self._again_in(observed, memory, reports), memory.writer.again_in())
 
     async def close(self) -> None:
         """End all channels."""
@@ -160,26 +134,22 @@ class Controller:
 
     def _new_memory(self) -> _Memory:
         parts = (self._cluster, self._store, self._clock)
-        return _Memory(Writer(*parts), Statuses(*parts))
+        return _Memory(Writer(*parts), Statuses(*parts), Schedulers(self._clock))
 
     async def _gather(self, key: Key, memory: _Memory) -> Observed:
         observed = memory.parsed.observe(key, self._store.texts_of(key), datetime.now(UTC), self._platform)
         secrets = await self.secrets.of(key, named_secrets(observed))
-        pool = observed.gpu_pool
-        now, scaled = self._clock(), {}
-        if pool and pool.value:
-            scaled = memory.scaler.step(pool.value.spec, replicas(observed), memory.facts, now)
-        failover = memory.failover.needs_second(standby(observed), now)
-        redis = read_files(self._platform.redis)
-        observed = replace(observed, replicas=scaled)
+        now, facts = self._clock(), memory.schedulers.facts
+        if spec := observed.spec:
+            observed = replace(observed, replicas=memory.scaler.step(spec, replicas(observed), facts, now))
         return replace(
             observed,
-            superseded=superseded(observed, memory.facts),
+            superseded=superseded(observed, facts),
             secrets=secrets.content,
             unreadable=secrets.unreadable,
-            scheduler=memory.facts,
-            redis=redis,
-            failover=failover,
+            scheduler=facts,
+            redis=read_files(self._platform.redis),
+            failover=memory.schedulers.failover.needs_second(standby(observed), now),
         )
 
     async def _certify(self, observed: Observed, memory: _Memory) -> dict[ChildKey, str]:
@@ -191,7 +161,7 @@ class Controller:
             return {}
         try:
             certified = await certificates.ensure(
-                self._cluster, key, pool, observed.children, observed.now, memory.certificates
+                self._cluster, key, pool, observed.children, observed.now, memory.schedulers.certificates
             )
         except KubeError as error:
             if error.is_unavailable:
@@ -208,68 +178,9 @@ class Controller:
             certified.written += [secret] if secret else []
         for answer in certified.written:  # newer than the watch's state
             self._store.put(answer)
-        if certified.own != memory.certificates:
-            await self._disconnect(memory)
-            memory.certificates = certified.own
+        if certified.own != memory.schedulers.certificates:
+            await memory.schedulers.renew(certified.own)
         return certified.failures
-
-    def _refreshed(self, observed: Observed) -> Observed:
-        """Return the observed state with the children after the writes."""
-        return with_children(observed, self._store.children_of(observed.key))
-
-    async def _exchange(self, observed: Observed, desired: Desired, memory: _Memory) -> SchedulerFacts | None:
-        """Exchange state with every scheduler with a ready pod; return the facts of the leader, or None."""
-        pool, memory.unreachable, memory.leader, memory.stands_by = observed.gpu_pool, "", None, ""
-        if pool is None:
-            await self._disconnect(memory)  # its schedulers are deleted with it, while ModelPools may remain
-        if pool is None or pool.value is None:
-            return None
-        spec, memory.ending = pool.value.spec, ending_engines(observed)
-        targets = {name: admin_target(observed.key, name) for name in SCHEDULERS if ready_schedulers(observed, name)}
-        answers = await self._ask_all(observed.key, targets, spec, desired, memory)
-        leaders, first = _leaders(answers), SCHEDULERS[0]
-        if leaders:
-            memory.stands_by = next((name for name, facts in answers.items() if facts and facts.standby), "")
-        leads = bool(leaders) and max(leaders, key=lambda leader: leader[0])[1] == first
-        memory.failover.observe(answers[first] is not None if first in answers else None, leads, self._clock())
-        if not leaders:
-            memory.unreachable = memory.unreachable or ("no scheduler leads" if targets else "")
-        ending = {} if leaders else lingering_schedulers(observed)
-        for name in memory.links.keys() - {*SCHEDULERS, *ending}:
-            await memory.links.pop(name).close()
-        leaders = leaders or _leaders(await self._ask_all(observed.key, ending, spec, desired, memory))
-        if not leaders:
-            return None
-        _, name, facts = max(leaders, key=lambda leader: leader[0])
-        memory.unreachable, memory.leader = "", memory.links[name]
-        now = self._clock()
-        return memory.windows.of(memory.progress.of(facts, now), now)
-
-    async def _ask_all(
-        self, key: Key, targets: Mapping[str, str], spec: GpuPoolSpec, desired: Desired, memory: _Memory
-    ) -> dict[str, SchedulerFacts | None]:
-        """Exchange state with schedulers, given by name of a Service or pod; return their facts by name."""
-        for name in targets.keys() - memory.links.keys():
-            memory.links[name] = SchedulerLink(targets[name], memory.certificates)
-        answers = await asyncio.gather(*(self._ask(key, name, spec, desired, memory) for name in targets))
-        return dict(zip(targets, answers, strict=True))
-
-    async def _ask(
-        self, key: Key, name: str, spec: GpuPoolSpec, desired: Desired, memory: _Memory
-    ) -> SchedulerFacts | None:
-        try:
-            facts = await memory.links[name].exchange(desired, spec.memory.slab_size)
-            if memory.ending:
-                await memory.links[name].tell_ending(memory.ending)
-        except KubeError as error:
-            if name in SCHEDULERS:
-                memory.unreachable = str(error)
-            if memory.silent.get(name) != str(error):  # it is called every second
-                _log.info("%s/%s: %s: %s", key.namespace, key.name, name, error)
-            memory.silent[name] = str(error)
-            return None
-        memory.silent.pop(name, None)
-        return facts
 
     async def _warnings(self, observed: Observed, memory: _Memory) -> dict[ChildKey, str]:
         """Return messages of Warning Events of the first few objects that need them; none if the API server fails.
@@ -300,54 +211,24 @@ class Controller:
             await post(self._cluster, Subject(pool, observed.gpu_pool.uid), "StandbyMoved", text)
         return keeps or "it is being moved"
 
-    def _wake(self, observed: Observed, memory: _Memory) -> float:
-        """Return when to reconcile a pool without engines; its scheduler reports the first request at once."""
-        if memory.facts is None or memory.leader is None or 0 not in observed.replicas.values():
-            return _REST_S
-        if memory.facts.open_requests:
-            return 0.0
-        if memory.demand is None or memory.demand.done() or memory.awaited is not memory.leader:
-            if memory.demand:
-                memory.demand.cancel()  # a former leader may still run, but receives no requests
-            memory.demand = asyncio.create_task(self._await_demand(observed.key, memory.leader))
-            memory.awaited = memory.leader
-        return _REST_S
-
-    async def _await_demand(self, key: Key, link: SchedulerLink) -> None:
-        if await link.demand():
-            self.look_at([key])
-
     def _again_in(self, observed: Observed, memory: _Memory, reports: list[Report]) -> float:
-        if memory.facts is None and (memory.unreachable or memory.retained.lasts):
+        schedulers = memory.schedulers
+        if schedulers.facts is None and (schedulers.unreachable or memory.retained.lasts):
             return _SOON_S
         unwatched_s = _SERVING_S if need_events(observed) else _REST_S  # Events are not watched
-        if memory.facts is None:
+        if schedulers.facts is None:
             return unwatched_s
         if memory.lost_gateways.since:
             return _SOON_S
         conditions = (condition for report in reports for condition in report.status["conditions"])
         ready = [condition["status"] for condition in conditions if condition["type"] == "Ready"]
-        return min(_SERVING_S, memory.progress.again_in) if all(status == "True" for status in ready) else _SOON_S
+        return min(_SERVING_S, schedulers.progress.again_in) if all(status == "True" for status in ready) else _SOON_S
 
     async def _forget(self, key: Key) -> None:
         memory = self._memories.pop(key, None)
         self.secrets.forget(key)
         if memory:
-            await self._disconnect(memory)
-
-    @staticmethod
-    async def _disconnect(memory: _Memory) -> None:
-        if memory.demand:
-            memory.demand.cancel()
-            await asyncio.wait([memory.demand])
-            memory.demand = memory.awaited = None
-        links, memory.links, memory.leader = memory.links, {}, None
-        for link in links.values():
-            await link.close()
-
-
-def _leaders(answers: Mapping[str, SchedulerFacts | None]) -> list[tuple[int, str, SchedulerFacts]]:
-    return [(facts.term, name, facts) for name, facts in answers.items() if facts and not facts.standby]
+            await memory.schedulers.disconnect()
 
 
 def read_files(redis: RedisAt | None) -> dict[str, str]:

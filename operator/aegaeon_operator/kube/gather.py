@@ -11,9 +11,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from aegaeon_operator.reconcile.cluster.attach import secrets_of
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live, Observed, Platform, Workload
+from aegaeon_operator.reconcile.cluster.facts import (
+    ChildKey,
+    Json,
+    Key,
+    Live,
+    Observed,
+    SecretName,
+    Workload,
+)
 from aegaeon_operator.reconcile.cluster.ownership import owned
+from aegaeon_operator.reconcile.cluster.platform import Platform
+from aegaeon_operator.reconcile.cluster.resolve import secrets_of
 from aegaeon_operator.spec.explain import explain
 from aegaeon_operator.spec.resources import GpuPool, ModelPool
 
@@ -36,7 +45,7 @@ def _observed(
     key: Key, pools: Sequence[Live[Any]], rest: Iterable[Json], now: datetime, platform: Platform
 ) -> Observed:
     pool = next((pool for pool in pools if pool.kind == "GpuPool"), None)
-    model_pools = tuple(pool for pool in pools if pool.kind == "ModelPool")
+    model_pools = tuple(sorted((pool for pool in pools if pool.kind == "ModelPool"), key=lambda pool: pool.age))
     objects = list(rest)
     children = [body for body in objects if body["kind"] != "Pod"]
     pods = tuple(body for body in objects if body["kind"] == "Pod" and body["metadata"]["namespace"] == key.namespace)
@@ -107,13 +116,19 @@ def live(body: Json) -> Live[Any]:
         value=value,
         status=body.get("status") or {},
         problems=problems,
+        secrets=_secrets(metadata["namespace"], value),
     )
+
+
+def _secrets(namespace: str, value: GpuPool | ModelPool | None) -> tuple[SecretName, ...]:
+    if not isinstance(value, ModelPool):
+        return ()
+    return tuple(sorted({(namespace, ref.name) for ref in secrets_of(value)}))
 
 
 def named_secrets(observed: Observed) -> set[tuple[str, str]]:
     """Return namespace and name of every Secret that the pool's ModelPools reference."""
-    valid = ((pool.namespace, pool.value) for pool in observed.model_pools if pool.value)
-    return {(namespace, ref.name) for namespace, value in valid for ref in secrets_of(value)}
+    return {name for pool in observed.model_pools for name in pool.secrets}
 
 
 def secret_text(secret: Mapping[str, Any]) -> dict[str, str]:

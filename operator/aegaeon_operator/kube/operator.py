@@ -28,8 +28,9 @@ from aegaeon_operator.kube.queue import Queue
 from aegaeon_operator.kube.replica_spread import keep_apart
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.kube.watching import watch
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Platform
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key
 from aegaeon_operator.reconcile.cluster.names import MANAGED
+from aegaeon_operator.reconcile.cluster.platform import Platform
 from aegaeon_proto.pages import Pages
 
 _log = logging.getLogger(__name__)

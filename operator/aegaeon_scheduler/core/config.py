@@ -38,149 +38,49 @@ class ConstantsOf:
     constants: LatencyConstants
 
 
+# Bounds of a setting in the file, as pydantic names them.
+_SECONDS = {"gt": 0, "allow_inf_nan": False}
+_SHARE = {"ge": 0, "le": 1}
+_COUNT = {"ge": 1}
+
+
 @dataclass(frozen=True, slots=True)
 class PaperSettings:
     """Policy `paper`: Algorithms 1 and 2 with the paper's values where it names them."""
 
     name: Literal["paper"] = "paper"
     # Eq. 2-3: longest turn of a batch, seconds. The paper's value; shorter rounds, more switches.
-    q_max_s: float = 4.0
+    q_max_s: float = field(default=4.0, metadata=_SECONDS)
     # Algorithm 1: requests that may ever join one prefill group (cumulative), so that a group cannot starve others.
-    max_gpsize: int = 8
+    max_gpsize: int = field(default=8, metadata=_COUNT)
     # Eq. 3: lower bound of the share (0 to 1) that token deadlines leave to decoding.
-    alpha_floor: float = 0.5
+    alpha_floor: float = field(default=0.5, metadata=_SHARE)
     # Turn length, seconds, when no load is ahead (the formula gives 0): long enough to hide the control round trip.
-    resident_quota_s: float = 0.1
+    resident_quota_s: float = field(default=0.1, metadata=_SECONDS)
     # Shortest turn, seconds, where loads are so quick that the formula gives less: it outlasts the control round trip.
-    min_quota_s: float = 0.02
+    min_quota_s: float = field(default=0.02, metadata=_SECONDS)
     # Steps of one turn at most: bounds the KV growth that is granted ahead. `q_max_s` is reached with steps of 2 ms.
-    max_turn_steps: int = 2048
+    max_turn_steps: int = field(default=2048, metadata=_COUNT)
 
 
 @dataclass(frozen=True, slots=True)
 class SlackSettings:
-    """Policy `slack`: earliest deadline first; the group with the most slack is preempted."""
+    """Policy `slack`: earliest deadline first; the group with the most slack is preempted. Numbers that nobody has a
+    reason to set are constants beside their rules, in core/policies/slack."""
 
     name: Literal["slack"] = "slack"
     # Decode steps of one turn: fewer cost control and changes of the running model, more cost urgency.
-    quantum_steps: int = 8
+    quantum_steps: int = field(default=8, metadata=_COUNT)
     # Seconds of one turn of a long prompt: about a quantum of decode steps, so that a newcomer waits no longer for it.
-    part_s: float = 0.1
-    # Seconds of the shortest one, where others are due soon: less does not pay for the turn.
-    least_part_s: float = 0.025
+    part_s: float = field(default=0.1, metadata=_SECONDS)
     # Seconds from now at which late sequences count as due: they are batched along, they do not drive the order.
-    late_slack_s: float = 20.0
-    # Slack beyond a share of the shortest TTFT with work counts by the ratio of that TTFT to the model's own, to this
-    # power: with 0 by when it is due alone, with 1 relative to what was promised. Between both strict objectives, which
-    # have less time for a switch, are kept longer.
-    relative_power: float = 0.75
-    even_share: float = 0.5
-    # Seconds between two passes over the pool at most, while there is work.
-    pass_interval_s: float = 0.2
-    # Seconds between two passes at least: what changes within them is decided on at once.
-    pass_gap_s: float = 0.05
-    # Share of TTFT by which a group with one sequence in time comes later, with n of them an n-th of it: where not all
-    # can be in time, those that share their steps with fewest come late.
-    lone_share: float = 0.3
-    # Utilization of an instance beyond which nothing is placed there, but what is urgent.
-    full_util: float = 0.9
-    # Utilization below which an instance counts as idle: it takes any group, however busy that makes it.
-    idle_util: float = 0.02
-    # Utilization beyond which a group is hot: newcomers begin a second one where there is time.
-    hot_util: float = 0.6
-    # A batch of one has a utilization already: a group is hot when it asks for this much more than that.
-    hot_margin: float = 0.25
-    # Share of TTFT that a group's prompts take beyond which it is hot as well: a model that all ask for at once.
-    swamped_share: float = 0.25
-    # Utilization by which another instance must be below a full one that has a model's idle weights, so that a new
-    # group waits for a load there: less than that does not pay for the load.
-    idle_gap: float = 0.2
-    # Share of TTFT that is left when a waiting group is placed even where there is no time.
-    urgent_share: float = 0.5
-    # Share of TTFT by which a tier comes later than the one above it: more than
-    # preempt_share, so that it is preempted.
-    tier_share: float = 0.5
-    # Share of TTFT: while nothing waits for an engine, and no tier but the lowest of this one has a prompt that waits
-    # or less slack than this, tiers do not count for its turns: all can be in time.
-    ease_share: float = 0.2
-    # Share of TTFT: groups of an instance that have more slack than this, and no prompt that waits, take turns with
-    # each other, where no group waits for an engine.
-    ample_share: float = 1.0
-    # Share of TTFT: a prompt that is late waits while what its group decodes has less slack than this.
-    behind_share: float = 0.2
-    # Share of TTFT: a part of a long prompt waits while other groups of its engine have less slack than this, and than
-    # the prompt.
-    aside_share: float = 0.5
-    # Share of TTFT, less than tier_share, by which a model ranks later that holds many times its part of the engines:
-    # where not all can be in time, it is late before those that ask for little.
-    greed_share: float = 0.49
-    # Its part of the engines is what each model with requests would have; this many times it are free. With three
-    # times, loads that all fit are served worse.
-    greed_free: float = 5.0
-    # A prompt of such a model that takes more than this share of TTFT puts its request later by so many times what it
-    # takes more, up to so many TTFT: of its requests those are late that cost most. Not where admission is promised.
-    cheap_share: float = 0.1
-    prompt_price: float = 20.0
-    price_ttfts: float = 4.0
-    # Share of TTFT by which a group must be less urgent than the one that preempts it.
-    preempt_share: float = 0.3
-    # Times that it takes it to leave and to come back by which it must be so as well: beside others, and where it has
-    # the engine for itself, which idles meanwhile.
-    away_margin: float = 0.5
-    idle_margin: float = 4.0
-    # Times that a model's first steps on an engine, as a share of TTFT, count as utilization where a place is chosen:
-    # one where it ran before is taken though it is busier by that.
-    first_weight: float = 3.0
+    late_slack_s: float = field(default=20.0, metadata=_SECONDS)
     # Seconds that any group runs where it is before it may be preempted.
-    min_stay_s: float = 0.5
+    min_stay_s: float = field(default=0.5, metadata={"ge": 0, "allow_inf_nan": False})
     # Share of an instance's memory that placing leaves free for growth.
-    headroom: float = 0.028
-    # Share of that headroom that growth leaves when an instance is relieved: the high-water mark of its memory. The
-    # rest is for what grows while the copies run.
-    relief_share: float = 0.25
-    # Share of an instance's memory beside its weights that a group which has outgrown it alone leaves free for growth.
-    shrink_share: float = 0.15
-    # Share of an instance's memory beside its weights beyond which the KV of a group that leaves is halved: it would
-    # fit nowhere. Halves are smaller batches, so nothing less is halved.
-    split_share: float = 1.0
-    # Share of it up to which the KV of two groups of a model may come to be one group again: less than
-    # split_share, so that it does not leave in halves at once.
-    unite_share: float = 0.85
-    # Admission, as shares of the engines' time and multiples of TTFT. What is admitted needs no more than this share of
-    # the time soon: with less left, what is preempted does not come back in time.
-    soon_ttfts: float = 1.2
-    soon_share: float = 0.62
-    # It rises by so much a second while no request comes late, falls by so much for each that does and engine, and
-    # stays within these: how little slack is enough depends on how many groups take turns on an engine.
-    soon_rise: float = 0.004
-    soon_fall: float = 0.06
-    soon_least: float = 0.5
-    soon_most: float = 0.85
-    # By this much less for a request that begins a group: it costs some times as much as one that joins a batch.
-    group_price: float = 0.15
-    # Nor more than this in the long run: many that come at once have no need soon.
-    later_ttfts: float = 2.5
-    later_share: float = 0.95
-    # An engine may need more time than it has for as long as an answer lasts, by this share of TTFT: what is generated
-    # ahead at first is used up.
-    packed_ttfts: float = 0.7
-    # Share of the links' time within TTFT that loads of what waits take, beyond which no group begins.
-    link_share: float = 0.6
+    headroom: float = field(default=0.028, metadata=_SHARE)
     # Whether models that are probably asked for are loaded before they are, where that makes nothing late.
     warm: bool = False
-    # Seconds between two of these loads on a node: they leave the link to others.
-    warm_gap_s: float = 1.0
-    # Share of an instance's memory that they leave free for growth.
-    warm_reserve: float = 0.1
-    # Seconds after which a model without requests loses its place in host memory to one that is read from disk.
-    stale_s: float = 600.0
-    # An instance of this utilization, with a deadline this near (seconds), hands a group to one whose utilization is
-    # lower by the gap.
-    busy_util: float = 1.0
-    busy_slack_s: float = 3.0
-    busy_gap: float = 0.3
-    # Seconds of slack that the group must have: with less the copy itself would make it late.
-    move_slack_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,37 +89,37 @@ class PrismSettings:
 
     name: Literal["prism"] = "prism"
     # Seconds over which a model's tokens are counted: as long as an answer lasts, so that one counts whole.
-    window_s: float = 30.0
+    window_s: float = field(default=30.0, metadata=_SECONDS)
     # Seconds between two looks at where all models are.
-    interval_s: float = 5.0
+    interval_s: float = field(default=5.0, metadata=_SECONDS)
     # Share by which KV pressure must be larger where a model is for it to move: less moves models for what is chance.
-    threshold: float = 0.35
+    threshold: float = field(default=0.35, metadata={"ge": 0, "allow_inf_nan": False})
     # Share of an instance's memory that stays free for growth where a model is placed.
-    headroom: float = 0.05
+    headroom: float = field(default=0.05, metadata=_SHARE)
     # Decode steps of one turn: models of an instance take turns.
-    quantum_steps: int = 8
+    quantum_steps: int = field(default=8, metadata=_COUNT)
     # Prompts, or parts of one, before a decode turn comes where there is one.
-    prompts_in_a_row: int = 4
+    prompts_in_a_row: int = field(default=4, metadata=_COUNT)
     # Tokens of one part of a prompt.
-    part_tokens: int = 2048
+    part_tokens: int = field(default=2048, metadata=_COUNT)
     # Prompts of a model that are looked at, first come first served: later ones change nothing soon.
-    prompts_seen: int = 64
+    prompts_seen: int = field(default=64, metadata=_COUNT)
     # Seconds between two passes over the pool at most, while a model waits for an instance; and at least.
-    pass_interval_s: float = 0.2
-    pass_gap_s: float = 0.05
+    pass_interval_s: float = field(default=0.2, metadata=_SECONDS)
+    pass_gap_s: float = field(default=0.05, metadata=_SECONDS)
 
 
 PolicySettings = Union[PaperSettings, SlackSettings, PrismSettings]
 
 _DEFAULTS: tuple[PolicySettings, ...] = (PaperSettings(), SlackSettings(), PrismSettings())
-_BY_NAME = {settings.name: settings for settings in _DEFAULTS}
+POLICIES: dict[str, PolicySettings] = {settings.name: settings for settings in _DEFAULTS}
 
 
 def policy_settings(name: str) -> PolicySettings:
     """A policy by name, with its defaults. Raises ConfigError for an unknown name."""
-    if name not in _BY_NAME:
-        raise ConfigError(f"policy.name: {name!r} is unknown; known: {', '.join(_BY_NAME)}")
-    return _BY_NAME[name]
+    if name not in POLICIES:
+        raise ConfigError(f"policy.name: {name!r} is unknown; known: {', '.join(POLICIES)}")
+    return POLICIES[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +154,8 @@ class SchedulerConfig:
     lost_lease_s: float = 60.0
     # Tokens of one prefill part: a turn can be amended between parts.
     prefill_chunk_tokens: int = 512
+    # Tokens of a pass over prompts of a model that generates nothing; 0: as of one prompt.
+    max_pooled_tokens: int = 0
     # Failures of commands that one sequence, or one model on one instance, may meet before it is given up.
     max_failures: int = 3
     # Engines that died, or turns that failed, in a row while a sequence ran, after which it runs in turns of its own:

@@ -26,7 +26,7 @@ def _contradictions(pool: Pool, policy: Policy) -> Iterator[str]:
     for inst in pool.instances.values():
         yield from _of_commands(pool, inst)
         yield from _of_places(pool, inst)
-    yield from _of_sequences(pool, policy)
+    yield from _of_sequences(pool)
     yield from _of_held(pool)
     if not pool.fleet.agrees():
         yield "the instances that may take a model are others than those that were found"
@@ -75,7 +75,7 @@ def _of_places(pool: Pool, inst: Instance) -> Iterator[str]:
         yield f"{inst.id}: {booked} slabs of weights, the book says {inst.book.weights}"
 
 
-def _of_sequences(pool: Pool, policy: Policy) -> Iterator[str]:
+def _of_sequences(pool: Pool) -> Iterator[str]:
     for seq in pool.sequences.values():
         if seq.home is None:
             if seq.opened:
@@ -84,7 +84,7 @@ def _of_sequences(pool: Pool, policy: Policy) -> Iterator[str]:
             yield f"{seq.id} is not listed at its home"
         elif pool.instances.get(seq.home.id) is not seq.home:
             yield f"{seq.id} lives on a gone instance"
-        if seq.stage is Stage.DECODE and policy.batch_of(seq) is None:
+        if seq.stage is Stage.DECODE and seq.batch is None:
             yield f"{seq.id} decodes in no batch"
     for seq in pool.suspects.values():
         if pool.sequences.get(seq.id) is not seq or seq.suspected <= 0:

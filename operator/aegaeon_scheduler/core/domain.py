@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NewType, Protocol
+from typing import NewType
 
 from aegaeon_proto.engine.catalog import Footprint, Tier
 from aegaeon_proto.engine.ids import CommandId, InstanceId, KvShape, ModelName, SeqId
@@ -83,11 +83,3 @@ class Stage(Enum):
     HANDOFF = "hand-off"
     DECODE = "decode"
     LOST = "lost"
-
-
-class Watcher(Protocol):
-    """Keeps what it computed from something, such as from a sequence, until that has changed."""
-
-    def changed(self) -> None:
-        """Marks what was computed as out of date."""
-        ...

@@ -28,7 +28,7 @@ class Estimate:
 
     __slots__ = (
         "_constants", "_copies", "_firsts", "_kv_s_per_byte", "_load_s_per_byte", "_loads", "_prefill", "_step",
-        "first_s",
+        "first_s", "revision",
     )  # fmt: skip
 
     def __init__(self, constants: LatencyConstants) -> None:
@@ -40,6 +40,7 @@ class Estimate:
         self._kv_s_per_byte = 1.0 / k.kv_bytes_per_s
         self._loads, self._copies = Usual(), Usual()
         self._firsts = {True: Usual(), False: Usual()}  # by whether it is a prefill
+        self.revision = 0  # rises with what is learned of steps
         self.first_s = 0.0  # of the first prefill and the first decode step on an engine
 
     def step_s(self, context_tokens: int, batch: int) -> float:
@@ -50,7 +51,12 @@ class Estimate:
 
     def prefill_s(self, tokens: int) -> float:
         """One prompt (Eq. 5 with a floor)."""
-        seconds = self._prefill.predict(1.0, tokens, tokens * tokens)
+        return self.together_s(tokens, tokens * tokens)
+
+    def together_s(self, tokens: int, squares: int, passes: int = 1) -> float:
+        """Prompts that are computed together in so many passes: their tokens in all, and the sum of the squares of each
+        one's."""
+        seconds = self._prefill.predict(passes, tokens, squares)
         return max(1e-6 if self._prefill.count else self._constants.floor, seconds)
 
     def part_s(self, done: int, tokens: int) -> float:
@@ -73,10 +79,15 @@ class Estimate:
     def saw_steps(self, context_tokens: int, batch: int, seconds: float) -> None:
         """A decode step of this size took so long (mean of a few)."""
         self._step.update(1.0, context_tokens, batch, seconds)
+        self.revision += 1
 
     def saw_prefill(self, tokens: int, seconds: float, done: int = 0) -> None:
         """So many tokens of a prompt behind `done` others took so long. The first ones pay the constant."""
         self._prefill.update(0.0 if done else 1.0, tokens, (done + tokens) ** 2 - done * done, seconds)
+
+    def saw_together(self, tokens: int, squares: int, seconds: float) -> None:
+        """Prompts that were computed together took so long; see together_s."""
+        self._prefill.update(1.0, tokens, squares, seconds)
 
     def saw_first(self, seconds: float, prefill: bool) -> None:
         """A first prefill, or decode step, took so long: kernels were compiled, graphs captured."""
@@ -111,6 +122,7 @@ class Estimates:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._default = config.latency
+        self.pooled_tokens = config.max_pooled_tokens or config.prefill_chunk_tokens  # of a pass
         self._given = {(c.model, c.device): c.constants for c in config.constants}
         self._table: dict[tuple[str, str], Estimate] = {}
         self._sizes: dict[str, Footprint] = {}

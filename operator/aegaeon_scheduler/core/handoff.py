@@ -40,7 +40,7 @@ class HandOff:
                 self.swap_out(inst, seq)
             return
         self._life.stage(seq, Stage.DECODE)
-        self._policy.place_decode(seq, self._pool.now)
+        self._policy.place(seq, self._pool.now)
         if seq.copy is None:
             self._residency.join(inst, seq)
         self._life.wake(inst)
@@ -49,7 +49,7 @@ class HandOff:
         """Its KV is on the source's host tier: find it a decode instance, or wait for one."""
         source = seq.home
         assert source is not None
-        inst = self._policy.place_decode(seq, self._pool.now)
+        inst = self._policy.place(seq, self._pool.now)
         if inst is None:
             self._pool.parked[seq.id] = seq
             return

@@ -174,7 +174,7 @@ class Recovery:
         connect(inst, self._pool.instances.values())
         self._pool.instances[inst.id] = inst
         self._pool.missing.pop(inst.id, None)
-        self._policy.instance_up(inst)
+        self._pool.ask_pass()
         self._refit()
         inst.book.exact = not inst.reported
         for name in list(inst.reported):

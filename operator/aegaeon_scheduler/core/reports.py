@@ -6,6 +6,7 @@ from math import ceil
 
 from aegaeon_scheduler.core.commands import Adopt, Load, SwapIn, SwapOut, Unload
 from aegaeon_scheduler.core.domain import FailureKind, Finish, Memory, Place, RejectCode, Stage
+from aegaeon_scheduler.core.estimate import Estimate
 from aegaeon_scheduler.core.events import CommandDone, Progress, TurnProgress
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
@@ -149,12 +150,8 @@ class Reports:
             inst.decoded.add(model.name)
         if event.steps and event.decode_s > 0 and event.batch:
             estimate.saw_steps(event.context_tokens, event.batch, event.decode_s / event.steps)
-            self._policy.refined(model)
-        if event.prefill_tokens and event.prefill_s > 0 and len(issued.prefills) == 1:
-            kv_tokens = next((p.kv_tokens for p in event.progress if p.seq == issued.prefills[0].id), 0)
-            done = kv_tokens - event.prefill_tokens
-            if done >= 0:
-                estimate.saw_prefill(event.prefill_tokens, event.prefill_s, done)
+        if event.prefill_tokens and event.prefill_s > 0:
+            _learn_prefill(estimate, model, issued.prefills, event)
 
     def _seconds(self, inst: Instance, issued: Issued, model: Model, event: TurnProgress) -> None:
         """Where the compute lane's time went. What the first report of another model waited is the switch to it."""
@@ -266,7 +263,7 @@ class Reports:
                 seq.turns.remove(issued.id)
             if not seq.turns and seq.copy is None:
                 seq.project(seq.kv_tokens)
-        for seq in issued.prefills:
+        for seq in reversed(issued.prefills):  # each comes first again
             if seq.home is inst and seq.stage is Stage.PREFILL and not seq.turns:
                 seq.hungry += 1
                 self.again(inst, seq)
@@ -278,3 +275,17 @@ class Reports:
         else:
             self._life.hold(seq)
             self._policy.unissued(inst, seq)
+
+
+def _learn_prefill(estimate: Estimate, model: Model, prompts: tuple[Sequence, ...], event: TurnProgress) -> None:
+    """Learn from a report of a part of one prompt, or of a pass over several."""
+    kv_tokens = {p.seq: p.kv_tokens for p in event.progress}
+    if len(prompts) == 1:
+        done = kv_tokens.get(prompts[0].id, 0) - event.prefill_tokens
+        if done >= 0:
+            estimate.saw_prefill(event.prefill_tokens, event.prefill_s, done)
+    elif model.pools:
+        spans = [(seq.kv_tokens, kv_tokens[seq.id]) for seq in prompts if seq.id in kv_tokens]
+        if sum(end - begin for begin, end in spans) == event.prefill_tokens:
+            squares = sum(end * end - begin * begin for begin, end in spans)
+            estimate.saw_together(event.prefill_tokens, squares, event.prefill_s)

@@ -101,10 +101,10 @@ class Residency:
         """Let a ready sequence join the outstanding turns of its batch at their next token boundary; a suspect none."""
         if seq.id in self._pool.suspects:
             return
-        fp, batch = seq.model.fp, self._policy.batch_of(seq)
+        fp, batch = seq.model.fp, seq.batch
         for turn in inst.turns:
             left = turn.steps - turn.steps_done
-            if turn.model is not seq.model or turn.prefills or turn.alone or left <= 1 or batch is not turn.tag:
+            if turn.model is not seq.model or turn.prefills or turn.alone or left <= 1 or batch is not turn.batch:
                 continue
             if seq.id in turn.members or len(turn.members) >= inst.max_batch:
                 continue
@@ -132,7 +132,7 @@ class Residency:
         body = Turn(proposal.model.name, parts, tuple(s.id for s in decode), steps, slabs)
         turn = self._pool.issue(inst, body, proposal.reason, after, model=proposal.model)
         inst.book.grant_kv(turn, fp, blocks, fitted.tight, spare)
-        turn.steps, turn.prefills, turn.tag = steps, proposal.prefill, proposal.tag
+        turn.steps, turn.prefills, turn.batch = steps, proposal.prefill, proposal.batch
         for seq in decode:
             self._enlist(turn, seq, max(1, min(steps, seq.max_tokens - seq.output_tokens)))
         for seq in proposal.prefill:
@@ -172,6 +172,8 @@ class Residency:
         return any((s.home is None or s.id in parked) and inst.takes(s) for s in self._pool.sequences.values())
 
     def _parts(self, seq: Sequence, left: int) -> list[PrefillPart]:
+        if seq.model.pools:
+            return [PrefillPart(seq.id, left)]  # the engine fills its passes with the prompts of a turn
         chunk = self._pool.config.prefill_chunk_tokens
         return [PrefillPart(seq.id, min(chunk, left - at)) for at in range(0, left, chunk)]
 

@@ -194,7 +194,7 @@ class Room:
                 self._copies.swap_out(
                     inst, seq, f"preempted by {proposal.model.name}, slack {slack:.3g} s", tuple(seq.turns)
                 )
-            elif _may_cost(self._policy, proposal, seq) and not inst.turns and not inst.memory_due:
+            elif _may_cost(proposal, seq) and not inst.turns and not inst.memory_due:
                 seq.preempted_at = (inst, inst.ended)
                 self._life.lose(seq, "no room on the device nor on the host tier of its instance", blame=0)
                 inst.memory_due = True
@@ -211,7 +211,7 @@ def _waits_for_an_end(inst: Instance, seq: Sequence) -> bool:
     return seq.preempted_at == (inst, inst.ended) and any(s.place is Place.DEVICE for s in inst.sequences.values())
 
 
-def _may_cost(policy: Policy, proposal: Proposal, seq: Sequence) -> bool:
+def _may_cost(proposal: Proposal, seq: Sequence) -> bool:
     """True when a proposal may cost a sequence its KV, because the host tier is full.
 
     No prompt may: it can wait. A batch may cost its own members, and sequences younger than its eldest. So the oldest
@@ -219,7 +219,7 @@ def _may_cost(policy: Policy, proposal: Proposal, seq: Sequence) -> bool:
     """
     if not proposal.decode:
         return False
-    return policy.batch_of(seq) is proposal.tag or seq.order > min(s.order for s in proposal.decode)
+    return seq.batch is proposal.batch or seq.order > min(s.order for s in proposal.decode)
 
 
 class _Candidates:
@@ -233,7 +233,7 @@ class _Candidates:
         for seq in inst.sequences.values():
             if seq.id in keep or seq.place is not Place.DEVICE or seq.copy is not None:
                 continue
-            if _fits_host(inst, seq) or _may_cost(policy, proposal, seq):
+            if _fits_host(inst, seq) or _may_cost(proposal, seq):
                 (self.running if seq.turns else self.sequences).append(seq)
         unloadable = [
             w for w in inst.weights.values() if w.model is not proposal.model and w.ready and w.unload is None

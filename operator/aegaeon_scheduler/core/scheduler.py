@@ -15,7 +15,7 @@ from aegaeon_scheduler.core.commands import Command
 from aegaeon_scheduler.core.config import PaperSettings, PrismSettings, SchedulerConfig
 from aegaeon_scheduler.core.conservation import check
 from aegaeon_scheduler.core.copies import Copies
-from aegaeon_scheduler.core.domain import ModelName, RejectCode, Role, SeqId
+from aegaeon_scheduler.core.domain import InstanceId, ModelName, RejectCode, Role, SeqId
 from aegaeon_scheduler.core.failures import Failures
 from aegaeon_scheduler.core.fetches import Fetches
 from aegaeon_scheduler.core.handoff import HandOff
@@ -131,6 +131,11 @@ class Scheduler:
         """Roles of the engines that requests for a model may go to; PREFILL only where one decodes what it prefills."""
         model = self._pool.models.get(ModelName(name))
         return frozenset() if model is None else self._pool.fleet.of(model).roles
+
+    def role_of(self, instance: InstanceId) -> Role | None:
+        """Role of an engine; None: it is not attached, or takes nothing new."""
+        inst = self._pool.instances.get(instance)
+        return None if inst is None or inst.draining else inst.role
 
     def places(self, before: float) -> dict[SeqId, int]:
         """Places in queues: see snapshot.places."""

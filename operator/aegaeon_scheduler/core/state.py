@@ -27,7 +27,6 @@ from aegaeon_scheduler.core.domain import (
     Role,
     SeqId,
     Stage,
-    Watcher,
 )
 from aegaeon_scheduler.core.events import InstanceUp, Submitted
 
@@ -39,10 +38,6 @@ class Model:
     config: ModelConfig
     asked_at: float  # seconds; its last request, or when it came
     name: ModelName = field(init=False)
-    behind: float = 0.0  # seconds that a policy puts it later than its deadlines say; see slack.shares
-    tier_s: float = 0.0  # of these, those that its tier makes
-    greed: float = 0.0  # 0 to 1, how many times its part of the engines it holds; see slack.shares
-    weighed: bool = False  # others of the pool have another weight: they share out the time
     footprint: Footprint | None = None
     waiting: dict[SeqId, Sequence] = field(default_factory=dict)  # no instance has the model yet
     failed: dict[InstanceId, str] = field(default_factory=dict)
@@ -51,7 +46,6 @@ class Model:
     holders: dict[InstanceId, Instance] = field(default_factory=dict)  # whose `weights` have it; see shared_weights.py
     expected_by: float = 0.0  # until when a fetch of it may be waited for; see fetches.py
     withdrawn: bool = False
-    ranked: bool = False  # some of its sequences were deferred, or had a priority
     # Incarnations of instances that were lost in a turn that warmed it up: there are no more of these.
     died_warming_up: dict[InstanceId, str] = field(default_factory=dict)
     queued: int = 0
@@ -119,9 +113,25 @@ class Weights:
         return self.shared.slabs
 
 
+class Batch:
+    """Sequences of one model that share turns: a policy has its own kind. One that becomes ready joins a turn of its
+    batch that is out."""
+
+    __slots__ = ()
+
+    def changed(self) -> None:
+        """A member has other tokens, out or to come, than before."""
+
+
+class Row:
+    """The thoughts of a policy on one sequence, beside the facts that the core has. A policy has its own kind."""
+
+    __slots__ = ()
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Issued(Grant):
-    """An in-flight command with a lane, and what it was granted. `tag` is the policy's own: the batch of a turn."""
+    """An in-flight command with a lane, and what it was granted. `batch`: that of a turn, where its policy has them."""
 
     body: Body
     model: Model | None
@@ -134,7 +144,7 @@ class Issued(Grant):
     shortened: bool = False  # it was to have more steps
     dropped: bool = False  # it is to end before it begins: it takes no place on the lane
     warm_up: bool = False  # a turn of no sequence
-    tag: object | None = None
+    batch: Batch | None = None
     weights: Weights | None = None
 
 
@@ -157,17 +167,16 @@ class Sequence:
     held_until: float = 0.0
     preempted_at: tuple[Instance, int] | None = None  # where it was given up for others, and how many had ended
     open_id: CommandId | None = None
-    batch: Watcher | None = None  # set by the policy
+    batch: Batch | None = None  # set by the policy, as is `row`
+    row: Row | None = None
     epoch: int = field(init=False)
     since: int = field(init=False)
     gateway: GatewayId = field(init=False)
     arrival: float = field(init=False)
     promised_from: float = field(init=False)  # its deadlines count from then on
-    due_from: float = field(init=False)  # the same for a policy, which may put it later
     deferred: bool = field(init=False)  # later than its arrival: what is not deferred comes first
     tenant: str = field(init=False)
     priority: int = field(init=False)
-    place_in_queue: int = field(init=False)  # by arrival, until a priority of its tenant moves it; see slack.ranks
     prompt_tokens: int = field(init=False)
     prefix_tokens: int = field(init=False)
     max_tokens: int = field(init=False)
@@ -189,7 +198,6 @@ class Sequence:
 
     def __post_init__(self, event: Submitted) -> None:
         self.id = event.seq
-        self.place_in_queue = self.order
         self.restart(event)
 
     def restart(self, event: Submitted) -> None:
@@ -197,11 +205,10 @@ class Sequence:
         self.epoch = self.since = event.epoch
         self.gateway = event.gateway
         self.arrival = event.arrival
-        self.promised_from = self.due_from = event.arrival + event.defer_s
+        self.promised_from = event.arrival + event.defer_s
         self.deferred = event.defer_s > 0.0
         self.tenant = event.tenant
         self.priority = event.priority
-        self.model.ranked |= self.deferred or event.priority != 0
         self.prompt_tokens = event.prompt_tokens
         self.prefix_tokens = event.prefix_tokens
         self.max_tokens = event.max_tokens
@@ -247,7 +254,7 @@ class Sequence:
     def deadline(self) -> float:
         """When its next token is due, on the scheduler's clock."""
         slo = self.model.config.slo
-        return self.due_from + slo.ttft_s + self.output_tokens * slo.tbt_s
+        return self.promised_from + slo.ttft_s + self.output_tokens * slo.tbt_s
 
 
 @dataclass(slots=True, frozen=True, eq=False)

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TypeVar
 
-from aegaeon_proto.codec.nouns import ROLES, TIER_OF, TIERS
+from aegaeon_proto.codec.nouns import ROLES
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
-from aegaeon_scheduler.config import ModelEntry, SourceEntry
-from aegaeon_scheduler.core.domain import InstanceId, ModelConfig, ModelName, Phase, Role, Slo, Terms, Tier
+from aegaeon_scheduler.config import ModelEntry
+from aegaeon_scheduler.core.domain import InstanceId, Phase, Role
 from aegaeon_scheduler.core.events import CatalogChanged
 from aegaeon_scheduler.core.nodes import Apart
-from aegaeon_scheduler.service.identity import identified, with_adapter
+from aegaeon_scheduler.service.codec.catalog import config_of, spec_of
+from aegaeon_scheduler.service.identity import with_adapter
+from aegaeon_scheduler.service.states import furthest, is_unsupported, rank, reason_of
 
-# A model that is cached anywhere can be served, one being fetched may be soon; failed is what failed everywhere.
-_RANK = {
-    model_pb2.MODEL_PHASE_CACHED: 3,
-    model_pb2.MODEL_PHASE_FETCHING: 2,
-    model_pb2.MODEL_PHASE_FAILED: 1,
-}
 _PHASES = {
     Phase.ABSENT: model_pb2.MODEL_PHASE_FETCHING,
     Phase.FETCHING: model_pb2.MODEL_PHASE_FETCHING,
@@ -29,45 +24,11 @@ _ENDING = "withdrawn: what was asked of it before is being answered"
 _CHANGING = "it changes: what was asked of the former one is being answered, new requests wait"
 
 
-def spec_of(entry: ModelEntry) -> model_pb2.ModelSpec:
-    """The wire's form of a configured model."""
-    return identified(
-        model_pb2.ModelSpec(
-            name=entry.name,
-            source=_source(entry.source),
-            max_model_len=entry.max_model_len,
-            ttft_s=entry.ttft_s,
-            tbt_s=entry.tbt_s,
-            tier=TIERS[entry.tier],
-            weight=entry.weight,
-            tool_calls=entry.tool_calls,
-            reasoning=entry.reasoning,
-            adapters=[
-                model_pb2.AdapterSpec(name=adapter.name, source=_source(adapter.source)) for adapter in entry.adapters
-            ],
-            task=entry.task,
-            matryoshka=entry.matryoshka,
-            prefix_share=entry.prefix_share,
-            public_prompts=entry.public_prompts,
-            created_s=entry.created_s,
-        )
-    )
-
-
-def _config(spec: model_pb2.ModelSpec) -> ModelConfig:
-    """A model as the core knows it."""
-    terms = Terms(TIER_OF.get(spec.tier, Tier.STANDARD), spec.weight or 1)
-    return ModelConfig(ModelName(spec.name), Slo(spec.ttft_s, spec.tbt_s), terms, spec.identity)
-
-
-def _source(entry: SourceEntry) -> model_pb2.ModelSource:
-    if entry.hub:
-        return model_pb2.ModelSource(hub=model_pb2.HubSource(**entry.hub.model_dump()))
-    if entry.s3:
-        return model_pb2.ModelSource(s3=model_pb2.S3Source(**entry.s3.model_dump()))
-    if entry.http:
-        return model_pb2.ModelSource(http=model_pb2.HttpSource(**entry.http.model_dump()))
-    return model_pb2.ModelSource(directory=entry.directory or "", root=entry.root)
+def _renamed(spec: model_pb2.ModelSpec, name: str) -> model_pb2.ModelSpec:
+    renamed = model_pb2.ModelSpec()
+    renamed.CopyFrom(spec)
+    renamed.name = name
+    return renamed
 
 
 def _adapters(specs: Mapping[str, model_pb2.ModelSpec]) -> dict[str, tuple[str, model_pb2.AdapterSpec]]:
@@ -82,7 +43,8 @@ class Catalog:
     name is about to stand for is `staged`: sidecars alone know of it, under a name of its own. While the name is
     `held`, gateways see that one, and that it is on its way. An adapter is a name of its own to gateways, as a model
     is; requests for it are its base's, with the adapter's name beside (`resolved`). `apart` says why engines that have
-    a model do not serve it: no two of them can hand its sequences over; `roles` are of those that do.
+    a model do not serve it: no two of them can hand its sequences over; `roles` are of those that do. `role_of` gives
+    the role of an engine that takes new requests.
     """
 
     def __init__(
@@ -91,8 +53,10 @@ class Catalog:
         changed: Callable[[], None],
         apart: Callable[[str], Apart | None] = lambda name: None,
         roles: Callable[[str], frozenset[Role]] = lambda name: frozenset(),
+        role_of: Callable[[InstanceId], Role | None] = lambda instance: None,
     ) -> None:
         self._specs = {entry.name: spec_of(entry) for entry in models}
+        self._configs = {name: config_of(spec) for name, spec in self._specs.items()}
         self._adapters = _adapters(self._specs)
         self._states: dict[str, dict[InstanceId, model_pb2.ModelState]] = {name: {} for name in self._specs}
         self._withdrawing: set[str] = set()
@@ -102,10 +66,11 @@ class Catalog:
         self._announce = changed
         self._apart = apart
         self._roles = roles
+        self._role_of = role_of
         self._starting = ""
 
     def _changed(self, *names: str) -> None:
-        """Note that these models changed (without names: any model)."""
+        """Note that these models changed (without names: any model, or which there are)."""
         for name in names or list(self._known):
             self._known.pop(name, None)
         self._announce()
@@ -126,15 +91,15 @@ class Catalog:
         if known is None or known.identity != spec.identity:
             self._states[spec.name] = {}
         self._specs[spec.name] = spec
-        self._adapters = _adapters(self._specs)
+        self._configs[spec.name] = config_of(spec)
+        if spec.adapters or (known is not None and known.adapters):
+            self._adapters = _adapters(self._specs)
         self._withdrawing.discard(spec.name)
-        self._changed()
+        self._changed(spec.name)
 
     def stage(self, spec: model_pb2.ModelSpec) -> None:
         """Sidecars are to prepare what its name is about to stand for."""
-        staged = model_pb2.ModelSpec()
-        staged.CopyFrom(spec)
-        staged.name = f"{spec.name}~{spec.identity}"
+        staged = _renamed(spec, f"{spec.name}~{spec.identity}")
         del staged.adapters[:]  # they are prepared when the name stands for their base
         self.unstage(spec.name)
         self._staged[spec.name] = staged
@@ -146,12 +111,12 @@ class Catalog:
             del self._states[staged.name]
         if name in self._held:
             self._held.discard(name)
-            self._changed()
+            self._changed(name)
 
     def hold(self, name: str) -> None:
         """Gateways are to let new requests wait for what is staged."""
         self._held.add(name)
-        self._changed()
+        self._changed(name)
 
     def staged(self, name: str) -> dict[InstanceId, model_pb2.ModelState]:
         """The state of each sidecar for the model staged under a name; reasons use that name."""
@@ -165,20 +130,23 @@ class Catalog:
     def withdraw(self, name: str) -> None:
         """Accept no new requests for the model from now on."""
         self._withdrawing.add(name)
-        self._changed()
+        self._changed(name)
 
     def drop(self, name: str) -> None:
         """The model is no more. Idempotent."""
         self._withdrawing.discard(name)
         self.unstage(name)
         self._states.pop(name, None)
-        if self._specs.pop(name, None) is not None:
-            self._adapters = _adapters(self._specs)
-            self._changed()
+        self._configs.pop(name, None)
+        known = self._specs.pop(name, None)
+        if known is not None:
+            if known.adapters:
+                self._adapters = _adapters(self._specs)
+            self._changed(name)
 
     def event(self) -> CatalogChanged:
         """The models as the core knows them."""
-        return CatalogChanged(tuple(_config(spec) for spec in self._specs.values()))
+        return CatalogChanged(tuple(self._configs.values()))
 
     def command(self, retry: bool = False) -> engine_pb2.Command:
         """The catalog command that a sidecar receives first, and whenever the list changes. Its id is 0: no report
@@ -188,10 +156,6 @@ class Catalog:
         """
         catalog = engine_pb2.Catalog(models=[*self._specs.values(), *self._staged.values()], retry=retry)
         return engine_pb2.Command(reason="the models of this pool", catalog=catalog)
-
-    def serves(self, model: str) -> bool:
-        """True when the model is in the catalog; states of a withdrawn model are ignored."""
-        return model in self._specs
 
     def base_of(self, name: str) -> str:
         """The model of whose sequences those of this name are; the name itself where it is no adapter's."""
@@ -252,8 +216,7 @@ class Catalog:
 
     def status(self) -> gateway_pb2.CatalogStatus:
         """Every model that takes requests with the best of its states."""
-        serving = [name for name in self._specs if name not in self._withdrawing]
-        models = [self.model(name) for name in serving]
+        models = [self.model(name) for name in self._specs if name not in self._withdrawing]
         return gateway_pb2.CatalogStatus(models=[*models, *self.adapters()])
 
     def adapters(self) -> list[gateway_pb2.ModelStatus]:
@@ -276,7 +239,7 @@ class Catalog:
         known = self._known.get(name)
         if known is None:
             states = self._states[name].values()
-            best = max(states, key=_merit, default=model_pb2.ModelState())
+            best = furthest(states)
             known = self._known[name] = best, self._status(name, best, states)
         return known
 
@@ -284,13 +247,11 @@ class Catalog:
         self, name: str, best: model_pb2.ModelState, states: Collection[model_pb2.ModelState]
     ) -> gateway_pb2.ModelStatus:
         if name in self._held:
-            coming = model_pb2.ModelSpec()
-            coming.CopyFrom(self._staged[name])
-            coming.name = name
+            coming = _renamed(self._staged[name], name)
             return gateway_pb2.ModelStatus(spec=coming, phase=model_pb2.MODEL_PHASE_FETCHING, reason=_CHANGING)
         apart = self._apart(name) if best.phase == model_pb2.MODEL_PHASE_CACHED else None
         phase = best.phase if apart is None else _PHASES[apart.phase]
-        reason = (_reason(best, states) if states else self._starting) if apart is None else apart.reason
+        reason = (reason_of(best, states) if states else self._starting) if apart is None else apart.reason
         on_demand = best.absent or best.on_demand if apart is None else apart.phase is Phase.ABSENT
         return gateway_pb2.ModelStatus(
             spec=self._specs[name],
@@ -303,10 +264,19 @@ class Catalog:
             remaining_s=best.remaining_s,
             wait=phase == model_pb2.MODEL_PHASE_FETCHING and not on_demand,
             absent=best.absent,
-            unsupported=_unsupported(best, states),
+            unsupported=is_unsupported(best, states),
             apart=apart is not None,
             roles=sorted(ROLES[role] for role in self._roles(name)),
+            absent_roles=self._absent_roles(name),
         )
+
+    def _absent_roles(self, name: str) -> list[engine_pb2.Role.ValueType]:
+        """Roles of the engines that fetch a model when a request waits for it, where none of the role fetches it."""
+        states = self._states[name].items()
+        absent = {self._role_of(instance) for instance, state in states if state.absent}
+        fetching = model_pb2.MODEL_PHASE_FETCHING
+        ahead = {self._role_of(at) for at, state in states if state.phase == fetching and not state.absent}
+        return sorted(ROLES[role] for role in absent - ahead if role is not None)
 
     def _adapter(self, name: str, adapter: model_pb2.AdapterSpec) -> gateway_pb2.ModelStatus:
         """An adapter as gateways see it: its base under another name, with the best of the adapter's own states."""
@@ -322,11 +292,11 @@ class Catalog:
         if status.phase != model_pb2.MODEL_PHASE_CACHED:
             return status
         states = [state for state in self._states[name].values() if state.phase == model_pb2.MODEL_PHASE_CACHED]
-        reported = [item for state in states for item in state.adapters if item.identity == adapter.identity]
-        reported = [item for item in reported if item.adapter == adapter.name]
-        best = max(reported, key=lambda item: _RANK.get(item.phase, 0), default=model_pb2.AdapterState())
-        status.phase, status.reason = best.phase or model_pb2.MODEL_PHASE_FETCHING, _reason(best, reported)
-        status.unsupported = _unsupported(best, reported)
+        meant = adapter.name, adapter.identity
+        reported = [known for state in states for known in state.adapters if (known.adapter, known.identity) == meant]
+        best = max(reported, key=rank, default=model_pb2.AdapterState())
+        status.phase, status.reason = best.phase or model_pb2.MODEL_PHASE_FETCHING, reason_of(best, reported)
+        status.unsupported = is_unsupported(best, reported)
         status.footprint.max_model_len = length
         status.wait = status.phase == model_pb2.MODEL_PHASE_FETCHING
         return status
@@ -335,25 +305,3 @@ class Catalog:
         """The models on their way to a host cache, one state for each: the furthest."""
         best = (self._of(name)[0] for name in self._specs)
         return [state for state in best if state.phase == model_pb2.MODEL_PHASE_FETCHING and not state.absent]
-
-
-State = TypeVar("State", model_pb2.ModelState, model_pb2.AdapterState)
-
-
-def _reason(best: State, states: Collection[State]) -> str:
-    """The reason for people: for a served model or adapter, also of the engines that cannot serve it."""
-    failed = [state for state in states if state.phase == model_pb2.MODEL_PHASE_FAILED]
-    if not failed or best.phase == model_pb2.MODEL_PHASE_FAILED:
-        return best.reason
-    some = f"{len(failed)} of {len(states)} engines cannot serve it: {failed[0].reason}"
-    return f"{best.reason}; {some}" if best.reason else some
-
-
-def _unsupported(best: State, states: Collection[State]) -> bool:
-    """True when it failed on every engine, and no engine may succeed at another try."""
-    return best.phase == model_pb2.MODEL_PHASE_FAILED and all(state.unsupported for state in states)
-
-
-def _merit(state: model_pb2.ModelState) -> tuple[int, bool, float]:
-    done = state.bytes_done / state.bytes_total if state.bytes_total else 0.0
-    return _RANK.get(state.phase, 0), not state.absent, done

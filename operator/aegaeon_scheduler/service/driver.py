@@ -47,6 +47,9 @@ class Brain(Protocol):
     def roles(self, name: str) -> frozenset[Role]:
         """Roles of the engines that requests for a model may go to."""
 
+    def role_of(self, instance: InstanceId) -> Role | None:
+        """Role of an engine; None: it is not attached, or takes nothing new."""
+
 
 class Link(Protocol):
     """The way to a sidecar."""

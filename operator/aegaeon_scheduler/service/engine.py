@@ -176,7 +176,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         hello = first.hello
         beside = self._beside(hello)
         self._changes.attached(hello)
-        known = [spec for spec in hello.catalog if self._catalog.serves(spec.name)]
+        known = [spec for spec in hello.catalog if spec.name in self._catalog.specs]
         changed = {spec.name for spec in known if not self._catalog.means(spec.name, spec.identity)}
         up = replace(instance_up_from(hello, changed), beside=beside)
         for state in hello.models:

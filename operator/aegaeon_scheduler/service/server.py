@@ -78,7 +78,7 @@ class Service:
             watchers.append(RequestSpans(self._tracing.tracer, clock, self._traceparent_of))
         self.driver = Driver(brain, clock, watchers, self.crashed.set)
         self.leadership = LeadershipService(self.driver)
-        self.catalog = Catalog(config.models, self._announce, brain.apart, brain.roles)
+        self.catalog = Catalog(config.models, self._announce, brain.apart, brain.roles, brain.role_of)
         self._changes = CatalogChanges(self.catalog, self.driver, self._tell_engines, config.start_s)
         throttle = Throttle()
         self._lag = Lag(clock, throttle)

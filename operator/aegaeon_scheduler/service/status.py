@@ -49,7 +49,7 @@ class StatusView:
         """The whole picture, as it goes over the wire. The loop copies the tables; the message is made beside it."""
         core = self.snapshot()
         models = {
-            view.model: self._catalog.model(view.model) for view in core.models if self._catalog.serves(view.model)
+            view.model: self._catalog.model(view.model) for view in core.models if view.model in self._catalog.specs
         }
         attached = frozenset(view.instance for view in core.instances if view.instance in self._connected)
         load = self._load()

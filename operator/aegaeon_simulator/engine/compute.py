@@ -8,10 +8,9 @@ from typing import Protocol
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.config import LatencyConstants
 from aegaeon_scheduler.core.domain import CommandId, Finish, ModelName, Place, Role, SeqId
 from aegaeon_simulator.engine.lanes import Lanes
-from aegaeon_simulator.engine.spec import Chunk, Running, Sequence
+from aegaeon_simulator.engine.spec import Chunk, Running, Sequence, part_s, together_s
 from aegaeon_simulator.engine.state import EngineState
 from aegaeon_simulator.errors import WireViolationError
 
@@ -20,12 +19,6 @@ class TokenSink(Protocol):
     """Takes tokens `index`, `index + 1`, ... of a sequence, with the time at which each came."""
 
     def __call__(self, seq: SeqId, epoch: int, index: int, times: list[float], finish: Finish | None, /) -> None: ...
-
-
-def part_s(latency: LatencyConstants, done: int, tokens: int) -> float:
-    """Seconds of a prefill part of `tokens` after `done` (Eq. 5 with a floor, whose first part pays the constant)."""
-    seconds = latency.p1 * tokens + latency.p2 * ((done + tokens) ** 2 - done**2)
-    return seconds if done else max(latency.floor, latency.p0 + seconds)
 
 
 class ComputeLane:
@@ -60,14 +53,10 @@ class ComputeLane:
         if body.warm_up:
             self._warm_up(self.turn)
             return
-        if not body.steps and not body.prefill:
-            self._advance()
-            return
-        if self._last_model not in (None, body.model):
-            self._stall_s += self._state.spec.switch_s
-        if self._last_model != body.model:
+        if (body.steps or body.prefill) and self._last_model != body.model:
+            self._stall_s += 0.0 if self._last_model is None else self._state.spec.switch_s
             self._state.usage.changed(waited)
-        self._last_model = body.model
+            self._last_model = body.model
         self._advance()
 
     def _warm_up(self, turn: Running) -> None:
@@ -86,25 +75,17 @@ class ComputeLane:
 
     def touch(self, body: cmd.Body) -> None:
         """Interrupt the running turn at its next token boundary when the command concerns it."""
-        turn = self.turn
-        if turn is None:
-            return
         if isinstance(body, (cmd.Open, cmd.Close)):
-            if body.seq in turn.decode:
-                self.interrupt()
-        elif isinstance(body, cmd.Amend) and body.turn == turn.id:
+            concerned = self.decodes(body.seq)
+        else:
+            concerned = isinstance(body, cmd.Amend) and self.turn is not None and body.turn == self.turn.id
+        if concerned:
             self.interrupt()
 
     def amend(self, body: cmd.Amend) -> None:
         """Change the running turn, if it is this one."""
-        turn = self.turn
-        if turn is None or turn.id != body.turn:
-            return
-        turn.slabs += body.slabs
-        turn.steps = turn.steps if body.steps is None else body.steps
-        turn.decode += [s for s in body.join if s not in turn.decode]
-        turn.decode = [s for s in turn.decode if s not in body.leave]
-        turn.parts = deque(p for p in turn.parts if p.seq not in body.leave and turn.steps)
+        if self.turn is not None and self.turn.id == body.turn:
+            self.turn.amend(body)
 
     def decodes(self, seq: SeqId) -> bool:
         """True when the running turn decodes this sequence."""
@@ -122,12 +103,25 @@ class ComputeLane:
             turn.wait_s += stall
             self._state.usage.switch_s += stall
             self._state.later(stall, self._advance)
+        elif len(turn.parts) > 1 and self._state.models[turn.body.model].footprint.pools:
+            self._pass(turn)
         elif turn.parts:
             self._part(turn, turn.parts.popleft())
         elif turn.done < turn.steps:
             self._step(turn)
         else:
             self._report(turn, end=True)
+
+    def _pass(self, turn: Running) -> None:
+        """All prompts of a turn of a model that generates nothing, in one pass: each is a part, and none has KV."""
+        live = [(self._state.sequences.get(part.seq), part.tokens) for part in turn.parts]
+        if len({part.seq for part in turn.parts}) < len(live) or any(q and q.kv for q, _ in live):
+            raise WireViolationError(f"a turn of {turn.body.model} with several prompts has parts of them")
+        batch = [(q, tokens) for q, tokens in live if q and not q.closing and self._has_room(turn, q, tokens)]
+        turn.parts.clear()
+        lengths = [tokens for _, tokens in batch]
+        seconds = together_s(self._state.models[turn.body.model].latency, lengths) if batch else 0.0
+        self._prefill(turn, batch, seconds)
 
     def _part(self, turn: Running, part: cmd.PrefillPart) -> None:
         q = self._state.sequences.get(part.seq)
@@ -137,27 +131,36 @@ class ComputeLane:
         if q.place is Place.HOST or q.copying is not None:
             self._await_kv(turn, part)
             return
-        fp, latency = self._state.models[q.model].footprint, self._state.models[q.model].latency
-        need = -(-(q.kv + part.tokens) // fp.kv_block_tokens) - q.blocks
-        if not self._grow(turn, q, need):
-            turn.changed[q.seq] = ev.Progress(q.seq, q.epoch, q.output, q.kv, starved=True)
+        if not self._has_room(turn, q, part.tokens):
             turn.parts = deque(p for p in turn.parts if p.seq != q.seq)
             self._advance()
             return
-        q.place = Place.DEVICE
-        seconds = part_s(latency, q.kv, part.tokens)
+        seconds = part_s(self._state.models[q.model].latency, q.kv, part.tokens)
+        self._prefill(turn, [(q, part.tokens)], seconds)
+
+    def _prefill(self, turn: Running, batch: list[tuple[Sequence, int]], seconds: float) -> None:
+        """Compute so many tokens of these prompts together; a prompt that is complete samples a token."""
 
         def done() -> None:
             turn.prefill_s += seconds
             self._state.usage.prefill_s += seconds
-            turn.prefill_tokens += part.tokens
-            if self._state.sequences.get(q.seq) is q:
-                q.kv += part.tokens
-                complete = q.kv >= q.prompt + q.output
-                self._produced(turn, q, [self._state.clock.now]) if complete else self._note(turn, q)
+            for q, tokens in batch:
+                turn.prefill_tokens += tokens
+                if self._state.sequences.get(q.seq) is q:
+                    q.kv += tokens
+                    complete = q.kv >= q.prompt + q.output
+                    self._produced(turn, q, [self._state.clock.now]) if complete else self._note(turn, q)
             self._advance()
 
         self._state.later(seconds, done)
+
+    def _has_room(self, turn: Running, q: Sequence, tokens: int) -> bool:
+        """Return whether a prompt has blocks for so many tokens more; where it has not it is starved."""
+        if self._grow(turn, q, tokens):
+            q.place = Place.DEVICE
+            return True
+        self._note(turn, q, starved=True)
+        return False
 
     def _await_kv(self, turn: Running, part: cmd.PrefillPart) -> None:
         """The part waits for the copy in that is under way or queued; without one it is passed over."""
@@ -270,34 +273,35 @@ class ComputeLane:
                 yield q
 
     def _grow_step(self, turn: Running, q: Sequence) -> bool:
-        fp = self._state.models[q.model].footprint
-        need = -(-(q.kv + 1) // fp.kv_block_tokens) - q.blocks
-        if self._grow(turn, q, need):
+        if self._grow(turn, q, 1):
             return True
         turn.decode.remove(q.seq)
-        turn.changed[q.seq] = ev.Progress(q.seq, q.epoch, q.output, q.kv, starved=True)
+        self._note(turn, q, starved=True)
         return False
 
     def _grow_ahead(self, turn: Running, batch: list[Sequence], steps: int) -> int:
         """Blocks for so many steps; fewer steps where the grant ends before."""
         per = self._state.models[turn.body.model].footprint.kv_block_tokens
         for q in batch:
-            if not self._grow(turn, q, -(-(q.kv + steps) // per) - q.blocks):
+            if not self._grow(turn, q, steps):
                 steps = q.blocks * per - q.kv
         return steps
 
-    def _grow(self, turn: Running, q: Sequence, blocks: int) -> bool:
+    def _grow(self, turn: Running, q: Sequence, tokens: int) -> bool:
+        """Take blocks for so many more tokens from the turn's grant; False when it has not enough."""
+        fp = self._state.models[q.model].footprint
+        blocks = -(-(q.kv + tokens) // fp.kv_block_tokens) - q.blocks
         if blocks <= 0:
             return True
-        taken = self._state.device.grow(self._state.models[q.model].footprint, blocks, turn.slabs)
+        taken = self._state.device.grow(fp, blocks, turn.slabs)
         if taken is None:
             return False
         turn.slabs -= taken
         q.blocks += blocks
         return True
 
-    def _note(self, turn: Running, q: Sequence, finish: Finish | None = None) -> None:
-        turn.changed[q.seq] = ev.Progress(q.seq, q.epoch, q.output, q.kv, finish=finish)
+    def _note(self, turn: Running, q: Sequence, finish: Finish | None = None, starved: bool = False) -> None:
+        turn.changed[q.seq] = ev.Progress(q.seq, q.epoch, q.output, q.kv, finish=finish, starved=starved)
 
     def _produced(self, turn: Running, q: Sequence, times: list[float]) -> None:
         first, q.sampled = q.output, True
@@ -310,14 +314,7 @@ class ComputeLane:
             self._state.drop(q)
 
     def _report(self, turn: Running, end: bool) -> None:
-        event = ev.TurnProgress(
-            self._state.spec.instance, turn.id, tuple(turn.changed.values()), turn.report_steps, turn.decode_s,
-            turn.prefill_tokens, turn.prefill_s, turn.wait_s, turn.batch, turn.context, self._state.memory(), end,
-            turn.first_s, (turn.first_s > 0.0 or turn.body.warm_up) and not self.is_cold(turn.body.model),
-        )  # fmt: skip
-        turn.changed = {}
-        turn.report_steps = turn.prefill_tokens = 0
-        turn.decode_s = turn.prefill_s = turn.wait_s = turn.first_s = 0.0
+        event = turn.report(self._state.spec.instance, self._state.memory(), end, self.is_cold(turn.body.model))
         if end:
             self.turn = None
         self._state.say(event)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.domain import CommandId, SeqId
@@ -87,5 +88,5 @@ def _amended(send: cmd.Send, change: cmd.Amend) -> cmd.Send:
     decode = tuple(s for s in (*t.decode, *change.join) if s not in change.leave)
     steps = t.steps if change.steps is None else change.steps
     parts = tuple(p for p in t.prefill if p.seq not in change.leave) if steps or change.steps is None else ()
-    changed = cmd.Turn(t.model, parts, decode, steps, t.slabs + change.slabs)
-    return cmd.Send(send.instance, send.id, changed, send.after, send.reason)
+    changed = replace(t, prefill=parts, decode=decode, steps=steps, slabs=t.slabs + change.slabs)
+    return replace(send, body=changed)

@@ -619,6 +619,7 @@ class ModelStatus(_message.Message):
     APART_FIELD_NUMBER: _builtins.int
     ABSENT_FIELD_NUMBER: _builtins.int
     ROLES_FIELD_NUMBER: _builtins.int
+    ABSENT_ROLES_FIELD_NUMBER: _builtins.int
     phase: _model_pb2.ModelPhase.ValueType
     """the best over all sidecars"""
     reason: _builtins.str
@@ -646,6 +647,10 @@ class ModelStatus(_message.Message):
     def roles(self) -> _containers.RepeatedScalarFieldContainer[_engine_pb2.Role.ValueType]:
         """of the engines that its requests may go to"""
 
+    @_builtins.property
+    def absent_roles(self) -> _containers.RepeatedScalarFieldContainer[_engine_pb2.Role.ValueType]:
+        """of the engines that do not have it, and fetch it when a request waits for it"""
+
     def __init__(
         self,
         *,
@@ -663,10 +668,11 @@ class ModelStatus(_message.Message):
         apart: _builtins.bool = ...,
         absent: _builtins.bool = ...,
         roles: _abc.Iterable[_engine_pb2.Role.ValueType] | None = ...,
+        absent_roles: _abc.Iterable[_engine_pb2.Role.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["footprint", b"footprint", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "apart", b"apart", "bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "parent", b"parent", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s", "roles", b"roles", "spec", b"spec", "unsupported", b"unsupported", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "absent_roles", b"absent_roles", "apart", b"apart", "bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "parent", b"parent", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s", "roles", b"roles", "spec", b"spec", "unsupported", b"unsupported", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,7 +10,7 @@ from aegaeon_proto.engine.reports import TurnProgress
 from aegaeon_sidecar.domain.errors import CancelledError, UnknownError
 from aegaeon_sidecar.domain.program import Lane
 from aegaeon_sidecar.engine.outcome import Outcome
-from aegaeon_sidecar.engine.running_turn import RunningTurn
+from aegaeon_sidecar.engine.running_turn import ChunkLimits, RunningTurn
 from aegaeon_sidecar.engine.state import Queued, State
 from aegaeon_sidecar.engine.step import Step
 from aegaeon_sidecar.engine.steps import Steps
@@ -33,14 +33,14 @@ class Compute:
         warm_up: WarmUp,
         post: PostStep,
         reuse: PrefixReuse,
-        chunk_tokens: int,
+        limits: ChunkLimits,
         deaths: Deaths,
     ) -> None:
         self._state = state
         self._steps = steps
         self._warm_up = warm_up
         self._post = post
-        self._chunk_tokens = chunk_tokens
+        self._limits = limits
         self._reuse = reuse
         self._deaths = deaths
         self._free_since_s = time.monotonic()
@@ -72,7 +72,7 @@ class Compute:
             if turn.warm_up:
                 self._warm_up.run(turn, model)
             else:
-                parts = self._state, self._steps, self._reuse, self._chunk_tokens
+                parts = self._state, self._steps, self._reuse, self._limits
                 self._compute(RunningTurn(*parts, command, turn, model))
 
     def _await_model(self, command: Queued, turn: Turn) -> Model | None:

@@ -27,6 +27,7 @@ from aegaeon_sidecar.engine.hello import hello
 from aegaeon_sidecar.engine.lanes import Lanes
 from aegaeon_sidecar.engine.outbox import Outbox
 from aegaeon_sidecar.engine.outputs import PushTokens
+from aegaeon_sidecar.engine.running_turn import ChunkLimits
 from aegaeon_sidecar.engine.state import Queued, State
 from aegaeon_sidecar.engine.steps import Steps
 from aegaeon_sidecar.engine.sweeper import Sweeper, sweep
@@ -246,13 +247,14 @@ class Engine:
 
     def _switch(self, backend: Backend, push: PushTokens) -> Switch:
         config = self._config
+        chunk_tokens = config.prefill_chunk_tokens
         compute = Compute(
             self.state,
             Steps(self.state.kv, backend, push, config.max_batch),
             WarmUp(self.state, backend),
             self._post,
             PrefixReuse(self.state.kv, self._copiers[Lane.KV_IN]),
-            config.prefill_chunk_tokens,
+            ChunkLimits(chunk_tokens, config.max_pooled_tokens or chunk_tokens),
             self.deaths,
         )
         images = Images(self.state.table, self._cache, self._ring, self._phases)

@@ -68,7 +68,7 @@ class Outputs:
         if isinstance(judged, Failure):
             return self._fail(step.turn, sequence, judged)
         sequence.idle_since_s = now
-        self._advance(sequence, step.tokens)
+        self._advance(sequence, step.tokens_of(sequence))
         token = None if judged is None else _accepted(sequence, judged)
         if token is None or token.finish is None:
             step.turn.progress.advanced(sequence)

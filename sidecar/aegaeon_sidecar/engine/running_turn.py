@@ -27,6 +27,14 @@ from aegaeon_sidecar.weights.models import Model
 _SCORED_TOKENS = 64  # of a prompt in a step: each has a row of logits
 
 
+@dataclass(frozen=True, slots=True)
+class ChunkLimits:
+    """Tokens in one step at most: of a prompt, and of the prompts of a model that generates nothing."""
+
+    prompt: int
+    pooled: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RunningTurn:
     """Lives from when the turn's model is resident until no step is left. `next` and `waits`: with the lock held."""
@@ -34,7 +42,7 @@ class RunningTurn:
     state: State
     steps: Steps
     reuse: PrefixReuse
-    chunk_tokens: int
+    limits: ChunkLimits
     command: Queued
     turn: Turn
     model: Model
@@ -77,18 +85,22 @@ class RunningTurn:
         return self._decode()
 
     def _prefill(self) -> Step | None:
-        """The first part's next chunk. What lacks KV that is on its way is passed over."""
+        """The first part's next chunk, and those of further parts where the model pools: a pass reads all weights for
+        one text or for many. What lacks KV that is on its way is passed over."""
+        chunks: dict[Sequence, int] = {}
         for part in list(self.turn.prefill):
             sequence = self._here(part.key)
-            if sequence is None or not self._begun(sequence):
+            if sequence is None or sequence in chunks or not self._begun(sequence):
                 continue
-            tokens = self._chunk(part, sequence)
+            tokens = self._chunk(part, sequence, sum(chunks.values()))
             if tokens <= 0:
                 self.turn.prefill.remove(part)
             elif self._admit(sequence, tokens):
                 part.left = 0 if sequence.kv_tokens + tokens == sequence.length else part.left - tokens
-                return Step(self.turn, self.model, [sequence], tokens, prefill=True)
-        return None
+                chunks[sequence] = tokens
+                if sequence.pooling is None or sum(chunks.values()) >= self.limits.pooled:
+                    break
+        return Step(self.turn, self.model, list(chunks), chunks) if chunks else None
 
     def _begun(self, sequence: Sequence) -> bool:
         """True when it can be computed from its position; at first, after the cached part of its prompt."""
@@ -98,11 +110,13 @@ class RunningTurn:
             return not sequence.moving
         return sequence.place is Place.DEVICE
 
-    def _chunk(self, part: Part, sequence: Sequence) -> int:
-        """Tokens of its next step; 0 where what was cached of the prompt made this part needless."""
+    def _chunk(self, part: Part, sequence: Sequence, taken: int) -> int:
+        """Tokens of its next step, `taken` others of which are chosen; 0 where what was cached of the prompt made this
+        part needless."""
         if sequence.sampled_here:
             return 0
-        most = self.chunk_tokens if sequence.scored is None else min(self.chunk_tokens, _SCORED_TOKENS)
+        most = self.limits.prompt if sequence.pooling is None else self.limits.pooled - taken
+        most = most if sequence.scored is None else min(most, _SCORED_TOKENS)
         return min(part.left, most, sequence.length - sequence.kv_tokens)
 
     def _decode(self) -> Step | None:
@@ -117,7 +131,7 @@ class RunningTurn:
             turn.together = None
             return None
         turn.begun += 1
-        return Step(turn, self.model, batch, 1, again=together is not None)
+        return Step(turn, self.model, batch, again=together is not None)
 
     def _batch(self) -> list[Sequence]:
         """The turn's sequences that can decode a token, with blocks for it."""

@@ -14,18 +14,27 @@ from aegaeon_sidecar.weights.models import Model
 class Step:
     """One forward pass: its sequences and the number of tokens of each (a chunk at prefill, one at decode).
 
-    `again`: it is the decode after one of the same list of sequences, with nothing changed but their tokens;
-    `launched`: its parts, of at most `max_batch` sequences each; `failed`: why there is none of a part.
+    `chunks`: tokens of each sequence at prefill; empty for a decode. `again`: it is the decode after one of the same
+    list of sequences, with nothing changed but their tokens; `launched`: its parts, of at most `max_batch` sequences
+    each; `failed`: why there is none of a part.
     """
 
     turn: Turn
     model: Model
     sequences: list[Sequence]
-    tokens: int
-    prefill: bool = False
+    chunks: dict[Sequence, int] = field(default_factory=dict)
     again: bool = False
     launched: list[Launched] = field(default_factory=list)
     failed: Exception | None = None
+
+    @property
+    def prefill(self) -> bool:
+        """Returns whether it computes chunks of prompts: of one, or of several of a model that generates nothing."""
+        return bool(self.chunks)
+
+    def tokens_of(self, sequence: Sequence) -> int:
+        """Tokens of a sequence that it computes."""
+        return self.chunks[sequence] if self.chunks else 1
 
     def claim(self) -> None:
         """Protect its model and sequences from other threads (lock held) until it is completed."""
@@ -35,7 +44,7 @@ class Step:
 
     def input(self, sequence: Sequence, row: int | None) -> StepInput:
         """`row`: the sequence's own in the step before, which is under way; None where it had no part in it."""
-        tokens = self.tokens
+        tokens = self.tokens_of(sequence)
         adapter = None if sequence.adapter is None else sequence.adapter.weights()
         if row is not None:
             position, sampler = sequence.kv_tokens + 1, sequence.sampler
@@ -68,7 +77,7 @@ class Step:
             progress.warm = not steps.cold
             progress.urgent = True
         if self.prefill:
-            progress.prefill_tokens += self.tokens
+            progress.prefill_tokens += sum(self.chunks.values())
             progress.prefill_s += 0.0 if first else seconds
             self.model.token_s = (seconds if first else progress.prefill_s) / progress.prefill_tokens
             return

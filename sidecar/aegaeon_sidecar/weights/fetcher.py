@@ -14,17 +14,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from aegaeon_native import Range
 from aegaeon_proto.engine.catalog import DirectorySource, ModelPhase, ModelSpec
 from aegaeon_proto.outbound.slots import Slots
 from aegaeon_sidecar.backends import Backend
-from aegaeon_sidecar.domain.errors import CacheFullError, DiskFullError, FillCancelledError, ModelError, TooLargeError
-from aegaeon_sidecar.domain.first_steps import FirstSteps
+from aegaeon_sidecar.domain.errors import CacheFullError, DiskFullError, FillCancelledError, TooLargeError
 from aegaeon_sidecar.domain.sticky import end_if_sticky
 from aegaeon_sidecar.kv.memory import KvMemory
-from aegaeon_sidecar.memory.prefix import seed_of
-from aegaeon_sidecar.models.documents import MOST_CONFIG_BYTES, read_document
-from aegaeon_sidecar.models.placement import Layout, Proof
+from aegaeon_sidecar.models.placement import Proof
 from aegaeon_sidecar.models.weight_files import WeightFiles, look
 from aegaeon_sidecar.weights.adapters import Adapters
 from aegaeon_sidecar.weights.addresses import folder_names
@@ -34,12 +30,12 @@ from aegaeon_sidecar.weights.faults import MODEL_ERRORS, understood
 from aegaeon_sidecar.weights.fetch_queue import FetchQueue
 from aegaeon_sidecar.weights.fill import fill
 from aegaeon_sidecar.weights.jobs import Job, Jobs
-from aegaeon_sidecar.weights.models import Adapter, Model, Served
+from aegaeon_sidecar.weights.models import Adapter, Model
 from aegaeon_sidecar.weights.pace import Pace
 from aegaeon_sidecar.weights.phases import Phases
+from aegaeon_sidecar.weights.registry import Registry
 from aegaeon_sidecar.weights.reservation import ON_DEMAND, fetched_ahead
 from aegaeon_sidecar.weights.ring import NO_FILE, StageRing
-from aegaeon_sidecar.weights.shared_weights import drop
 from aegaeon_sidecar.weights.sources import Located, Sources, slot_of
 from aegaeon_sidecar.weights.table import ModelTable
 
@@ -71,17 +67,11 @@ class Fetcher:
         captured: tuple[int, ...],
     ) -> None:
         self._table, self._kv, self._update_pins = table, kv, update_pins
-        self._backend = backend
-        self._sources = sources
-        self._phases = phases
-        self._deaths = deaths
-        self._crashed = crashed
-        self._enter = enter
-        self._captured = captured
-        self._bound: set[str] = set()  # KV shapes whose blocks the backend has
+        self._backend, self._cache, self._ring = backend, cache, ring
+        self._sources, self._phases, self._deaths = sources, phases, deaths
+        self._crashed, self._enter = crashed, enter
+        self._registry = Registry(table, kv, update_pins, backend, captured)
         self._stop = threading.Event()
-        self._cache = cache
-        self._ring = ring
         self._jobs = Jobs()
         self._far = Slots("fetcher")
         self._fetch_queue = FetchQueue(table, phases.tell)
@@ -220,7 +210,7 @@ class Fetcher:
                     layout = self._backend.describe(directory, model.spec.max_model_len, model.spec.task)
                     files = look(directory, layout)
                 model.check(files)
-            self._check_fits(layout)
+            self._registry.check_fits(layout, self._cache.budget_bytes)
             if layout.proof is None or self._cache.is_proved(layout.proof.key):
                 self._complete(model, located, files)
             else:
@@ -241,7 +231,7 @@ class Fetcher:
         """Put it into the host cache and the backend: it can then be served."""
         with located.reading():
             note = self._cache_weights(model, files)
-        self._register(model, files)
+        self._registry.register(model, files)
         if located.stored is not None:
             located.stored.close()  # from here on it is kept from eviction while it is read, and by being used
         with self._table.monitor.changed:
@@ -270,10 +260,7 @@ class Fetcher:
 
     def _cache_weights(self, model: Model, files: WeightFiles) -> str:
         """Put the weights into the host cache if there is room; else a Load will read the files. Returns a note for
-        people. Raises OtherWeightsError when the model was served with others.
-
-        Raises OtherWeightsError when the model was served with others.
-        """
+        people. Raises OtherWeightsError when the model was served with others."""
         begin, noted, gives_up = time.monotonic(), partial(self._note, model), self._gives_up(model)
 
         def bring(file: int) -> str:
@@ -309,67 +296,16 @@ class Fetcher:
             log.info("model %s: %s", model.name, model.pace)
             self._fetch_queue.advance(model)
 
-    def _check_fits(self, layout: Layout) -> None:
-        """Check that the weights leave a slab for KV blocks, without which no step could run. Raises ModelError.
-
-        The weights of several ranks, and those that are baked, come by way of the host cache.
-        """
-        if not layout.streams and layout.image_bytes > self._cache.budget_bytes:
-            raise ModelError(
-                f"the weights for {layout.ranks} accelerators have {layout.image_bytes} bytes, but the host cache, "
-                f"which they pass through, has {self._cache.budget_bytes}; raise host_cache_bytes"
-            )
-        pool = self._kv.device.pool
-        slabs = -(-layout.weight_bytes // pool.slab_bytes)
-        if slabs >= pool.total:
-            raise ModelError(
-                f"the weights take {slabs} slabs, and the device has {pool.total} for weights and KV cache together; "
-                "raise device_bytes"
-            )
-
-    def _register(self, model: Model, files: WeightFiles) -> None:
-        pool, directory, layout = self._kv.device.pool, files.directory, files.layout
-        slabs = -(-layout.weight_bytes // pool.slab_bytes)
-        weights = Range(pool, slabs)
-        parts = [weights.dlpack(0, layout.weight_bytes, rank) for rank in range(pool.ranks)]
-        with understood():
-            seed = seed_of(model.content, read_document(directory / layout.config, MOST_CONFIG_BYTES))
-            self._backend.register(model.name, directory, layout, *parts)
-        try:
-            self._bind(layout)
-        except BaseException:
-            self._backend.forget(model.name)  # the range that it shows goes with this call
-            raise
-        with self._table.monitor.changed:
-            model.layout, model.range, model.kv_seed = layout, weights, seed
-            model.first_steps = FirstSteps(() if layout.pools else self._captured)
-            model.files, model.served, model.trying = files, Served(model.content, files.config), False
-            self._update_pins()
-
-    def _bind(self, layout: Layout) -> None:
-        """The blocks of its KV shape, in both tiers and the backend; once, and again where that did not succeed."""
-        with self._table.monitor.changed:
-            blocks = self._kv.device.add_shape(layout.kv_shape, layout.kv_block_bytes)
-            self._kv.host.add_shape(layout.kv_shape, layout.kv_block_bytes)
-        if layout.kv_shape not in self._bound:
-            ranks = range(self._kv.device.pool.ranks)
-            self._backend.bind_kv(layout.kv_shape, *(blocks.dlpack(rank) for rank in ranks))
-            self._bound.add(layout.kv_shape)
-
     def _forget(self, model: Model) -> None:
         """Drop a withdrawn model once no step and no load uses its range."""
         with self._table.monitor.changed:
             self._table.monitor.wait_until(lambda: not (model.users or model.moving))
             if self._table.monitor.stopping:
                 return
-            if model.range is not None:
-                model.range.unmap(0, len(model.shown))
-                drop(self._kv.device, model)
-                model.resident = False
+            self._registry.unmap(model)
             self._table.withdrawn.remove(model)
             self.adapters.update()
-        if model.range is not None:
-            self._backend.forget(model.name)
+        self._registry.forget(model)
         model.let_go()
 
 

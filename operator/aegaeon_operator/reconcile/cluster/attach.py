@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import PurePosixPath
-from typing import TypeVar
+from functools import partial
 
 from aegaeon_operator.reconcile.cluster.applied_secrets import AppliedSecrets
 from aegaeon_operator.reconcile.cluster.facts import Json, Live, Observed, Refusal
 from aegaeon_operator.reconcile.cluster.memo import Memo
-from aegaeon_operator.reconcile.cluster.names import CREDENTIALS
+from aegaeon_operator.reconcile.cluster.resolve import Credentials, Inputs, Named, Resolved, ResolvedModel
 from aegaeon_operator.reconcile.cluster.shards import Shards
 from aegaeon_operator.reconcile.processes import quota_entry
-from aegaeon_operator.spec.base import SecretRef
 from aegaeon_operator.spec.crosscheck import allows
-from aegaeon_operator.spec.model_pool import Adapter
-from aegaeon_operator.spec.resources import GpuPool, ModelPool, Quota, ServedModel, Source
-from aegaeon_operator.spec.sources import Guarded
-from aegaeon_operator.spec.tenancy import Claim, Problem, claims, contradictions, hashes_of, shared_keys, short_keys
+from aegaeon_operator.spec.resources import ModelPool, Quota, ServedModel
+from aegaeon_operator.spec.tenancy import Claim, contradictions, shared_keys
 
-_LONGEST_ENTRY = 253
 _NO_QUOTA = Quota()
-Named = TypeVar("Named", ServedModel, Adapter)
+_READABLE = AppliedSecrets()
+_NO_SECRET: Json = {}
 
 
 @dataclass(slots=True)
 class Attached:
     """The served models. `names`: owner of each model and adapter. `refused`: refusal by ModelPool (uid), total or
     partial; `failed`: reason by ModelPool and name. `credentials`: content by file; `room`: their shards. `access`: by
-    ModelPool, its document of tenants. `written`: content that the pool's Secrets already have. `memo`: of decisions
-    about the same pool."""
+    ModelPool, its document of tenants. `resolved`: by accepted ModelPool."""
 
     models: dict[str, tuple[Live[ModelPool], ServedModel]] = field(default_factory=dict)
     names: dict[str, Live[ModelPool]] = field(default_factory=dict)
@@ -41,8 +34,7 @@ class Attached:
     credentials: dict[str, str] = field(default_factory=dict)
     room: Shards = field(default_factory=Shards)
     access: dict[str, Json] = field(default_factory=dict)
-    written: AppliedSecrets = field(default_factory=AppliedSecrets)
-    memo: Memo = field(default_factory=Memo, compare=False)
+    resolved: dict[str, Resolved] = field(default_factory=dict, compare=False)
     _of_owner: dict[str, tuple[list[ServedModel], list[str]]] = field(default_factory=dict)
 
     def take(self, owner: Live[ModelPool], model: ServedModel) -> None:
@@ -54,6 +46,16 @@ class Attached:
         """Reserve a name of a model or adapter for its ModelPool."""
         self.names[name] = owner
         self._of_owner.setdefault(owner.uid, ([], []))[1].append(name)
+
+    def keep(self, namespace: str, credentials: Credentials) -> Refusal | None:
+        """Add a file of credentials; return the refusal if it does not fit in the pool's Secrets."""
+        file, content = credentials.file, credentials.content
+        if file not in self.credentials:
+            shard = self.room.place(namespace, file, len(file) + len(content.encode()))
+            if isinstance(shard, Refusal):
+                return Refusal(shard.reason, f"Secret {credentials.secret}: {shard.message}")
+            self.credentials[file] = content
+        return None
 
     def models_of(self, uid: str) -> list[ServedModel]:
         """Return the served models of a ModelPool."""
@@ -85,15 +87,19 @@ class Attached:
 
 def attach(observed: Observed, memo: Memo | None = None) -> Attached:
     """Attach ModelPools, the oldest first: it keeps a name that several use."""
-    written = AppliedSecrets.of(observed) if observed.unreadable else AppliedSecrets()
-    attached = Attached(written=written, memo=memo or Memo())
-    for pool in sorted(observed.model_pools, key=lambda pool: pool.age):
+    attached, memo = Attached(), memo or Memo()
+    applied = AppliedSecrets.of(observed) if observed.unreadable else _READABLE
+    for pool in observed.model_pools:
         refusal = _refusal(observed, pool)
         if refusal:
             attached.refuse(pool.uid, refusal)
-        elif pool.value and observed.gpu_pool and observed.gpu_pool.value:
-            _take(observed, observed.gpu_pool.value, pool, attached)
-    attached.access = dict(_access(observed, attached))
+        elif observed.spec:
+            errors = tuple(observed.unreadable.get(name, "") for name in pool.secrets)
+            contents = tuple(observed.secrets.get(name, _NO_SECRET) for name in pool.secrets)
+            inputs = Inputs(observed.key, observed.spec, pool, contents, errors, applied if any(errors) else _READABLE)
+            attached.resolved[pool.uid] = memo.of(("resolved", pool.uid), inputs, inputs.resolve)
+            _take(pool, attached.resolved[pool.uid], attached)
+    attached.access = dict(_access(observed, attached, memo))
     return attached
 
 
@@ -113,186 +119,62 @@ def _refusal(observed: Observed, pool: Live[ModelPool]) -> Refusal | None:
     return None
 
 
-def _take(observed: Observed, gpu_pool: GpuPool, pool: Live[ModelPool], attached: Attached) -> None:
-    assert pool.value is not None
-    for model in pool.value.spec.models:
-        usable = _taken(observed, gpu_pool, pool, model, attached)
+def _take(pool: Live[ModelPool], resolved: Resolved, attached: Attached) -> None:
+    for model in resolved.models:
+        usable = _taken(pool, model, attached)
         if usable is not None:
-            checked = [_taken(observed, gpu_pool, pool, adapter, attached) for adapter in model.adapters]
+            checked = [_taken(pool, adapter, attached) for adapter in model.adapters]
             adapters = tuple(adapter for adapter in checked if adapter is not None)
             unchanged = adapters == usable.adapters
             attached.take(pool, usable if unchanged else usable.model_copy(update={"adapters": adapters}))
 
 
-def _taken(
-    observed: Observed, gpu_pool: GpuPool, pool: Live[ModelPool], model: Named, attached: Attached
-) -> Named | None:
-    """Return a model or adapter with the paths of the pods; None after noting the refusal."""
-    holder = attached.names.get(model.name)
-    usable, problem = None, None
-    if holder:
-        other = f"{holder.namespace}/{holder.name}"
-        text = f"{model.name} is served by ModelPool {other}, which is older; rename the model"
-        problem = Refusal("NameConflict", text if holder is not pool else f"{model.name} is a duplicate; rename one")
-    elif isinstance(model, Adapter) and gpu_pool.spec.adapters is None:
-        problem = Refusal("AdaptersNotServed", f"{model.name}: the GpuPool has no spec.adapters (backend vllm); add it")
-    else:
-        usable, problem = _usable(observed, gpu_pool, pool, model, attached)
+def _taken(pool: Live[ModelPool], model: ResolvedModel[Named], attached: Attached) -> Named | None:
+    """Return a model or adapter that can be served; None after noting the refusal."""
+    problem = _conflict(pool, model.name, attached) or model.refusal
+    if problem is None and model.credentials:
+        full = attached.keep(pool.namespace, model.credentials)
+        problem = full and Refusal(full.reason, f"{model.name}: {full.message}")
     if problem:
         attached.refuse(pool.uid, problem)
         attached.failed[pool.uid, model.name] = problem.message
-    else:
-        attached.name(pool, model.name)
-    return usable
-
-
-def _usable(
-    observed: Observed, gpu_pool: GpuPool, pool: Live[ModelPool], model: Named, attached: Attached
-) -> tuple[Named | None, Refusal | None]:
-    """Return the model with the paths of the pods, or the refusal."""
-    source = model.source
-    if source.needs_disk and gpu_pool.spec.memory.disk is None:
-        return None, Refusal("DiskMissing", f"{model.name} needs a disk tier; add spec.memory.disk to the GpuPool")
-    if source.host_path is not None:
-        path = _inside(gpu_pool.spec.volumes.models and gpu_pool.spec.volumes.models.path, source.host_path)
-        if path is None:
-            return None, Refusal(
-                "HostPathNotAllowed",
-                f"{model.name}: {source.host_path} is not inside the GpuPool's volumes.models.path"
-                if gpu_pool.spec.volumes.models
-                else f"{model.name}: hostPath needs volumes.models in the GpuPool",
-            )
-        return _with_source(pool, model, source, {"host_path": path}, attached.memo), None
-    if source.guarded:
-        return _guarded(observed, pool, model, source.guarded, attached)
-    return model, None
-
-
-def _guarded(
-    observed: Observed, pool: Live[ModelPool], model: Named, guarded: Guarded, attached: Attached
-) -> tuple[Named | None, Refusal | None]:
-    """Return the model with the credentials from its own namespace as a file of the pods, or the refusal."""
-    if guarded.credentials_file:  # a path could name other tenants' credentials in the pods
-        text = f"{model.name}: credentialsFile is for `aegaeon up` only; set credentialsSecretRef"
-        return None, Refusal("CredentialsFileNotHere", text)
-    ref = guarded.credentials_secret_ref
-    if ref is None:
-        return model, None
-    file = _file_name(pool.namespace, ref)
-    content = _entry(observed, pool, ref)
-    if content is None and (pool.namespace, ref.name) in observed.unreadable:
-        content = attached.written.credentials.get(file)
-    if content is None:
-        reason, why = _missing(observed, pool, ref)
-        return None, Refusal(reason, f"{model.name}: {why}")
-    if file not in attached.credentials:
-        shard = attached.room.place(pool.namespace, file, len(file) + len(content.encode()))
-        if isinstance(shard, Refusal):
-            return None, Refusal(shard.reason, f"{model.name}: Secret {ref.name}: {shard.message}")
-        attached.credentials[file] = content
-    changed = guarded.model_copy(update={"credentials_file": f"{CREDENTIALS}/{file}", "credentials_secret_ref": None})
-    place = next(name for name in ("hugging_face", "s3", "http") if getattr(model.source, name))
-    return _with_source(pool, model, model.source, {place: changed}, attached.memo), None
-
-
-def _file_name(namespace: str, ref: SecretRef) -> str:
-    """Return a unique key for the pool's Secret, within the limit of its length: a long name must not block the others.
-
-    A Secret's name may contain dots; an underscore can only be in the name of its entry.
-    """
-    between = "_" if "." in ref.name else "."
-    name = between.join((namespace, ref.name, ref.key))
-    return name if len(name) <= _LONGEST_ENTRY else hashlib.sha256(name.encode()).hexdigest()
-
-
-def _with_source(pool: Live[ModelPool], model: Named, source: Source, changes: dict[str, object], memo: Memo) -> Named:
-    """Return the model with changes of its source, the same object for as long as both are the same."""
-
-    def copied() -> Named:
-        return model.model_copy(update={"source": source.model_copy(update=changes)})
-
-    return memo.of(("model", pool.uid, model.name), (model, changes), copied)
-
-
-@lru_cache(4096)  # called for each model in each reconcile
-def _inside(folder: str | None, host_path: str) -> str | None:
-    """Return the absolute path if it is below the models' folder, without `..`; else None."""
-    if (
-        folder is None
-        or ".." in PurePosixPath(host_path).parts
-        or host_path.startswith("~")
-        or not host_path.isprintable()
-    ):
         return None
-    path = PurePosixPath(folder) / host_path
-    return str(path) if path.is_relative_to(folder) else None
+    attached.name(pool, model.name)
+    return model.usable
 
 
-def _entry(observed: Observed, pool: Live[ModelPool], ref: SecretRef) -> str | None:
-    return observed.secrets.get((pool.namespace, ref.name), {}).get(ref.key)
-
-
-def _missing(observed: Observed, pool: Live[ModelPool], ref: SecretRef) -> tuple[str, str]:
-    """Return the reason and the message for a Secret without the entry."""
-    why = observed.unreadable.get((pool.namespace, ref.name))
-    if why:
-        return "SecretUnreadable", f"Secret {ref.name} in namespace {pool.namespace} cannot be read: {why}"
-    return "SecretNotFound", f"Secret {ref.name} in namespace {pool.namespace} does not exist or has no entry {ref.key}"
-
-
-def unreadable(observed: Observed, pool: Live[ModelPool]) -> str:
-    """Return a message about Secrets of a ModelPool that cannot be read, whose last content still applies; or ""."""
-    if not observed.unreadable or pool.value is None:
-        return ""
-    names = sorted({ref.name for ref in secrets_of(pool.value)})
-    whys = [
-        (name, observed.unreadable[pool.namespace, name])
-        for name in names
-        if (pool.namespace, name) in observed.unreadable
-    ]
-    return "; ".join(f"Secret {name} cannot be read, its last content is used: {why}" for name, why in whys)
-
-
-def guessable(observed: Observed, pool: Live[ModelPool]) -> str:
-    """Return the tenants of a ModelPool with keys that a later release will refuse; or ""."""
-    tenants = pool.value.spec.tenants if pool.value else []
-    refs = [(tenant.name, tenant.key_secret_ref) for tenant in tenants if tenant.key_secret_ref]
-    short = [name for name, ref in refs if short_keys(_entry(observed, pool, ref) or "")]
-    return ", ".join(repr(name) for name in short)
+def _conflict(pool: Live[ModelPool], name: str, attached: Attached) -> Refusal | None:
+    holder = attached.names.get(name)
+    if holder is None:
+        return None
+    other = f"{holder.namespace}/{holder.name}"
+    text = f"{name} is served by ModelPool {other}, which is older; rename the model"
+    return Refusal("NameConflict", text if holder is not pool else f"{name} is a duplicate; rename one")
 
 
 # ---- tenants -------------------------------------------------------------------------------------------------------
 
-
-def secrets_of(pool: ModelPool) -> Iterator[SecretRef]:
-    """Yield the references to Secrets of a ModelPool, in its own namespace."""
-    for tenant in pool.spec.tenants:
-        if tenant.key_secret_ref:
-            yield tenant.key_secret_ref
-    for model in pool.spec.models:
-        for source in (model.source, *(adapter.source for adapter in model.adapters)):
-            if source.guarded and source.guarded.credentials_secret_ref:
-                yield source.guarded.credentials_secret_ref
+Granted = list[tuple[Claim, list[str]]]
 
 
-def _access(observed: Observed, attached: Attached) -> Iterator[tuple[str, Json]]:
+def _access(observed: Observed, attached: Attached, memo: Memo) -> Iterator[tuple[str, Json]]:
     """Yield the document of Admin.SetTenants for each ModelPool (uid) with served models. A pool without tenants is
     open; a pool whose keys are missing is closed."""
-    for pool, claimed in _claimed(observed, attached):
-        served = set(attached.names_of(pool.uid))
-        if not served or pool.value is None:
-            continue
-        quotas = {
-            model.name: quota_entry(model.quota) for model in attached.models_of(pool.uid) if model.quota != _NO_QUOTA
-        }
-        yield (
-            pool.uid,
-            {
-                "tenants": [_tenant(claim, hashes, served) for claim, hashes in claimed],
-                "open_models": [] if pool.value.spec.tenants else sorted(served),
-                "model_quotas": quotas,
-            },
-        )
+    granted = _granted(attached)
+    for pool in observed.model_pools:
+        served = attached.names_of(pool.uid)
+        if served and pool.value:
+            inputs = (pool.value, attached.models_of(pool.uid), served, granted.get(pool.uid, []))
+            yield pool.uid, memo.of(("access", pool.uid), inputs, partial(_document, *inputs))
+
+
+def _document(pool: ModelPool, models: list[ServedModel], names: list[str], granted: Granted) -> Json:
+    served = set(names)
+    return {
+        "tenants": [_tenant(claim, hashes, served) for claim, hashes in granted],
+        "open_models": [] if pool.spec.tenants else sorted(served),
+        "model_quotas": {model.name: quota_entry(model.quota) for model in models if model.quota != _NO_QUOTA},
+    }
 
 
 def _tenant(claim: Claim, hashes: list[str], served: set[str]) -> Json:
@@ -307,60 +189,23 @@ def _tenant(claim: Claim, hashes: list[str], served: set[str]) -> Json:
     }
 
 
-Claimed = tuple[Live[ModelPool], list[tuple[Claim, list[str]]]]
-
-
-def _claimed(observed: Observed, attached: Attached) -> list[Claimed]:
-    """Return the tenants of each ModelPool, oldest first, with the keys that no other tenant has; note the problems.
+def _granted(attached: Attached) -> dict[str, Granted]:
+    """Return the tenants of each ModelPool (uid), with the keys that no other tenant has; note the problems.
 
     A tenant that contradicts an older ModelPool's is left out: the older one keeps keys and quota.
     """
-    pools = [pool for pool in sorted(observed.model_pools, key=lambda pool: pool.age) if _may_claim(observed, pool)]
-    by_claim = {claim: pool for pool in pools if pool.value for claim in _claims(observed, pool)}
-    problems = list(contradictions(list(by_claim)))
+    tenants = [(uid, tenant) for uid, resolved in attached.resolved.items() for tenant in resolved.tenants]
+    owners = {tenant.claim: uid for uid, tenant in tenants}
+    problems = list(contradictions(list(owners)))
     conflicts = {problem.claim for problem in problems if problem.reason == "TenantConflict"}
-    keys: dict[Claim, list[str]] = {}
-    for claim, pool in by_claim.items():
-        if claim not in conflicts:
-            keys[claim], problem = _keys(observed, pool, claim, attached.written)
-            problems += [problem] if problem else []
+    keys = {tenant.claim: tenant.hashes for _, tenant in tenants if tenant.claim not in conflicts}
+    problems += [tenant.problem for _, tenant in tenants if tenant.problem and tenant.claim in keys]
     shared = list(shared_keys(list(keys.items())))
     for problem in [*problems, *dict.fromkeys(problem for problem, _ in shared)]:
-        attached.refuse(by_claim[problem.claim].uid, Refusal(problem.reason, problem.text))
+        attached.refuse(owners[problem.claim], Refusal(problem.reason, problem.text))
     for problem, key in shared:
-        keys[problem.claim].remove(key)
-    of_pool: dict[str, list[tuple[Claim, list[str]]]] = {}
+        keys[problem.claim] = [known for known in keys[problem.claim] if known != key]
+    granted: dict[str, Granted] = {}
     for claim, hashes in keys.items():
-        of_pool.setdefault(by_claim[claim].uid, []).append((claim, hashes))
-    return [(pool, of_pool.get(pool.uid, [])) for pool in pools]
-
-
-def _may_claim(observed: Observed, pool: Live[ModelPool]) -> bool:
-    return pool.value is not None and _refusal(observed, pool) is None
-
-
-def _claims(observed: Observed, pool: Live[ModelPool]) -> Iterator[Claim]:
-    assert pool.value is not None
-    return claims(observed.key.namespace, pool.value, f"ModelPool {pool.namespace}/{pool.name}")
-
-
-def _keys(
-    observed: Observed, pool: Live[ModelPool], claim: Claim, written: AppliedSecrets
-) -> tuple[list[str], Problem | None]:
-    """Return the hashes of a tenant's keys, or the problem."""
-    ref, who = claim.tenant.key_secret_ref, f"tenant '{claim.tenant.name}'"
-    if ref is None:
-        return [], Problem(
-            claim, "KeyFileNotHere", claim.place, f"{who}: keyFile is for `aegaeon up` only; set keySecretRef"
-        )
-    content = _entry(observed, pool, ref)
-    if content is None:
-        is_unreadable = (pool.namespace, ref.name) in observed.unreadable
-        if is_unreadable and (before := written.hashes.get(claim.known_as)):
-            return before, None
-        reason, why = _missing(observed, pool, ref)
-        return [], Problem(claim, reason, claim.place, f"{who}: {why}")
-    keys = hashes_of(content)
-    if not keys:
-        return [], Problem(claim, "SecretEmpty", claim.place, f"{who}: entry {ref.key} of Secret {ref.name} has no key")
-    return list(dict.fromkeys(keys)), None
+        granted.setdefault(owners[claim], []).append((claim, hashes))
+    return granted

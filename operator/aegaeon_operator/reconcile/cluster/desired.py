@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 
 from aegaeon_operator.reconcile.cluster.attach import Attached, attach
 from aegaeon_operator.reconcile.cluster.egress import egress_entry
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live, Observed, Platform, Refusal
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live, Observed, Refusal
 from aegaeon_operator.reconcile.cluster.memo import Memo
 from aegaeon_operator.reconcile.cluster.names import (
     APPLIED,
@@ -39,6 +40,7 @@ from aegaeon_operator.reconcile.cluster.names import (
     scheduler_target,
 )
 from aegaeon_operator.reconcile.cluster.picker import picker
+from aegaeon_operator.reconcile.cluster.platform import Platform
 from aegaeon_operator.reconcile.cluster.pods import ENGINE_DRAIN_S, GATEWAY_DRAIN_S, WITHDRAW_S
 from aegaeon_operator.reconcile.cluster.policies import policies
 from aegaeon_operator.reconcile.cluster.routes import routes
@@ -48,6 +50,7 @@ from aegaeon_operator.reconcile.cluster.secret_files import (
     compact,
     config_files,
     credential_secrets,
+    least_characters,
     model_secrets,
     secret,
 )
@@ -61,7 +64,7 @@ from aegaeon_operator.reconcile.processes import (
     sidecar_settings,
     source_entry,
 )
-from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ServedModel, Source
+from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ModelPool, ServedModel, Source
 from aegaeon_proto.parts import joined
 
 # Children that `kube` creates, since their content is random; they are never leftovers.
@@ -137,14 +140,14 @@ def desired(observed: Observed, memo: Memo | None = None) -> Desired:
     models = attached.served
     accepted = [pool for pool in observed.model_pools if attached.models_of(pool.uid)]
     objects = (
-        secret(observed.key, pool, "config", config_files(configs, served)),
+        secret(observed.key, pool, "config", config_files(configs, served, parts)),
         *model_secrets(observed.key, pool, parts),
         *credential_secrets(observed.key, pool, attached),
         *([secret(observed.key, pool, "redis", dict(observed.redis))] if observed.redis else []),
         *workloads(observed, pool, spec, _restarting(configs)),
         *policies(observed, pool, spec, models),
         *picker(observed, pool, spec),
-        *routes(observed.key, pool, spec, sorted(accepted, key=lambda pool: pool.age)),
+        *routes(observed.key, pool, spec, accepted),
     )
     manifests = tuple(_marked(manifest) for manifest in objects)
     present = {ChildKey.of(manifest) for manifest in manifests}
@@ -153,7 +156,7 @@ def desired(observed: Observed, memo: Memo | None = None) -> Desired:
     leftovers = tuple(sorted(key for key in set(observed.children) - present - kept if key.name not in staying))
     catalog, tenants, start_s = tuple(served["models"]), served["tenants"], spec.hold_start_s
     engines = engine_names(observed, spec)
-    mark = fingerprint([[part.text for part in parts], start_s, engines])
+    mark = fingerprint([hashlib.sha256("".join(part.text for part in parts).encode()).hexdigest(), start_s, engines])
     return Desired(attached, manifests, leftovers, catalog, tenants, start_s, engines, mark)
 
 
@@ -166,28 +169,26 @@ def _restarting(configs: dict[str, Json]) -> dict[str, Json]:
 def _placed(observed: Observed, spec: GpuPoolSpec, attached: Attached, memo: Memo) -> list[Part]:
     """Return each ModelPool's models and tenants with their shard; refuse a ModelPool that does not fit in a Secret."""
     room, parts = Shards(), []
-    for pool in sorted(observed.model_pools, key=lambda pool: pool.age):
+    for pool in observed.model_pools:
         served = attached.models_of(pool.uid)
         if not served or pool.value is None:
             continue
-        access = attached.access[pool.uid]
-        inputs = (spec, served, pool.value.prefix_share, pool.created_s, access)
-        content, text = memo.of(("part", pool.uid), inputs, partial(_content, *inputs))
-        shard = room.place(pool.namespace, pool.name, len(text) + 1)
+        inputs = (spec, served, pool.value.prefix_share, pool.created, attached.access[pool.uid])
+        part = memo.of(("part", pool.uid), inputs, partial(_part, spec, served, pool, inputs[-1]))
+        shard = room.place(pool.namespace, pool.name, len(part.text) + 1)
         if isinstance(shard, Refusal):
             attached.withdraw(pool, shard)
         else:
-            parts.append(Part(content, text, shard))
+            parts.append(part._replace(shard=shard))
     return parts
 
 
-def _content(
-    spec: GpuPoolSpec, served: list[ServedModel], prefix_share: str, created_s: float, access: Json
-) -> tuple[Json, str]:
-    """Return a ModelPool's entries of the Secrets, and their text."""
-    models = [_model(spec, model, prefix_share) | {CREATED: created_s} for model in served]
+def _part(spec: GpuPoolSpec, served: list[ServedModel], pool: Live[ModelPool], access: Json) -> Part:
+    """Return a ModelPool's entries of the Secrets, in the first shard."""
+    share = pool.value.prefix_share if pool.value else ""
+    models = [_model(spec, model, share) | {CREATED: pool.created_s} for model in served]
     content = {"models": models, "tenants": access}
-    return content, compact(content)
+    return Part(content, compact(content), least_characters(models))
 
 
 def _model(spec: GpuPoolSpec, model: ServedModel, prefix_share: str) -> Json:

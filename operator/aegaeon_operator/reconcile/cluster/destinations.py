@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from aegaeon_operator.reconcile.cluster.egress import way_out
-from aegaeon_operator.reconcile.cluster.facts import Platform
+from aegaeon_operator.reconcile.cluster.platform import Platform
 from aegaeon_operator.spec.resources import GpuPoolSpec, ServedModel, Source
 from aegaeon_proto.outbound.policy import Entry, parse_entry
 from aegaeon_proto.outbound.urls import PORTS

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from aegaeon_operator.reconcile.cluster.platform import Platform
 from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ModelPool
 
 Json = dict[str, Any]
@@ -64,6 +64,7 @@ class Subject(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Live(Generic[Kind]):
     """A GpuPool or ModelPool of the API server; `problems` explain why its spec is invalid (`value` None).
+    `secrets`: those that it references.
 
     Objects that differ only in their status are equal: no decision depends on it.
     """
@@ -77,6 +78,7 @@ class Live(Generic[Kind]):
     value: Kind | None
     status: Json = field(compare=False)
     problems: tuple[str, ...] = ()
+    secrets: tuple[SecretName, ...] = ()
 
     @property
     def age(self) -> tuple[str, str, str]:
@@ -126,61 +128,6 @@ def _is_rolling(live: Mapping[str, Any], status: Json) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class RedisAt:
-    """The Redis of all pools: its URL, and files with its password and certificate authorities."""
-
-    url: str
-    password_file: Path | None = None
-    ca_file: Path | None = None
-
-    @property
-    def files(self) -> dict[str, Path]:
-        """The files by their names in the pools' Secrets."""
-        return {name: file for name, file in (("password", self.password_file), ("ca.crt", self.ca_file)) if file}
-
-
-@dataclass(frozen=True, slots=True)
-class Egress:
-    """Restriction of the pools' egress; the ports are those of pods, which network plugins see."""
-
-    api_server_ports: tuple[int, ...] = (443, 6443)
-    dns_ports: tuple[int, ...] = (53,)
-
-
-@dataclass(frozen=True, slots=True)
-class Platform:
-    """Settings from the operator's environment, the same for all pools."""
-
-    control_image: str
-    engine_image: str
-    vllm_image: str
-    """image of engines with backend vllm"""
-    pull_policy: str = "IfNotPresent"
-    redis: RedisAt | None = None
-    namespace: str = "default"
-    """namespace of the operator, which may reach the schedulers' admin ports"""
-    metrics_namespaces: tuple[str, ...] = ("monitoring",)
-    """namespaces whose pods may scrape metrics; `*`: all"""
-    egress: Egress | None = None
-    """None: egress of the pools' pods is not restricted"""
-    picker_role: str = "ClusterRole/picker"
-    """kind and name of the role of endpoint pickers"""
-    scheduler_role: str = "ClusterRole/scheduler"
-    """kind and name of the role of schedulers"""
-    provider: Literal["none", "istio"] = "none"
-    """provider of Gateways, which may need more than the standard objects"""
-    fixed_user: bool = True
-    """pods run as the images' user; else the platform chooses it, as OpenShift does for each namespace"""
-    ipv6: bool = False
-    """the first address of a pod, which the kubelet probes, is IPv6"""
-
-    @property
-    def anywhere(self) -> str:
-        """Wildcard address for servers, of the family of a pod's first address."""
-        return "[::]" if self.ipv6 else "0.0.0.0"
-
-
-@dataclass(frozen=True, slots=True)
 class ModelFacts:
     """A model's state at the scheduler. Tokens and `busy_s` are counted since its start; windows.py reduces them to the
     last ten minutes and computes `token_s`, the engine seconds per token (0: not measured).
@@ -202,8 +149,13 @@ class ModelFacts:
     bytes_per_s: float = 0.0
     remaining_s: float = 0.0
     roles: frozenset[str] = frozenset()  # of the engines that may take its requests
+    absent_roles: frozenset[str] = frozenset()  # of the engines that fetch it on demand
     apart: bool = False  # prefill engines have it, and no decode engine that can take over their KV cache serves it
     unanswered: bool = False  # its requests are open, or were cancelled, without progress (progress.py)
+
+
+UNKNOWN_MODEL = ModelFacts()
+"""facts of a model that the scheduler does not know"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,8 +228,8 @@ class SchedulerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """All inputs of a reconcile. `secrets`: last content of the Secrets that ModelPools reference; `unreadable`: errors
-    of those that cannot be read now."""
+    """All inputs of a reconcile. `model_pools`: the oldest first. `secrets`: last content of the Secrets that they
+    reference; `unreadable`: errors of those that cannot be read now."""
 
     key: Key
     now: datetime

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from aegaeon_operator.reconcile.cluster.egress import egress_volumes
-from aegaeon_operator.reconcile.cluster.facts import Json, Key, Platform
+from aegaeon_operator.reconcile.cluster.facts import Json, Key
 from aegaeon_operator.reconcile.cluster.names import (
     BATCH_KEYS,
     BATCHES,
@@ -30,6 +30,7 @@ from aegaeon_operator.reconcile.cluster.names import (
     selector,
 )
 from aegaeon_operator.reconcile.cluster.overlay import apply_template
+from aegaeon_operator.reconcile.cluster.platform import Platform
 from aegaeon_operator.reconcile.cluster.template import (
     CONFINED,
     HOST,
@@ -52,6 +53,7 @@ from aegaeon_operator.reconcile.cluster.template import (
 )
 from aegaeon_operator.spec.kubernetes import PickerLimits
 from aegaeon_operator.spec.resources import GpuPoolSpec
+from aegaeon_proto.backends import BACKENDS
 
 # Time for streams to end before the pod is terminated.
 GATEWAY_DRAIN_S, ENGINE_DRAIN_S = 60, 20
@@ -174,9 +176,8 @@ def _account(name: str | None) -> Json:
 
 def _image(spec: GpuPoolSpec, platform: Platform, which: Literal["control", "engine"]) -> Image:
     """Return the pool's image, or the operator's default; for engines that of the pool's backend."""
-    own = spec.images
-    of_backend = {"torch": platform.engine_image, "vllm": platform.vllm_image}
-    name = (own.control or platform.control_image) if which == "control" else (own.engine or of_backend[spec.backend])
+    own, setting = spec.images, BACKENDS[spec.backend].image if which == "engine" else "control_image"
+    name = getattr(own, which) or getattr(platform, setting)
     return Image(name, own.pull_policy or platform.pull_policy)
 
 

@@ -17,7 +17,7 @@ from aegaeon_operator.reconcile.cluster.destinations import (
     to_sources,
     to_traces,
 )
-from aegaeon_operator.reconcile.cluster.facts import Json, Key, Live, Observed, Platform
+from aegaeon_operator.reconcile.cluster.facts import Json, Key, Live, Observed
 from aegaeon_operator.reconcile.cluster.names import (
     COMPONENTS,
     ENGINE_METRICS,
@@ -32,6 +32,7 @@ from aegaeon_operator.reconcile.cluster.names import (
     manifest,
     selector,
 )
+from aegaeon_operator.reconcile.cluster.platform import Platform
 from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ServedModel
 
 

@@ -10,11 +10,12 @@ from aegaeon_operator.reconcile.cluster import model_checks
 from aegaeon_operator.reconcile.cluster.conditions import Condition, message_of, no, summary, written
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.device_suspect import device_suspect
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Live, ModelFacts, Observed, Report
+from aegaeon_operator.reconcile.cluster.facts import UNKNOWN_MODEL, ChildKey, Json, Live, Observed, Report
 from aegaeon_operator.reconcile.cluster.model_states import able, model_states
 from aegaeon_operator.reconcile.cluster.names import COMPONENTS, selector
 from aegaeon_operator.reconcile.cluster.overhead import memory_reserved, outside_slabs
 from aegaeon_operator.reconcile.cluster.pool_checks import applied, progressing
+from aegaeon_operator.reconcile.cluster.pool_state import PoolState
 from aegaeon_operator.reconcile.cluster.readiness import (
     Engines,
     degraded,
@@ -43,14 +44,18 @@ class Reports:
     """The reports of one pool; a ModelPool's report is cached until one of its inputs changes."""
 
     _known: dict[str, tuple[StatusInputs, Report]] = field(default_factory=dict)
+    _pool_state: PoolState | None = None
 
     def of(self, observed: Observed, desired: Desired, failures: Failures) -> list[Report]:
         """Return the status of each existing object."""
         before, self._known = self._known, {}
-        for served in StatusInputs.each(observed, desired, failures):
+        pool_state = PoolState.of(observed, desired)
+        if self._pool_state != pool_state:  # comparing the same object thousands of times costs nothing
+            self._pool_state = pool_state
+        for served in StatusInputs.each(self._pool_state, observed, desired, failures):
             known = before.get(served.pool.uid)
             same = known is not None and known[0] == served
-            self._known[served.pool.uid] = known if known and same else (served, _model_pool(served))
+            self._known[served.pool.uid] = known if known and same else (served, _model_pool(served, observed.now))
         reports = [report for _, report in self._known.values()]
         if observed.gpu_pool:
             states = [state for report in reports for state in report.status["models"]]
@@ -154,7 +159,7 @@ def _dedicated(observed: Observed, desired: Desired, spec: GpuPoolSpec) -> int:
     """Return one accelerator for each model, or more if its weights need it; their size is known per rank."""
     facts = observed.scheduler.models if observed.scheduler else {}
     count = spec.accelerator.count
-    sizes = (facts.get(name, ModelFacts()).weight_bytes * count for name in desired.attached.models)
+    sizes = (facts.get(name, UNKNOWN_MODEL).weight_bytes * count for name in desired.attached.models)
     device = spec.memory.device_bytes
     return sum(1 if device is None else max(1, -(-size // device)) for size in sizes)
 
@@ -167,7 +172,7 @@ def _rolling(observed: Observed) -> str:
 # ---- ModelPool -----------------------------------------------------------------------------------------------------
 
 
-def _model_pool(served: StatusInputs) -> Report:
+def _model_pool(served: StatusInputs, now: datetime) -> Report:
     pool = served.pool
     states = model_states(served)
     conditions = _model_pool_conditions(served)
@@ -175,7 +180,7 @@ def _model_pool(served: StatusInputs) -> Report:
         pool,
         {
             "observedGeneration": pool.generation,
-            "conditions": written(pool, conditions, served.now),
+            "conditions": written(pool, conditions, now),
             "message": message_of(conditions),
             "models": states,
             "summary": able(states),

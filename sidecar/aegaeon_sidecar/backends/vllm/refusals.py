@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from aegaeon_proto.pooling import PoolingError, Purpose, Task, read_purpose
-from aegaeon_sidecar.backends.vllm import surface
-from aegaeon_sidecar.domain.errors import ConfigError, ModelError, UnsupportedError
+from aegaeon_sidecar.backends.vllm import kernels, surface
+from aegaeon_sidecar.domain.errors import ConfigError, ModelError, SidecarError, UnsupportedError
 from aegaeon_sidecar.models.fields import Fields
 
 _PYDANTIC = re.compile(r"^\d+ validation errors? for \w+ (?:Value error, )?(.*?)(?: \[type=.*)?$")
@@ -111,6 +112,17 @@ def check_heads(layer: Any, spec: Any) -> None:
         )
 
 
+@contextmanager
+def understood() -> Iterator[None]:
+    """Turn an exception of vLLM about a model's files, which is that model's trouble alone, into a ModelError."""
+    try:
+        yield
+    except (SidecarError, MemoryError):
+        raise
+    except Exception as error:
+        raise ModelError(reason_of(error)) from error
+
+
 def reason_of(error: Exception) -> str:
     """One sentence for what vLLM raised about a model's files."""
     message = _PYDANTIC.sub(r"\1", " ".join(str(error).split()))
@@ -126,8 +138,8 @@ def reason_of(error: Exception) -> str:
     if kernel := _NOT_FOR_CPU.match(message):
         advice = _WANTS_AVX512 if _FOUR_BITS.search(kernel[1]) else ""
         return (
-            f"vLLM {surface.VERSION} has no kernel {kernel[1]} for this processor ({surface.KERNELS.name}, "
-            f"{surface.PROCESSOR}){advice}"
+            f"vLLM {surface.VERSION} has no kernel {kernel[1]} for this processor ({kernels.LIBRARY.name}, "
+            f"{kernels.PROCESSOR}){advice}"
         )
     if experts := _NO_EXPERTS.match(message):
         return f"vLLM {surface.VERSION} has no kernel for {experts[1]} experts on this device ({surface.PLATFORM})"

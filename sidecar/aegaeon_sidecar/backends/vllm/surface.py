@@ -6,11 +6,8 @@ What of it belongs to the whole process is in exclusive.py: a thread that builds
 from __future__ import annotations
 
 import json
-import platform
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,37 +62,15 @@ from aegaeon_sidecar.domain.errors import ModelError
 
 GENERATES = Purpose(Task.GENERATE)
 PLATFORM: str = current_platform.device_type
-PROCESSOR = torch.backends.cpu.get_cpu_capability() + " AMX" * torch.cpu._is_amx_tile_supported()
-"""what vLLM chooses kernels for CPUs by, and so the format of what they pack"""
-
-
-def _kernels() -> Path:
-    """The library that vLLM loads on this processor. A second one beside it would register the same kernels again,
-    which ends the process."""
-    name = "_C"
-    if platform.machine() == "x86_64" and not torch.cpu._is_avx512_supported():
-        name = "_C_AVX2"
-    elif platform.machine() == "x86_64" and not torch.cpu._is_avx512_bf16_supported():
-        name = "_C_AVX512"
-    return Path(custom_ops.__file__).with_name(f"{name}.abi3.so")
-
-
-KERNELS = _kernels()
-KERNEL = "get_scheduler_metadata"
-"""an operator of every step"""
 MULTIMODAL = frozenset(_MULTIMODAL_MODELS)
 SPECULATIVE = frozenset(_SPECULATIVE_DECODING_MODELS)
 Weights = Iterable[tuple[str, Tensor]]
 Setting = Callable[[], AbstractContextManager[Any]]
+configured: Callable[[Any], AbstractContextManager[Any]] = set_current_vllm_config
+"""its argument is the process's current configuration"""
 
 __all__ = [
     "EXCLUSIVE",
-    "GENERATES",
-    "KERNELS",
-    "MULTIMODAL",
-    "PLATFORM",
-    "PROCESSOR",
-    "SPECULATIVE",
     "VERSION",
     "AttentionSpec",
     "CommonAttentionMetadata",
@@ -104,25 +79,8 @@ __all__ = [
     "LinearBase",
     "LiveMetadataBuilder",
     "VocabParallelEmbedding",
-    "adapter_helper",
-    "adapter_module",
-    "adapter_settings",
-    "attention_layers",
-    "cache_view",
-    "configured",
-    "fill_slot",
-    "forward",
-    "forward_context",
-    "import_quantisation",
-    "initialized",
-    "knows",
-    "loaded",
-    "new_config",
-    "processed",
-    "renames",
-    "shares_kv_of",
-    "wrapped",
 ]
+"""names of others that modules take from here, beside what is defined below"""
 
 
 def new_config(
@@ -183,18 +141,9 @@ def import_quantisation() -> None:
 
 
 @contextmanager
-def configured(config: Any) -> Iterator[None]:
-    """`config` is the process's current one."""
-    with set_current_vllm_config(config):
-        yield
-
-
-@contextmanager
 def _building(config: Any) -> Iterator[None]:
-    with ExitStack() as stack:
-        stack.enter_context(set_default_torch_dtype(config.model_config.dtype))
-        stack.enter_context(torch.device(config.device_config.device))
-        stack.enter_context(set_current_vllm_config(config))
+    device = torch.device(config.device_config.device)
+    with set_default_torch_dtype(config.model_config.dtype), device, set_current_vllm_config(config):
         yield
 
 
@@ -345,17 +294,6 @@ def fill_slot(manager: Any, number: int, tensors: Mapping[str, Tensor], helper: 
     manager.add_adapter(loaded)
     manager.activate_adapter(number)
     loaded.loras.clear()  # the slot has them
-
-
-def missing_kernels() -> str:
-    """The reason why vLLM's kernels are not loaded, which vLLM only logs; empty: they are."""
-    if hasattr(torch.ops._C, KERNEL):
-        return ""
-    load = "import ctypes, sys, torch\ntry: ctypes.CDLL(sys.argv[1])\nexcept OSError as error: sys.exit(str(error))"
-    tried = subprocess.run([sys.executable, "-c", load, str(KERNELS)], capture_output=True, text=True, check=False)
-    if tried.returncode:  # the process may be ended by an instruction that this CPU lacks, and so is a child
-        return tried.stderr.strip() or f"{KERNELS.name} ends the process that loads it, by signal {-tried.returncode}"
-    return f"{KERNELS.name} has no {KERNEL}"
 
 
 _imported: set[str] = set()

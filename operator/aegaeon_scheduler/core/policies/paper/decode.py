@@ -10,11 +10,12 @@ from aegaeon_scheduler.core.config import PaperSettings
 from aegaeon_scheduler.core.domain import SeqId
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.policies.paper.quota import quotas
+from aegaeon_scheduler.core.state import Batch as SharedTurns
 from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Batch:
+class Batch(SharedTurns):
     """Sequences of one model that decode together on one instance; `share` is step time over token time."""
 
     model: Model

@@ -3,11 +3,11 @@ most MAX_GPSIZE prompts between two decode turns, so that neither side starves."
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core.config import PaperSettings
-from aegaeon_scheduler.core.domain import InstanceId, Role, SeqId, Stage
+from aegaeon_scheduler.core.domain import InstanceId, Role, Stage
 from aegaeon_scheduler.core.policies import Move, Proposal
 from aegaeon_scheduler.core.policies.paper.decode import Batch, WorkList, load_ahead_s
 from aegaeon_scheduler.core.policies.paper.prefill import Group, PrefillQueue
@@ -47,29 +47,18 @@ class PaperPolicy:
         self._pool = pool
         self._settings = settings
         self._estimates = pool.estimates
-        self._prefill: list[Instance] = []
-        self._decode: list[Instance] = []
         self._engines: dict[InstanceId, _Engine] = {}
         self._models: dict[Model, _ModelState] = {}  # by the row: a name may come to stand for another model
-        self._joined: dict[SeqId, Group | Batch] = {}
-
-    def instance_up(self, inst: Instance) -> None:
-        """See Policy."""
-        self.instance_down(inst)
-        self._engines[inst.id] = _Engine()
-        if inst.role is not Role.DECODE:
-            self._prefill.append(inst)
-        if inst.role is not Role.PREFILL:
-            self._decode.append(inst)
 
     def instance_down(self, inst: Instance) -> None:
         """See Policy."""
-        self._prefill = [i for i in self._prefill if i is not inst]
-        self._decode = [i for i in self._decode if i is not inst]
         self._engines.pop(inst.id, None)
 
     def _of(self, inst: Instance) -> _Engine:
-        return self._engines[inst.id]
+        state = self._engines.get(inst.id)
+        if state is None:
+            state = self._engines[inst.id] = _Engine()
+        return state
 
     def _model(self, model: Model) -> _ModelState:
         state = self._models.get(model)
@@ -80,6 +69,10 @@ class PaperPolicy:
     # -- Algorithm 1 ------------------------------------------------------------------------------------------------
 
     def place(self, seq: Sequence, now: float) -> Instance | None:
+        """See Policy."""
+        return self._place_prompt(seq) if seq.stage is Stage.QUEUED else self._place_decode(seq)
+
+    def _place_prompt(self, seq: Sequence) -> Instance | None:
         """Join the model's open group, else a new group where all pending groups end first."""
         state = self._model(seq.model)
         group = state.group
@@ -92,7 +85,7 @@ class PaperPolicy:
         tokens = seq.prompt_tokens + seq.prefix_tokens
         cost = self._estimates.of(seq.model.name, group.inst.device).prefill_s(tokens)
         group.queue.join(group, seq, cost)
-        self._joined[seq.id] = group
+        seq.batch = group
         return group.inst
 
     def _least_loaded(self, seq: Sequence) -> Instance | None:
@@ -102,8 +95,8 @@ class PaperPolicy:
         model = seq.model
         nodes = {batch.inst.node for batch in self._model(model).batches}
         best, best_key = None, (0.0, 0.0)
-        for inst in self._prefill:
-            if inst.takes(seq):
+        for inst in self._pool.instances.values():
+            if inst.role is not Role.DECODE and inst.takes(seq):
                 apart = nodes and inst.role is Role.PREFILL and inst.node not in nodes
                 apart_s = model.config.slo.ttft_s / 2 if apart else 0.0
                 key = (self._of(inst).queue.load_s + self._switch_s(inst, model) + apart_s, self._decoding(inst))
@@ -115,18 +108,21 @@ class PaperPolicy:
         """Load of the instance that decodes what is prefilled here: itself, or the least loaded of its node."""
         if inst.role is not Role.PREFILL:
             return self._of(inst).work.load
-        return min((self._of(other).work.load for other in self._decode if other.node == inst.node), default=0.0)
+        return min((self._of(other).work.load for other in self._decoders() if other.node == inst.node), default=0.0)
+
+    def _decoders(self) -> Iterator[Instance]:
+        return (inst for inst in self._pool.instances.values() if inst.role is not Role.PREFILL)
 
     def _switch_s(self, inst: Instance, model: Model) -> float:
         return load_ahead_s(inst, model, self._estimates)
 
     # -- Algorithm 2 ------------------------------------------------------------------------------------------------
 
-    def too_much(self, seq: Sequence, now: float) -> str | None:
+    def refusal(self, seq: Sequence, now: float) -> str | None:
         """See Policy. What is queued is in the order of arrival and bounded by time alone."""
         return None
 
-    def place_decode(self, seq: Sequence, now: float) -> Instance | None:
+    def _place_decode(self, seq: Sequence) -> Instance | None:
         """A batch of its model with room on the least loaded instance, else a new batch on the least loaded one."""
         home = seq.home if seq.home is not None and seq.home.role is not Role.PREFILL else None
         batch = self._batch_with_room(seq, home)
@@ -138,7 +134,7 @@ class PaperPolicy:
             batch.work.add(batch)
             self._model(seq.model).batches.append(batch)
         batch.members[seq.id] = seq
-        self._joined[seq.id] = batch
+        seq.batch = batch
         self._weigh(batch)
         return batch.inst
 
@@ -160,7 +156,7 @@ class PaperPolicy:
 
     def _decode_home(self, seq: Sequence) -> Instance | None:
         model = seq.model
-        able = [i for i in self._decode if i.takes(seq) and _near(i, seq)]
+        able = [i for i in self._decoders() if i.takes(seq) and _near(i, seq)]
         return min(able, key=lambda i: (self._of(i).work.load + self._switch_s(i, model) * 0.1, i.order), default=None)
 
     def _weigh(self, batch: Batch) -> None:
@@ -172,7 +168,7 @@ class PaperPolicy:
 
     def forget(self, seq: Sequence) -> None:
         """See Policy."""
-        holder = self._joined.pop(seq.id, None)
+        holder, seq.batch = seq.batch, None
         if isinstance(holder, Group):
             self._leave_group(holder, seq)
         elif isinstance(holder, Batch) and holder.members.pop(seq.id, None) is not None:
@@ -184,10 +180,6 @@ class PaperPolicy:
         state = self._models.get(seq.model)
         if state is not None and state.group is None and not state.batches:
             del self._models[seq.model]
-
-    def batch_of(self, seq: Sequence) -> Group | Batch | None:
-        """See Policy."""
-        return self._joined.get(seq.id)
 
     def _leave_group(self, group: Group, seq: Sequence) -> None:
         state = self._model(group.model)
@@ -212,7 +204,7 @@ class PaperPolicy:
             while work.round:
                 batch = work.round[0]
                 ready = [s for s in batch.members.values() if not s.copying_out]
-                if ready and not any(proposal.tag is batch for proposal in barred):
+                if ready and not any(proposal.batch is batch for proposal in barred):
                     return self._turn(work, batch, ready)
                 work.round.popleft()
             if not work.batches:
@@ -238,18 +230,15 @@ class PaperPolicy:
         if proposal.prefill:
             state.streak += 1
             for seq in proposal.prefill:
-                group = self._joined.pop(seq.id)
+                group, seq.batch = seq.batch, None
                 assert isinstance(group, Group)
                 self._leave_group(group, seq)
             return
-        assert isinstance(proposal.tag, Batch)
+        assert isinstance(proposal.batch, Batch)
         state.streak = 0
-        if state.work.round and state.work.round[0] is proposal.tag:
+        if state.work.round and state.work.round[0] is proposal.batch:
             state.work.round.popleft()
-        self._weigh(proposal.tag)
-
-    def refined(self, model: Model) -> None:
-        """See Policy. Nothing of it is kept."""
+        self._weigh(proposal.batch)
 
     def reshaped(self, model: Model) -> None:
         """See Policy. Nothing of it is kept."""
@@ -260,13 +249,13 @@ class PaperPolicy:
 
     def unissued(self, inst: Instance, seq: Sequence) -> None:
         """See Policy."""
-        if seq.id in self._joined:
+        if seq.batch is not None:
             return
         group = Group(seq.model, inst, self._of(inst).queue, 0.0)
         group.joined = self._settings.max_gpsize
         cost = self._estimates.of(seq.model.name, inst.device).prefill_s(seq.prompt_tokens)
         group.queue.put_back(group, seq, cost)
-        self._joined[seq.id] = group
+        seq.batch = group
 
     def unload_order(self, inst: Instance, idle: list[Weights]) -> list[Weights]:
         """Models without work here by least recent use; then those whose turn in the round is farthest away."""

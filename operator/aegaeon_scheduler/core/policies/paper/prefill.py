@@ -7,11 +7,11 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core.domain import SeqId
-from aegaeon_scheduler.core.state import Instance, Model, Sequence
+from aegaeon_scheduler.core.state import Batch, Instance, Model, Sequence
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Group:
+class Group(Batch):
     """Prompts of one model that an instance runs one after the other."""
 
     model: Model

@@ -62,11 +62,11 @@ class Placing:
 
     def _has(self, inst: Instance, model: Model) -> bool:
         """Returns whether an instance has a model's weights, or its requests."""
-        return has_weights(inst, model) or model in self._table.engines[inst.id].batches
+        return has_weights(inst, model) or model in self._table.engine(inst).batches
 
     def _fits(self, inst: Instance, seq: Sequence) -> bool:
         """Returns whether there is room beside the models in use. An instance without requests accepts any."""
-        engine, model = self._table.engines[inst.id], seq.model
+        engine, model = self._table.engine(inst), seq.model
         if not engine.batches:
             return True
         if model.footprint is None:
@@ -85,13 +85,13 @@ class Placing:
         nbytes = model.footprint.weight_bytes if model.footprint is not None else 0
         best = least(shares, shares, self._rates.growth(model), nbytes)
         if best is None:  # all are full: the one with the fewest models
-            return min(able, key=lambda i: len(self._table.engines[i.id].batches), default=None)
+            return min(able, key=lambda i: len(self._table.engine(i).batches), default=None)
         return self._pool.instances[best]
 
     def _share(self, inst: Instance) -> Share:
         """Returns what the models in use leave of an instance."""
         share = Share(inst.slabs * inst.slab_bytes)
-        for model in self._table.engines[inst.id].batches:
+        for model in self._table.engine(inst).batches:
             share.add(self._rates.growth(model), model.fp.weight_bytes)
         return share
 
@@ -117,7 +117,7 @@ class Placing:
 
     def migrate(self, now: float) -> list[Move]:
         """Algorithm 1 over the models in use: new prompts of one that moves go elsewhere once its weights are there."""
-        engines = {id: e for id, e in self._table.engines.items() if e.inst.role is not Role.DECODE}
+        engines = {i.id: self._table.engine(i) for i in self._pool.instances.values() if i.role is not Role.DECODE}
         memory = {id: e.inst.slabs * e.inst.slab_bytes for id, e in engines.items()}
         demands = {}
         live = self._table.live()
@@ -135,7 +135,7 @@ class Placing:
         return Demand(self._rates.growth(model), model.fp.weight_bytes, tuple(i.id for i in open), at)
 
     def _move(self, model: Model, inst: Instance, now: float) -> list[Move]:
-        engine = self._table.engines[inst.id]
+        engine = self._table.engine(inst)
         if slabs_to_load(inst, model) + self._settings.headroom * inst.slabs > engine.room(without=model):
             return []
         self._chosen[model] = inst

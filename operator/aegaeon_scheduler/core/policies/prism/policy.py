@@ -10,11 +10,11 @@ from collections.abc import Collection
 from math import inf
 
 from aegaeon_scheduler.core.config import PrismSettings
-from aegaeon_scheduler.core.domain import Role
+from aegaeon_scheduler.core.domain import Role, Stage
 from aegaeon_scheduler.core.policies import Move, Proposal
 from aegaeon_scheduler.core.policies.prism.placing import Placing
 from aegaeon_scheduler.core.policies.prism.rates import Rates
-from aegaeon_scheduler.core.policies.prism.table import Batch, Engine, Table
+from aegaeon_scheduler.core.policies.prism.table import Batch, Table
 from aegaeon_scheduler.core.policies.prism.turns import Turns
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Weights
@@ -35,11 +35,6 @@ class PrismPolicy:
         self._migrated_at = -inf
         pool.pass_at = inf
 
-    def instance_up(self, inst: Instance) -> None:
-        """See Policy."""
-        self._table.engines[inst.id] = Engine(inst)
-        self._pool.ask_pass()
-
     def instance_down(self, inst: Instance) -> None:
         """See Policy."""
         self._table.engines.pop(inst.id, None)
@@ -48,6 +43,10 @@ class PrismPolicy:
     # -- arrivals ---------------------------------------------------------------------------------------------------
 
     def place(self, seq: Sequence, now: float) -> Instance | None:
+        """See Policy."""
+        return self._place_prompt(seq, now) if seq.stage is Stage.QUEUED else self._place_decode(seq, now)
+
+    def _place_prompt(self, seq: Sequence, now: float) -> Instance | None:
         """Where its model is, else where KV pressure is least with it; without room it waits for the next pass."""
         if seq.id not in self._table.pending.get(seq.model, ()):
             self._rates.count_prompt(seq.model, seq.prompt_tokens + seq.prefix_tokens, now)
@@ -60,11 +59,11 @@ class PrismPolicy:
         self._pool.ask_pass()
         return inst
 
-    def too_much(self, seq: Sequence, now: float) -> str | None:
+    def refusal(self, seq: Sequence, now: float) -> str | None:
         """See Policy. What is queued is bounded by time alone."""
         return None
 
-    def place_decode(self, seq: Sequence, now: float) -> Instance | None:
+    def _place_decode(self, seq: Sequence, now: float) -> Instance | None:
         """Where it was prefilled; after a prefill instance, where its model decodes or KV pressure is least."""
         home = seq.home
         inst = home if home is not None and home.role is not Role.PREFILL else self._placing.decode_place(seq)
@@ -78,15 +77,11 @@ class PrismPolicy:
         if self._table.pending:
             self._pool.ask_pass()
 
-    def batch_of(self, seq: Sequence) -> Batch | None:
-        """See Policy."""
-        return self._table.batch(seq)
-
     # -- turns ------------------------------------------------------------------------------------------------------
 
     def propose(self, inst: Instance, now: float, barred: Collection[Proposal]) -> Proposal | None:
         """See Policy and turns.py."""
-        return self._turns.propose(self._table.engines[inst.id], now, barred)
+        return self._turns.propose(self._table.engine(inst), now, barred)
 
     def outranks(self, inst: Instance, seq: Sequence, turn: Issued, now: float) -> bool:
         """See Policy. No turn is cut short."""
@@ -94,18 +89,15 @@ class PrismPolicy:
 
     def issued(self, inst: Instance, proposal: Proposal, turn: Issued) -> None:
         """See Policy."""
-        engine = self._table.engines[inst.id]
-        assert isinstance(proposal.tag, Batch)
+        engine = self._table.engine(inst)
+        assert isinstance(proposal.batch, Batch)
         engine.pressed = False
         engine.in_a_row = engine.in_a_row + 1 if proposal.prefill else 0
         for seq in proposal.prefill:
             if not seq.unissued_tokens:
-                proposal.tag.prompts.pop(seq.id, None)
+                proposal.batch.prompts.pop(seq.id, None)
         if proposal.decode:
-            engine.turn_over(proposal.tag)
-
-    def refined(self, model: Model) -> None:
-        """See Policy. Nothing of it is kept."""
+            engine.turn_over(proposal.batch)
 
     def reshaped(self, model: Model) -> None:
         """See Policy. Nothing of it is kept."""
@@ -120,7 +112,7 @@ class PrismPolicy:
 
     def unload_order(self, inst: Instance, idle: list[Weights]) -> list[Weights]:
         """Models without requests here, idle for most times their TTFT first. Others only where nothing could run."""
-        engine = self._table.engines[inst.id]
+        engine = self._table.engine(inst)
         shares = engine.idle_shares(self._pool.now)
         unused = sorted((w for w in idle if w.model in shares), key=lambda w: (-shares[w.model], w.used))
         if not engine.pressed:

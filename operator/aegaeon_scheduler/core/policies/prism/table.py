@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from aegaeon_scheduler.core.domain import InstanceId, SeqId
+from aegaeon_scheduler.core.state import Batch as SharedTurns
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, Weights
 
 
@@ -17,7 +18,7 @@ def has_weights(inst: Instance, model: Model) -> bool:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Batch:
+class Batch(SharedTurns):
     """The live sequences of one model on one instance. `prompts`: those not issued whole, first come first."""
 
     model: Model
@@ -77,12 +78,18 @@ class Table:
     def __init__(self) -> None:
         self.engines: dict[InstanceId, Engine] = {}
         self.pending: dict[Model, dict[SeqId, Sequence]] = {}
-        self._batch_of: dict[SeqId, Batch] = {}
         self._batches: dict[Model, dict[InstanceId, Batch]] = {}
+
+    def engine(self, inst: Instance) -> Engine:
+        """The row of an instance."""
+        engine = self.engines.get(inst.id)
+        if engine is None:
+            engine = self.engines[inst.id] = Engine(inst)
+        return engine
 
     def batch(self, seq: Sequence) -> Batch | None:
         """The one that it is in."""
-        return self._batch_of.get(seq.id)
+        return seq.batch if isinstance(seq.batch, Batch) else None
 
     def batches(self, model: Model) -> Iterator[Batch]:
         """All of a model."""
@@ -95,13 +102,13 @@ class Table:
     def join(self, seq: Sequence, inst: Instance, now: float) -> Batch:
         """Into the batch of its model there; it leaves every other one, and the line."""
         self.leave(seq, now)
-        engine, model = self.engines[inst.id], seq.model
+        engine, model = self.engine(inst), seq.model
         batch = engine.batches.get(model)
         if batch is None:
             batch = engine.batches[model] = Batch(model, inst)
             self._batches.setdefault(model, {})[inst.id] = batch
         batch.members[seq.id] = seq
-        self._batch_of[seq.id] = batch
+        seq.batch = batch
         return batch
 
     def wait(self, seq: Sequence) -> None:
@@ -113,7 +120,7 @@ class Table:
         waiting = self.pending.get(seq.model)
         if waiting is not None and waiting.pop(seq.id, None) is not None and not waiting:
             del self.pending[seq.model]
-        batch = self._batch_of.pop(seq.id, None)
+        batch, seq.batch = self.batch(seq), None
         if batch is None:
             return
         batch.members.pop(seq.id, None)
@@ -133,8 +140,7 @@ class Table:
 
     def check(self) -> list[str]:
         """Both ends of each link."""
-        lost = (seq for seq, batch in self._batch_of.items() if seq not in batch.members)
-        differences = [f"{seq} is not listed in its batch" for seq in lost]
+        differences = []
         for engine in self.engines.values():
             wrong = (b for b in engine.batches.values() if not b.members or not b.prompts.keys() <= b.members.keys())
             differences += [f"{engine.inst.id}: a batch of {batch.model.name} lists what it has not" for batch in wrong]

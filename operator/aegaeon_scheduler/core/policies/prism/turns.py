@@ -28,8 +28,8 @@ class Turns:
 
     def propose(self, engine: Engine, now: float, barred: Collection[Proposal]) -> Proposal | None:
         """See Policy."""
-        prompts = {id(proposal.tag) for proposal in barred if proposal.prefill}
-        batches = {id(proposal.tag) for proposal in barred if proposal.decode}
+        prompts = {id(proposal.batch) for proposal in barred if proposal.prefill}
+        batches = {id(proposal.batch) for proposal in barred if proposal.decode}
         self._ask(engine)
         ways = [lambda: self._prompt(engine, now, prompts), lambda: self._decode(engine, batches)]
         if engine.in_a_row >= self._settings.prompts_in_a_row:

@@ -14,10 +14,23 @@ from typing import NamedTuple, Protocol
 
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Place, Role, SeqId, Stage
-from aegaeon_scheduler.core.estimate import Estimates
-from aegaeon_scheduler.core.policies.slack.objectives import ALIKE, Scale
-from aegaeon_scheduler.core.policies.slack.sequences import due, kv_blocks, tokens
-from aegaeon_scheduler.core.state import Instance, Model, Sequence
+from aegaeon_scheduler.core.estimate import Estimate, Estimates
+from aegaeon_scheduler.core.policies.slack.order import ALIKE, Scale, Standing, due, kv_blocks, member, tokens
+from aegaeon_scheduler.core.state import Batch, Instance, Model, Sequence
+
+URGENT_SHARE = 0.5
+"""of TTFT: with less slack a group is placed even where there is no time, and before parts of long prompts"""
+HOT_UTIL = 0.6
+"""utilization beyond which a group is hot: newcomers begin a second one where there is time"""
+HOT_MARGIN = 0.25
+"""a batch of one has a utilization already: a group is hot when it asks for this much more"""
+SWAMPED_SHARE = 0.25
+"""of TTFT that a group's prompts take beyond which it is hot as well: a model that all ask for at once"""
+LONE_SHARE = 0.3
+"""of TTFT: a group with one sequence in time ranks so much later, with n of them an n-th of it: where not all can be in
+time, those that share their steps with fewest come late"""
+PREEMPT_SHARE = 0.3
+"""of TTFT: a group must rank so much later than the one that preempts it"""
 
 
 class Kind(Enum):
@@ -75,16 +88,17 @@ class Holder(Protocol):
         ...
 
 
-class Group:
+class Group(Batch):
     """`prompts` are the members whose prefill is still to be issued, first come first served."""
 
     __slots__ = (
         "_behind", "_due", "_loads", "_order", "_size", "_until", "inst", "kind", "members", "model", "number",
-        "prompts", "scale", "served", "since", "still", "target", "watcher",
+        "prompts", "scale", "served", "since", "standing", "still", "watcher",
     )  # fmt: skip
 
-    def __init__(self, model: Model, kind: Kind, number: int) -> None:
+    def __init__(self, model: Model, kind: Kind, number: int, standing: Standing) -> None:
         self.model = model
+        self.standing = standing
         self.kind = kind
         self.number = number
         self.inst: Instance | None = None
@@ -93,7 +107,6 @@ class Group:
         self.still: Still | None = None
         self.since = inf  # seconds; when it was first ready to run where it is
         self.served = -inf  # seconds; when it was last given a turn
-        self.target: Instance | None = None  # where a move is to end
         self.scale = ALIKE
         self.watcher: Holder | None = None
         self._size: tuple[int, int] | None = None
@@ -121,7 +134,7 @@ class Group:
 
     def deferred(self) -> bool:
         """Returns whether all of it runs on what others leave: it takes no share of an instance's time."""
-        return self.model.ranked and all(seq.deferred for seq in self.members.values())
+        return self.standing.ranked and all(seq.deferred for seq in self.members.values())
 
     def may_go(self, inst: Instance) -> bool:
         """Returns whether its kind, its model and its members' adapters allow it on an instance."""
@@ -160,7 +173,7 @@ class Group:
         for seq in members.values():
             made = seq.projected_kv - seq.prompt_tokens
             output = made + 1 if made >= seq.prefix_tokens and seq.projected_kv else seq.output_tokens
-            due = seq.due_from + ttft_s + output * tbt_s
+            due = member(seq).due_from + ttft_s + output * tbt_s
             if due < now:
                 late += 1
             elif due < best:
@@ -179,14 +192,14 @@ class Group:
     def order(self, now: float, settings: SlackSettings) -> Order:
         """Its key, and its rank: its slack, scaled, from now on; later by what its model is behind, and the fewer share
         its steps in time."""
-        if now > self._order.until or self._behind != self.model.behind:
+        if now > self._order.until or self._behind != self.standing.behind:
             key, alive = self.urgency(now, settings.late_slack_s)
-            self._behind, scale, ttft_s = self.model.behind, self.scale, self.ttft_s
+            self._behind, scale, ttft_s = self.standing.behind, self.scale, self.ttft_s
             in_time = key == self._due[0]  # else it moves with the time: late ones come first
             rank = key if scale is ALIKE else now + (scale.rank_s(key - now) if in_time else scale.late_s)
             rank += self._behind * scale.factor
-            rank += settings.lone_share * ttft_s / alive if alive else 0.0
-            least = rank + settings.preempt_share * ttft_s
+            rank += LONE_SHARE * ttft_s / alive if alive else 0.0
+            least = rank + PREEMPT_SHARE * ttft_s
             until = key if in_time else now
             exact = until if scale is ALIKE else now
             self._order = Order(key, rank, least, *((-inf, -inf) if self.model.pools else (exact, until)))
@@ -196,7 +209,7 @@ class Group:
         """Returns what it needs of an instance."""
         make = inst.device, inst.slab_bytes
         load = self._loads.get(make)
-        if load is None or self.model.pools:
+        if load is None or load.outdated() or self.model.pools:
             load = self._loads[make] = Load.of(self, estimates, inst)
         return load
 
@@ -226,6 +239,11 @@ class Group:
     def prompts_s(self, estimates: Estimates, inst: Instance) -> float:
         """Seconds that its prompts take on an instance."""
         estimate = estimates.of(self.model.name, inst.device)
+        if self.model.pools and self.prompts:  # computed together
+            spans = [(seq.projected_kv, seq.unissued_tokens) for seq in self.prompts.values()]
+            count, squares = sum(left for _, left in spans), sum((done + left) ** 2 - done**2 for done, left in spans)
+            passes = max(-(-count // estimates.pooled_tokens), -(-len(spans) // inst.max_batch))
+            return estimate.together_s(count, squares, passes)
         return sum(estimate.part_s(seq.projected_kv, seq.unissued_tokens) for seq in self.prompts.values())
 
     def rest(self) -> Still | None:
@@ -254,7 +272,7 @@ def in_reach(groups: Iterable[Group], now: float, limits: Mapping[str | None, tu
     reachable = []
     for group in groups:
         still, order = group.still, group._order
-        if still is not None and now <= order.rises_until and group._behind == group.model.behind:
+        if still is not None and now <= order.rises_until and group._behind == group.standing.behind:
             room, most = limits.get(still.node, (-inf, -inf))
             if still.nbytes > room and most <= order.least:
                 continue
@@ -274,6 +292,8 @@ class Load:
     util: float
     nbytes: int
     weights: int
+    estimate: Estimate
+    revision: int  # of the estimate
     key: float = inf
     rank: float = inf
     until: float = -inf  # key and rank hold, unless the group changes
@@ -281,22 +301,28 @@ class Load:
     @property
     def slack(self) -> float:
         """The figure that groups are compared by where memory is short, however many share a step."""
-        return self.key + self.group.model.behind
+        return self.key + self.group.standing.behind
+
+    def outdated(self) -> bool:
+        """Returns whether steps are estimated to take another time than when it was measured."""
+        return self.revision != self.estimate.revision
 
     @staticmethod
     def of(group: Group, estimates: Estimates, inst: Instance) -> Load:
         """Measure a group as if on this instance; when it is due is to be noted."""
         model, (context, blocks) = group.model, group.size()
         fp, slo = model.fp, model.config.slo
+        estimate = estimates.of(model.name, inst.device)
         if fp.pools:
             util = group.prompts_s(estimates, inst) / max(slo.ttft_s, 1e-9)
         elif group.deferred():
             util = 0.0
         else:
-            step_s = estimates.of(model.name, inst.device).step_s(context, len(group.members))
+            step_s = estimate.step_s(context, len(group.members))
             util = step_s / max(slo.tbt_s, 1e-9)
         weights = fp.weight_slabs * inst.slab_bytes
-        return Load(group, util, weights + blocks * fp.kv_block_bytes, weights)
+        nbytes = weights + blocks * fp.kv_block_bytes
+        return Load(group, util, nbytes, weights, estimate, estimate.revision)
 
     def note(self, now: float, settings: SlackSettings) -> Load:
         """When it is due, as of now."""

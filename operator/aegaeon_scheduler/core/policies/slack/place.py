@@ -1,15 +1,148 @@
-"""Places waiting groups, most urgent first: where memory and time are free, else preempting groups with more slack."""
+"""Places waiting groups, most urgent first: where memory and time are free, else preempting groups with more slack.
+
+A pass decides on a picture of the pool, taken at its start and updated by its own moves. The price of a preemption is
+seconds of copies, and of the engine where it idles meanwhile; the price of a prefix would be added in `in_s`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from aegaeon_scheduler.core.policies.slack.free import Free, Lot, Span, still
-from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, may_leave
-from aegaeon_scheduler.core.policies.slack.picture import Picture
-from aegaeon_scheduler.core.policies.slack.price import absence_s, new_s
-from aegaeon_scheduler.core.policies.slack.sequences import too_small
-from aegaeon_scheduler.core.policies.slack.view import View
+from aegaeon_scheduler.core.config import SlackSettings
+from aegaeon_scheduler.core.estimate import Estimates
+from aegaeon_scheduler.core.policies import Move
+from aegaeon_scheduler.core.policies.slack.engines import Free, Lot, Span, View, still
+from aegaeon_scheduler.core.policies.slack.group import (
+    PREEMPT_SHARE,
+    URGENT_SHARE,
+    Group,
+    Load,
+    Order,
+    Still,
+    may_leave,
+)
+from aegaeon_scheduler.core.policies.slack.order import due, too_small
+from aegaeon_scheduler.core.policies.slack.table import Table
+from aegaeon_scheduler.core.policies.slack.weights import Reach
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Instance
+
+
+def absence_s(estimates: Estimates, victim: Load, comer: Load, inst: Instance) -> float:
+    """Seconds that a victim is absent at least: its KV goes out, the other group comes in, and it comes back."""
+    estimate = estimates.of(victim.group.model.name, inst.device)
+    return (
+        2.0 * estimate.kv_s(victim.nbytes - victim.weights)
+        + estimate.load_s(victim.weights)
+        + in_s(estimates, comer, inst)
+    )
+
+
+def in_s(estimates: Estimates, load: Load, inst: Instance) -> float:
+    """Seconds until a group that waits can run on an instance: copies, and its first steps if they are the first."""
+    estimate = estimates.of(load.group.model.name, inst.device)
+    weights = inst.weights.get(load.group.model.name)
+    loaded = weights is not None and weights.ready and weights.unload is None
+    copies_s = estimate.kv_s(load.nbytes - load.weights) + (0.0 if loaded else estimate.load_s(load.weights))
+    return copies_s + new_s(estimates, load, inst)
+
+
+def new_s(estimates: Estimates, load: Load, inst: Instance) -> float:
+    """Seconds that the first steps of a model take on an instance that it has not run on yet; else 0."""
+    name = load.group.model.name
+    return 0.0 if name in inst.tried else estimates.of(name, inst.device).first_s
+
+
+Waiting = tuple[float, int, Group, Order, Still]
+"""rank, number, the group, its order, what of it does not change while it waits"""
+
+
+class Picture:
+    """The pass's view of what instances hold and can take (`views`), and the `moves` so far."""
+
+    def __init__(self, pool: Pool, settings: SlackSettings, table: Table, now: float) -> None:
+        self.pool = pool
+        self.settings = settings
+        self.table = table
+        self.now = now
+        self.moves: list[Move] = []
+        self.reach = Reach(pool, table)
+        self.views = table.views()
+        self._measured: dict[tuple[int, str, int], Load] = {}
+        self._leaving: dict[View, list[Load]] = {}
+        for view in self.views:
+            view.take_loads()
+            if self.reach.limited:
+                view.lone = self.reach.lone(view.inst)
+
+    def view(self, inst: Instance) -> View:
+        """Returns this pass's view of an instance, whatever the pass changed meanwhile."""
+        return self.table.row(inst)
+
+    def note(self, view: View) -> View:
+        """See View.note: before what is on it is compared, and before a pass changes a group on it."""
+        view.note(self.now, self.settings)
+        return view
+
+    def load_on(self, group: Group, inst: Instance) -> Load:
+        """A group measured for an instance that it is not on; the same for all of one make."""
+        key = (group.number, inst.device, inst.slab_bytes)
+        load = self._measured.get(key)
+        if load is None:
+            load = group.load(self.pool.estimates, inst).note(self.now, self.settings)
+            self._measured[key] = load
+        return load
+
+    def leaving(self, view: View) -> list[Load]:
+        """Groups there that may be preempted by now, latest due first, whatever comes for them.
+
+        One with in-flight turns may go as well: its copies out wait for them.
+        """
+        loads = self._leaving.get(view)
+        if loads is None:
+            stay_s, now = self.settings.min_stay_s, self.now
+            loads = [x for x in view.loads if now - x.group.since >= stay_s and may_leave(x.group, begun=True)]
+            loads.sort(key=lambda x: (-x.rank, x.group.number))
+            self._leaving[view] = loads
+        return loads
+
+    def waiting(self, groups: Iterable[Group] | None = None) -> Iterator[Waiting]:
+        """Groups that wait and are at rest: of these, or all. Sorted, they are in order of rank."""
+        for group in self.table.waiting.values() if groups is None else groups:
+            if group.model.footprint is not None:
+                rest = group.rest()
+                if rest is not None:
+                    order = group.order(self.now, self.settings)
+                    yield order.rank, group.number, group, order, rest
+
+    def admit(self, view: View, load: Load, why: str) -> None:
+        """A waiting group is placed there: one load at a time."""
+        group = load.group
+        self.table.place(group, view.inst)
+        view.add(load)
+        view.free = False
+        self.reach.comes(group.model.name, view.inst)
+        reason = f"{why}, slack {load.key - self.now:.3g} s"
+        self.moves.append(Move(group.model, tuple(group.members.values()), view.inst, reason))
+
+    def evict(self, view: View, load: Load, reason: str) -> None:
+        """A group leaves its instance and waits; one with much KV in halves, which find room sooner."""
+        group = load.group
+        view.drop(load)
+        self.table.remove(group)
+        self.moves.append(Move(group.model, tuple(group.members.values()), None, reason))
+        room = view.size - load.weights
+        if load.nbytes - load.weights > room and len(group.members) > 1:
+            members = sorted(group.members.values(), key=due)
+            self.table.move(members[len(members) // 2 :], group.model, group.kind)
+
+
+FULL_UTIL = 0.9
+"""utilization beyond which nothing is placed on an engine, but what is urgent"""
+FIRST_WEIGHT = 3.0
+"""times that a model's first steps on an engine, as a share of TTFT, count as utilization: one where it ran before is
+taken though it is busier by that"""
 
 
 def place_waiting(picture: Picture) -> None:
@@ -35,8 +168,7 @@ class Comer:
         self.group = group
         self._picture = picture
         self._rest = rest
-        self._only = rest.only or group.target
-        group.target = None
+        self._only = rest.only
         self.span = free.span(rest.node)
         if self._only is None and picture.reach.limited:
             self.span = Span(self._reachable())
@@ -70,9 +202,7 @@ def _to_room(picture: Picture, comer: Comer) -> bool:
     if placement is None:
         return False
     view, load = placement
-    settings = picture.settings
-    in_time = view.util + load.util <= settings.full_util or view.util < settings.idle_util
-    if in_time or _urgent(picture, load):
+    if view.util + load.util <= FULL_UTIL or not view.loads or _urgent(picture, load):
         picture.admit(view, load, "room and time")
     return True  # with room but no time it waits for either
 
@@ -104,7 +234,7 @@ def _first_util(picture: Picture, view: View, load: Load) -> float:
     """Returns what the model's first steps on an instance take, as a share of its time within TTFT, weighted."""
     model = load.group.model
     seconds = new_s(picture.pool.estimates, load, view.inst)
-    return picture.settings.first_weight * seconds / max(model.config.slo.ttft_s, 1e-9) if seconds else 0.0
+    return FIRST_WEIGHT * seconds / max(model.config.slo.ttft_s, 1e-9) if seconds else 0.0
 
 
 def _has_room(view: View, load: Load) -> bool:
@@ -113,7 +243,7 @@ def _has_room(view: View, load: Load) -> bool:
 
 def _urgent(picture: Picture, load: Load) -> bool:
     """Returns whether so much of TTFT is used up that it is placed even where that makes others late."""
-    return load.key - picture.now < picture.settings.urgent_share * load.group.model.config.slo.ttft_s
+    return load.key - picture.now < URGENT_SHARE * load.group.model.config.slo.ttft_s
 
 
 def _drop_lone(picture: Picture, comer: Comer) -> None:
@@ -146,7 +276,7 @@ def _preempt(picture: Picture, comer: Comer) -> bool:
 def _best_victims(picture: Picture, comer: Comer) -> tuple[View, list[Load]] | None:
     """In order of what each can score at best, so that the search ends before most of them."""
     best: tuple[float, int, View, list[Load]] | None = None
-    least_s = picture.settings.preempt_share * comer.group.ttft_s
+    least_s = PREEMPT_SHARE * comer.group.ttft_s
     for lot in comer.span.lots:
         load = picture.load_on(comer.group, lot.inst)
         least = load.rank + least_s
@@ -166,30 +296,20 @@ def _best_victims(picture: Picture, comer: Comer) -> tuple[View, list[Load]] | N
 
 
 def _victims(picture: Picture, view: View, load: Load) -> list[Load]:
-    """Groups to evict, most slack first, until it fits; none when it would not or that costs more than it saves."""
-    over = view.over(load)
+    """Groups to evict, most slack first, until it fits; none when it would not. Others run while copies are under
+    way."""
+    over, least = view.over(load), load.rank + PREEMPT_SHARE * load.group.ttft_s
     victims: list[Load] = []
     for x in picture.leaving(view):
-        if not _pays(picture, view, x, load) or not (_is_below(x, load) or may_leave(x.group)):
+        if x.rank <= least:
+            break
+        if not (_is_below(x, load) or may_leave(x.group)):
             continue
         victims.append(x)
         over -= view.freed(x)
         if over <= 0 or len(victims) == len(view.loads):
             return victims
     return []
-
-
-def _pays(picture: Picture, view: View, victim: Load, load: Load) -> bool:
-    """Returns whether a victim has so much more slack that it can be absent.
-
-    Beside other groups a switch costs the engine nothing: they run meanwhile. A tier above pays no price.
-    """
-    settings = picture.settings
-    least_s = settings.preempt_share * load.group.ttft_s
-    if _is_below(victim, load):
-        return victim.rank > load.rank + least_s
-    times = settings.away_margin if len(view.loads) > 1 else settings.idle_margin
-    return victim.rank > load.rank + max(least_s, times * _away_s(picture, victim, load, view))
 
 
 def _is_below(victim: Load, load: Load) -> bool:

@@ -12,19 +12,22 @@ from math import inf
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Role, Stage
 from aegaeon_scheduler.core.policies import Move, Proposal
-from aegaeon_scheduler.core.policies.slack.agreement import disagreements
-from aegaeon_scheduler.core.policies.slack.gate import Gate
-from aegaeon_scheduler.core.policies.slack.group import Group, Kind, node_of
-from aegaeon_scheduler.core.policies.slack.passes import run_pass
-from aegaeon_scheduler.core.policies.slack.ranks import begun
-from aegaeon_scheduler.core.policies.slack.reach import idle_order, past_host
-from aegaeon_scheduler.core.policies.slack.sequences import due, tokens, too_small
+from aegaeon_scheduler.core.policies.slack.admission import Gate
+from aegaeon_scheduler.core.policies.slack.balance import run_pass
+from aegaeon_scheduler.core.policies.slack.group import HOT_MARGIN, HOT_UTIL, SWAMPED_SHARE, Group, Kind, node_of
+from aegaeon_scheduler.core.policies.slack.order import Member, begun, due, member, tokens, too_small
 from aegaeon_scheduler.core.policies.slack.shares import Shares
-from aegaeon_scheduler.core.policies.slack.table import Table
+from aegaeon_scheduler.core.policies.slack.table import Table, disagreements
 from aegaeon_scheduler.core.policies.slack.turns import Turns
-from aegaeon_scheduler.core.policies.slack.warm import Warm
+from aegaeon_scheduler.core.policies.slack.weights import WARM_GAP_S, Warm, idle_order, past_host
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Weights
+
+CHEAP_SHARE, PROMPT_PRICE = 0.1, 20.0
+"""a prompt of a greedy model that takes more than this share of TTFT puts its request later by so many times what it
+takes more: of its requests those are late that cost most; not where admission is promised"""
+PASS_INTERVAL_S, PASS_GAP_S = 0.2, 0.05
+"""between two passes over the pool at most, while there is work, and at least"""
 
 
 class SlackPolicy:
@@ -43,10 +46,6 @@ class SlackPolicy:
         self._warm = Warm(pool, settings, self._table)
         pool.pass_at = inf
 
-    def instance_up(self, inst: Instance) -> None:
-        """See Policy."""
-        self._table.up(inst)
-
     def instance_down(self, inst: Instance) -> None:
         """See Policy. Its groups wait; those of their members that were on it are lost one by one."""
         self._table.down(inst)
@@ -54,10 +53,15 @@ class SlackPolicy:
     # -- arrivals ---------------------------------------------------------------------------------------------------
 
     def place(self, seq: Sequence, now: float) -> Instance | None:
+        """See Policy."""
+        return self._place_prompt(seq, now) if seq.stage is Stage.QUEUED else self._place_decode(seq)
+
+    def _place_prompt(self, seq: Sequence, now: float) -> Instance | None:
         """Join the model's group, unless it is hot; else idle weights; else a new group in the host pool."""
         self._pool.ask_pass()
         group = self._table.group(seq)
-        seq.due_from = seq.promised_from + self._price_s(seq)
+        seq.row = seq.row or Member(seq)
+        member(seq).due_from = seq.promised_from + self._price_s(seq)  # a tenant's clock would be added here
         if group is None:
             self._warm.count_request(seq.model, now)
             kind = self._table.prompt_kind(seq.model, seq)
@@ -69,14 +73,15 @@ class SlackPolicy:
 
     def _price_s(self, seq: Sequence) -> float:
         """Seconds by which a very long prompt of a greedy model puts its request later: what costs most is late."""
-        model, settings, ttft_s = seq.model, self._settings, seq.model.config.slo.ttft_s
-        if not model.greed or model.footprint is None or self._pool.config.admission != "none":
+        model, standing = seq.model, self._table.standings.get(seq.model)
+        if standing is None or not standing.greed or self._pool.config.admission != "none":
             return 0.0
         inst = next(iter(self._pool.fleet.of(model).open), None)
-        if inst is None:
+        if inst is None or model.footprint is None:
             return 0.0
-        over_s = self._estimates.of(model.name, inst.device).prefill_s(tokens(seq)) - settings.cheap_share * ttft_s
-        return model.greed * min(settings.prompt_price * max(0.0, over_s), settings.price_ttfts * ttft_s)
+        cheap_s = CHEAP_SHARE * model.config.slo.ttft_s
+        prompt_s = self._estimates.of(model.name, inst.device).prefill_s(tokens(seq))
+        return standing.greed * PROMPT_PRICE * max(0.0, prompt_s - cheap_s)
 
     def _joinable(self, seq: Sequence, kind: Kind) -> Group | None:
         model = seq.model
@@ -116,17 +121,17 @@ class SlackPolicy:
         if inst is None:
             return False
         floor = self._floor(group.model, inst)
-        if util <= max(self._settings.hot_util, floor + self._settings.hot_margin) and not self._swamped(group, inst):
+        if util <= max(HOT_UTIL, floor + HOT_MARGIN) and not self._swamped(group, inst):
             return False
         taken = [g.inst for g in self._table.of(group.model)]
         if next(islice(self._places(group), len(taken), None), None) is None:
             return False  # as many groups as places: one more would wait in turn with them, in smaller batches
         places = (i for i in self._places(group) if i not in taken)
-        return any(self._table.view(i).util <= self._settings.hot_util for i in places)
+        return any(self._table.view(i).util <= HOT_UTIL for i in places)
 
     def _swamped(self, group: Group, inst: Instance) -> bool:
         """Returns whether its prompts alone take a good part of TTFT, as when all ask for a model at once."""
-        limit_s = self._settings.swamped_share * group.model.config.slo.ttft_s
+        limit_s = SWAMPED_SHARE * group.model.config.slo.ttft_s
         return group.prompts_s(self._estimates, inst) > limit_s
 
     def _floor(self, model: Model, inst: Instance) -> float:
@@ -144,7 +149,7 @@ class SlackPolicy:
         return group
 
     def _idle_weights(self, group: Group, seq: Sequence) -> Instance | None:
-        """Returns the least loaded instance, of those that have the weights and no group of the model; None if full."""
+        """Returns the least loaded instance, of those that have the weights and no group of the model."""
         name = group.model.name
         holders = []
         for inst in group.model.holders.values():
@@ -153,20 +158,15 @@ class SlackPolicy:
                 continue
             if not any(g.model is group.model for g in self._table.at(inst)) and not self._too_small(inst, seq):
                 holders.append(inst)
-        if not holders:
-            return None
-        utils = [(self._table.view(i).util, self._floor(group.model, i), i) for i in holders]
-        util, floor, inst = min(utils, key=lambda x: (x[0] + x[1], x[0], x[2].order))
-        if util + floor <= self._settings.full_util:
-            return inst
-        utils_elsewhere = (self._table.view(i).util for i in self._places(group))
-        return None if any(other < util - self._settings.idle_gap for other in utils_elsewhere) else inst
+        return min(
+            holders, key=lambda i: (self._table.view(i).util + self._floor(group.model, i), i.order), default=None
+        )
 
-    def too_much(self, seq: Sequence, now: float) -> str | None:
+    def refusal(self, seq: Sequence, now: float) -> str | None:
         """See Policy and gate.py."""
         return self._gate.too_much(seq, self._joinable(seq, self._table.prompt_kind(seq.model, seq)), now)
 
-    def place_decode(self, seq: Sequence, now: float) -> Instance | None:
+    def _place_decode(self, seq: Sequence) -> Instance | None:
         """Stay with the group that prefilled it, or that waits for it; after a hand-off, join a decode group."""
         home = seq.home
         if home is not None and home.role is not Role.PREFILL and seq.stage is Stage.DECODE:
@@ -214,10 +214,6 @@ class SlackPolicy:
         """See Policy."""
         self._table.leave(seq)
 
-    def batch_of(self, seq: Sequence) -> Group | None:
-        """See Policy."""
-        return self._table.group(seq)
-
     # -- turns ------------------------------------------------------------------------------------------------------
 
     def propose(self, inst: Instance, now: float, barred: Collection[Proposal]) -> Proposal | None:
@@ -230,19 +226,14 @@ class SlackPolicy:
 
     def issued(self, inst: Instance, proposal: Proposal, turn: Issued) -> None:
         """See Policy."""
-        assert isinstance(proposal.tag, Group)
-        proposal.tag.served = self._pool.now
+        assert isinstance(proposal.batch, Group)
+        proposal.batch.served = self._pool.now
         for seq in proposal.prefill:
-            if seq.model.ranked and seq.id in proposal.tag.prompts:
-                begun(seq, proposal.tag.prompts.values())
+            if proposal.batch.standing.ranked and seq.id in proposal.batch.prompts:
+                begun(seq, proposal.batch.prompts.values())
             if not seq.unissued_tokens:
-                proposal.tag.prompts.pop(seq.id, None)
+                proposal.batch.prompts.pop(seq.id, None)
         self._table.view(inst)  # measured at once: a pass over hundreds of instances takes long enough
-
-    def refined(self, model: Model) -> None:
-        """See Policy."""
-        for group in self._table.of(model):
-            group.refined()
 
     def reshaped(self, model: Model) -> None:
         """See Policy."""
@@ -267,12 +258,12 @@ class SlackPolicy:
 
     def past_host(self, inst: Instance) -> bool:
         """See Policy: what is in host memory and still asked for stays there."""
-        return past_host(self._pool, inst, self._settings.stale_s)
+        return past_host(self._pool, inst)
 
     def preemption_order(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
         """Orders victims: those whose group has most slack first; within a group, those due last."""
         late_s = self._settings.late_slack_s
-        keys = {id(g): g.urgency(now, late_s)[0] + g.model.behind for g in self._table.at(inst)}
+        keys = {id(g): g.urgency(now, late_s)[0] + g.standing.behind for g in self._table.at(inst)}
         return sorted(sequences, key=lambda s: (-keys.get(id(self._table.group(s)), inf), -due(s), s.order))
 
     def check(self, now: float) -> list[str]:
@@ -287,7 +278,7 @@ class SlackPolicy:
         if self._pool.config.admission != "none":
             self._gate.measure(now)
         ahead = self._warm.moves(now)
-        later_s = self._settings.warm_gap_s if ahead else inf
-        self._pool.pass_at = now + (self._settings.pass_interval_s if self._table.groups else later_s)
-        self._pool.pass_from = now + self._settings.pass_gap_s
+        later_s = WARM_GAP_S if ahead else inf
+        self._pool.pass_at = now + (PASS_INTERVAL_S if self._table.groups else later_s)
+        self._pool.pass_from = now + PASS_GAP_S
         return moves + ahead

@@ -13,16 +13,23 @@ from math import exp
 
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Tier
-from aegaeon_scheduler.core.policies.slack.table import Table
+from aegaeon_scheduler.core.policies.slack.order import Standing
+from aegaeon_scheduler.core.policies.slack.table import TIER_SHARE, Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Model
 
+GREED_SHARE = 0.49
+"""of TTFT, less than a tier: a model that holds many times its part of the engines ranks so much later, so that where
+not all can be in time it is late before those that ask for little"""
+GREED_FREE = 5.0
+"""times its part, which is what each model with requests would have, that are free: with three times, loads that all
+fit are served worse"""
 _LATELY_S = 30.0  # seconds over which the engines' time is counted
 _MOST = 0.6  # of a tier: a starved model overtakes the others of its tier, and never the tier above
 
 
 class Shares:
-    """Keeps `Model.behind` of the models that have groups. Seconds of turns are those that engines reported."""
+    """Keeps the standing of the models that have groups. Seconds of turns are those that engines reported."""
 
     def __init__(self, pool: Pool, settings: SlackSettings, table: Table) -> None:
         self._pool = pool
@@ -35,23 +42,19 @@ class Shares:
         self._catalog = -1
         self._greedy: dict[Model, None] = {}
 
-    def tier_s(self, model: Model) -> float:
-        """Seconds that its tier alone makes."""
-        return model.config.terms.tier.level * self._step_s(model)
-
     def _step_s(self, model: Model) -> float:
-        return self._settings.tier_share * model.config.slo.ttft_s
+        return TIER_SHARE * model.config.slo.ttft_s
 
     def begin(self, model: Model) -> None:
         """A group of it begins."""
-        model.tier_s, model.weighed = self.tier_s(model), self._weighted
-        model.greed = self._greed(model)
-        if model.greed:
+        self._greedy.pop(model, None)
+        standing = self._table.standing(model)
+        standing.tier_s, standing.weighed = self._table.tier_s(model), self._weighted
+        standing.greed = self._greed(model)
+        if standing.greed:
             self._greedy[model] = None
-        else:
-            self._greedy.pop(model, None)
-        greed_s = self._settings.greed_share * model.config.slo.ttft_s * model.greed
-        self._put(model, model.tier_s + greed_s)
+        greed_s = GREED_SHARE * model.config.slo.ttft_s * standing.greed
+        self._put(model, standing, standing.tier_s + greed_s)
 
     def _greed(self, model: Model) -> float:
         """How far it holds more than some times the engines that each model with requests would have: below 1."""
@@ -59,11 +62,11 @@ class Shares:
         if held < 2 or self._weighted:
             return 0.0
         part = max(1.0, len(self._pool.fleet.of(model).open) / self._table.models)
-        return max(0.0, 1.0 - self._settings.greed_free * part / held)
+        return max(0.0, 1.0 - GREED_FREE * part / held)
 
-    def _put(self, model: Model, behind: float) -> None:
-        if model.behind != behind:
-            model.behind = behind
+    def _put(self, model: Model, standing: Standing, behind: float) -> None:
+        if standing.behind != behind:
+            standing.behind = behind
             for group in self._table.of(model):
                 group.refined()
 
@@ -72,9 +75,14 @@ class Shares:
         fresh = self._table.fresh()
         if self._catalog == self._pool.catalog and not self._weighted:
             for model in {**self._greedy, **dict.fromkeys(fresh), **dict.fromkeys(self._table.split())}:
-                self.begin(model)
+                if self._table.of(model):
+                    self.begin(model)
+                else:
+                    self._greedy.pop(model, None)
             return
-        self._catalog = self._pool.catalog
+        if self._catalog != self._pool.catalog:
+            self._catalog = self._pool.catalog
+            self._table.drop_withdrawn()
         self._weighted = len({model.config.terms.weight for model in self._pool.models.values()}) > 1
         models = list({group.model.name: group.model for group in self._table.groups.values()}.values())
         if self._weighted:
@@ -90,8 +98,9 @@ class Shares:
             tiers[model.config.terms.tier].append(model)
         for these in tiers.values():
             for model in these:
-                model.tier_s = self.tier_s(model)
-                self._put(model, model.tier_s + self._excess(model, these) * self._step_s(model))
+                standing = self._table.standing(model)
+                standing.tier_s = self._table.tier_s(model)
+                self._put(model, standing, standing.tier_s + self._excess(model, these) * self._step_s(model))
 
     def _count(self, now: float) -> None:
         fade = exp((self._at - now) / _LATELY_S)

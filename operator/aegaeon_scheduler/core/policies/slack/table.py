@@ -6,17 +6,19 @@ from collections.abc import Collection, Container
 from math import inf
 
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, SeqId, Stage
-from aegaeon_scheduler.core.policies.slack.group import Group, Kind, node_of
-from aegaeon_scheduler.core.policies.slack.objectives import Objectives
-from aegaeon_scheduler.core.policies.slack.urgent import Urgent
-from aegaeon_scheduler.core.policies.slack.view import View
+from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, Stage
+from aegaeon_scheduler.core.policies.slack.engines import View
+from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load, node_of
+from aegaeon_scheduler.core.policies.slack.order import Member, Objectives, Standing
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
+TIER_SHARE = 0.5
+"""of TTFT, by which a tier ranks later than the one above: more than what it takes to be preempted"""
+
 
 class Table:
-    """`groups` are all of them, by number, `waiting` those without an instance, `urgent` of these by slack.
+    """`groups` are all of them, by number, `waiting` those without an instance.
 
     A model's are kept by the row, not by the name: emptied groups of a withdrawn model live on to the next pass, and
     are no groups of one that has its name by then.
@@ -27,13 +29,12 @@ class Table:
         self._settings = settings
         self.groups: dict[int, Group] = {}
         self.waiting: dict[int, Group] = {}
-        self.urgent = Urgent(settings)
         self._objectives = Objectives(settings)
         self.uneven = False  # instances differ in size
         self._at: dict[InstanceId, View] = {}
+        self.standings: dict[Model, Standing] = {}  # of models that had groups, until they are withdrawn
         self._of: dict[Model, list[Group]] = {}
         self._several: dict[Model, list[Group]] = {}  # of these, those with more than one
-        self._joined: dict[SeqId, Group] = {}
         self._emptied: dict[int, Group] = {}  # some may have members again
         self._uncast: dict[int, Group] = {}  # they began to wait, or had nowhere to go; see recast
         self._cast_for = -1  # the fleet's version
@@ -41,29 +42,30 @@ class Table:
 
     def at(self, inst: Instance) -> list[Group]:
         """Groups placed on an instance, emptied ones included until the next pass."""
-        return self._at[inst.id].groups
+        return self.row(inst).groups
 
     def row(self, inst: Instance) -> View:
         """Returns the last measured view of an instance."""
-        return self._at[inst.id]
+        view = self._at.get(inst.id)
+        if view is None:
+            view = self._at[inst.id] = View.of(inst, self._settings.headroom)
+            self._sizes()
+        return view
 
     def view(self, inst: Instance) -> View:
         """Returns an instance's view, measured anew if it is stale."""
-        view = self._at[inst.id]
-        if view.stale:
+        view = self.row(inst)
+        if view.outdated():
             view.measure(self._pool.estimates)
         return view
 
     def views(self) -> list[View]:
         """Lists the views of all instances, in order of attachment."""
-        for view in self._at.values():
-            if view.stale:
-                view.measure(self._pool.estimates)
-        return list(self._at.values())
+        return [self.view(inst) for inst in self._pool.instances.values()]
 
     def live(self, inst: Instance) -> set[ModelName]:
         """Models with sequences in a group of the instance: their weights are no idle ones."""
-        return {group.model.name for group in self._at[inst.id].groups if group.members}
+        return {group.model.name for group in self.at(inst) if group.members}
 
     def of(self, model: Model) -> Collection[Group]:
         """Groups of a model, placed or waiting."""
@@ -84,13 +86,24 @@ class Table:
 
     def group(self, seq: Sequence) -> Group | None:
         """The group that it is a member of."""
-        return self._joined.get(seq.id)
+        return seq.batch if isinstance(seq.batch, Group) else None
 
-    def up(self, inst: Instance) -> None:
-        """A fresh instance."""
-        self._at[inst.id] = View.of(inst, self._settings.headroom)
-        self._sizes()
-        self._pool.ask_pass()
+    def standing(self, model: Model) -> Standing:
+        """The standing of a model that has groups, or is to have one."""
+        standing = self.standings.get(model)
+        if standing is None:
+            standing = self.standings[model] = Standing()
+            standing.tier_s = standing.behind = self.tier_s(model)
+        return standing
+
+    def drop_withdrawn(self) -> None:
+        """Drops the standings of models that left the catalog."""
+        kept = {m: s for m, s in self.standings.items() if not m.withdrawn or m in self._of}
+        self.standings = kept
+
+    def tier_s(self, model: Model) -> float:
+        """Seconds that its tier makes."""
+        return model.config.terms.tier.level * TIER_SHARE * model.config.slo.ttft_s
 
     def down(self, inst: Instance) -> None:
         """Drops an instance that is gone: its groups wait."""
@@ -99,16 +112,13 @@ class Table:
             self.remove(group)
         self._at.pop(inst.id, None)
         self._sizes()
-        for group in self.groups.values():
-            if group.target is inst:
-                group.target = None
 
     def _sizes(self) -> None:
         self.uneven = len({view.size for view in self._at.values()}) > 1
 
     def create(self, model: Model, kind: Kind) -> Group:
         """An empty group that waits."""
-        group = Group(model, kind, self._pool.tick())
+        group = Group(model, kind, self._pool.tick(), self.standing(model))
         group.scale = self._objectives.scale(model)
         self.groups[group.number] = self._emptied[group.number] = group
         self._wait(group)
@@ -124,10 +134,9 @@ class Table:
 
     def place(self, group: Group, inst: Instance) -> None:
         """Places a group on an instance."""
-        group.inst, group.since, group.target, group.still = inst, inf, None, None
-        if self.waiting.pop(group.number, None) is not None:
-            self.urgent.drop(group)
-        group.watcher = view = self._at[inst.id]
+        group.inst, group.since, group.still = inst, inf, None
+        self.waiting.pop(group.number, None)
+        group.watcher = view = self.row(inst)
         view.groups.append(group)
         view.changed(group)
         group.changed()
@@ -145,23 +154,24 @@ class Table:
 
     def _wait(self, group: Group) -> None:
         self.waiting[group.number] = self._uncast[group.number] = group
-        self.urgent.add(group)
 
     def join(self, group: Group, seq: Sequence) -> None:
         """A sequence becomes a member. Idempotent."""
-        before = self._joined.get(seq.id)
+        if seq.row is None:
+            seq.row = Member(seq)
+        before = seq.batch
         if before is not None and before is not group:
             self.leave(seq)
         if before is not group:
             group.members[seq.id] = seq
+            group.standing.ranked |= seq.deferred or seq.priority != 0
             seq.batch = group
             group.remade()
         group.still = None
-        self._joined[seq.id] = group
 
     def leave(self, seq: Sequence) -> None:
         """A sequence is no longer a member; an emptied group goes at the next pass."""
-        group = self._joined.pop(seq.id, None)
+        group = self.group(seq)
         if group is None:
             return
         group.members.pop(seq.id, None)
@@ -216,7 +226,7 @@ class Table:
         """Make members of other groups a group of their own, which waits."""
         half = self.create(model, kind)
         for seq in leaving:
-            before = self._joined.get(seq.id)
+            before = self.group(seq)
             waits = before is not None and seq.id in before.prompts
             self.join(half, seq)
             if waits:
@@ -240,7 +250,6 @@ class Table:
                 continue
             self.remove(group)
             del self.groups[group.number], self.waiting[group.number]
-            self.urgent.drop(group)
             self._uncast.pop(group.number, None)
             of = self._of[group.model]
             of.remove(group)
@@ -267,3 +276,33 @@ class Table:
         """Models of which groups began since this was last asked."""
         fresh, self._fresh = self._fresh, {}
         return fresh.keys()
+
+
+def disagreements(pool: Pool, table: Table, now: float) -> list[str]:
+    """Lists the differences; nothing where all is well."""
+    differences = []
+    several = set(table.several())
+    for group in table.groups.values():
+        if not group.agrees(now):
+            differences.append(f"group {group.number} of {group.model.name} keeps another size or deadline than it has")
+        if (group.number in table.waiting) is not (group.inst is None):
+            differences.append(
+                f"group {group.number} of {group.model.name} is not where the list of those that wait says"
+            )
+        if (group in several) is not (group.inst is None and len(table.of(group.model)) > 1):
+            differences.append(f"group {group.number} of {group.model.name} is not listed by what else its model has")
+        strange = (seq.id for seq in group.members.values() if seq.batch is not group)
+        differences.extend(f"{seq} would not tell its group of a change" for seq in strange)
+    for inst in pool.instances.values():
+        view = table.row(inst)
+        if not view.outdated() and not _same(view, pool):
+            differences.append(f"{inst.id}: its groups ask for something else than is kept")
+    return differences
+
+
+def _same(view: View, pool: Pool) -> bool:
+    loads = [Load.of(group, pool.estimates, view.inst) for group in view.groups if group.members]
+    kept = [(load.group, load.util, load.nbytes) for load in view.loads]
+    models = {load.group.model.name for load in loads}
+    total = sum(load.nbytes for load in loads)
+    return kept == [(x.group, x.util, x.nbytes) for x in loads] and view.models == models and view.nbytes == total

@@ -16,9 +16,8 @@ from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Place, Stage
 from aegaeon_scheduler.core.policies import Proposal
-from aegaeon_scheduler.core.policies.slack.group import Group, Order
-from aegaeon_scheduler.core.policies.slack.ranks import in_order
-from aegaeon_scheduler.core.policies.slack.sequences import due, priced
+from aegaeon_scheduler.core.policies.slack.group import URGENT_SHARE, Group, Order
+from aegaeon_scheduler.core.policies.slack.order import due, in_order, member, priced
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Sequence, Weights
@@ -37,8 +36,8 @@ class Turns:
 
     def propose(self, inst: Instance, now: float, barred: Collection[Proposal]) -> Proposal | None:
         """See Policy."""
-        prompts = {id(proposal.tag) for proposal in barred if proposal.prefill}
-        batches = {id(proposal.tag) for proposal in barred if proposal.decode}
+        prompts = {id(proposal.batch) for proposal in barred if proposal.prefill}
+        batches = {id(proposal.batch) for proposal in barred if proposal.decode}
         order = self._order(inst, now)
         aside: tuple[float, Proposal] | None = None
         for key, group in order:
@@ -56,11 +55,9 @@ class Turns:
                 prompt = None
                 if key >= limit:
                     continue
-            if prompt is not None and not (
-                self._yields(group, prompt, now) and self._decodes_first(group, prompt, now)
-            ):
+            if prompt is not None and not (self._yields(group, prompt) and self._decodes_first(group, prompt, now)):
                 return prompt
-            batch = None if id(group) in batches else self._quantum(inst, group, key - now)
+            batch = None if id(group) in batches else self._quantum(inst, group, key, now)
             if batch is not None or prompt is not None:
                 return batch or prompt
         if aside is not None:
@@ -74,34 +71,25 @@ class Turns:
         """Returns whether all that a decode turn computes is due later than the prompt, though none of it were
         computed.
 
-        So its group has more slack than the prompt, and loses nothing but the order. Not where time is short, here or
-        for a group that waits for an engine: short turns cost time, and what ends later keeps its memory for longer.
+        So its group has more slack than the prompt, and loses nothing but the order.
         """
-        group, other = self._table.group(seq), turn.tag
+        group, other = self._table.group(seq), turn.batch
         if group is None or group.inst is not inst or not group.ready() or not isinstance(other, Group):
             return False
-        if seq.model.weighed:
+        if group.standing.weighed:
             return False  # weights share out the time
-        out_s = other.model.config.slo.tbt_s * sum(t.steps - t.steps_done for t in inst.turns if t.tag is other)
+        due_s = seq.deadline() + member(seq).due_from - seq.promised_from
+        out_s = other.model.config.slo.tbt_s * sum(t.steps - t.steps_done for t in inst.turns if t.batch is other)
         if other is group:
-            return self._decoding_due(group, now) - out_s > seq.deadline() and self._has_time(inst, now)
+            return self._decoding_due(group, now) - out_s > due_s
         if other.order(now, self._settings).rank - out_s <= group.order(now, self._settings).rank:
             return False
-        key = other.urgency(now, self._settings.late_slack_s)[0] + other.model.behind
-        return key - out_s > seq.deadline() + seq.model.behind and self._has_time(inst, now)
-
-    def _has_time(self, inst: Instance, now: float) -> bool:
-        """Returns whether an instance is not full, nothing of it is late, and no group waits in vain for an engine."""
-        if self._table.view(inst).util > self._settings.full_util:
-            return False
-        for group in self._table.at(inst):
-            if group.urgency(now, self._settings.late_slack_s)[1] < len(group.members):
-                return False
-        return not self._table.urgent.any(now)
+        key = other.urgency(now, self._settings.late_slack_s)[0] + other.standing.behind
+        return key - out_s > due_s + group.standing.behind
 
     def _order(self, inst: Instance, now: float) -> Ordered:
         orders = [(g.order(now, self._settings), g) for g in self._table.at(inst) if g.members]
-        if len({g.model.tier_s for _, g in orders}) > 1:
+        if len({g.standing.tier_s for _, g in orders}) > 1:
             orders = self._eased(orders, now)
         orders.sort(key=lambda x: (x[0].rank, x[1].number))
         if len(orders) > 1 and not self._table.waiting:
@@ -113,8 +101,12 @@ class Turns:
         other: by slack alone one of them would stall until all others are as far. Then comes what is deferred.
         """
         key, in_time = group.urgency(now, self._settings.late_slack_s)
-        ample_s = self._settings.ample_share * group.model.config.slo.ttft_s
-        if group.prompts or key - now <= ample_s or in_time < len(group.members) or group.model.weighed:
+        if (
+            group.prompts
+            or key - now <= group.model.config.slo.ttft_s
+            or in_time < len(group.members)
+            or group.standing.weighed
+        ):
             return 0, 0.0
         return (2, 0.0) if group.deferred() else (1, group.served)
 
@@ -124,15 +116,11 @@ class Turns:
         above = [g for _, g in orders if g.model.config.terms.tier.level < lowest]
         if self._table.waiting or any(self._pressed(g, now) for g in above):
             return orders
-        return [(o._replace(rank=o.rank - g.model.tier_s * g.scale.factor), g) for o, g in orders]
+        return [(o._replace(rank=o.rank - g.standing.tier_s * g.scale.factor), g) for o, g in orders]
 
     def _pressed(self, group: Group, now: float) -> bool:
-        """Returns whether a group's tier has to stand up for it: a prompt waits, little slack is left, or some of it is
-        late.
-        """
-        key, in_time = group.urgency(now, self._settings.late_slack_s)
-        little_s = self._settings.ease_share * group.model.config.slo.ttft_s
-        return bool(group.prompts) or key - now < little_s or in_time < len(group.members)
+        """Returns whether a group's tier has to stand up for it: a prompt waits, or some of it is late."""
+        return bool(group.prompts) or group.urgency(now, 0.0)[1] < len(group.members)
 
     def _want(self, inst: Instance, group: Group) -> None:
         """A group whose weights were unloaded for others, or never came, gets them again."""
@@ -151,10 +139,32 @@ class Turns:
         if not self._fits(inst, group, seq, tokens):
             return None
         slack_s = order[0][0] - now
-        what = f"{tokens} tokens of a long prompt" if tokens else "prompt"
+        alone = tokens or seq.projected_kv or not group.model.pools
+        prompts = (seq,) if alone else self._together(inst, group, seq, now)
+        what = f"{tokens} tokens of a long prompt" if tokens else "prompt" if len(prompts) == 1 else "prompts"
         return Proposal(
-            group.model, (seq,), [], 0, f"{what} of the group that is next, slack {slack_s:.3g} s", group, tokens
+            group.model, prompts, [], 0, f"{what} of the group that is next, slack {slack_s:.3g} s", group, tokens
         )
+
+    def _together(self, inst: Instance, group: Group, first: Sequence, now: float) -> tuple[Sequence, ...]:
+        """The first prompt of a model that generates nothing, and those that are computed in the same pass: it reads
+        all weights for one text or for many. In all they take as long as a part of a long prompt, and they fit.
+        """
+        estimates, fp, free = self._pool.estimates, group.model.fp, inst.book.free()
+        estimate = estimates.of(group.model.name, inst.device)
+        chosen, tokens = [first], first.unissued_tokens
+        squares, blocks = tokens * tokens, blocks_for(fp, tokens)
+        order = in_order(group.prompts, group.standing.ranked)
+        for seq in sorted(order, key=lambda seq: _stands_back(group, seq, now)):
+            if seq is first or seq.copy is not None or seq.away or seq.projected_kv:
+                continue
+            more = seq.unissued_tokens
+            tokens, squares, blocks = tokens + more, squares + more * more, blocks + blocks_for(fp, more)
+            long = tokens > estimates.pooled_tokens or estimate.together_s(tokens, squares) > self._settings.part_s
+            if long or inst.book.slabs_for(fp, blocks) >= free or len(chosen) == inst.max_batch:
+                break
+            chosen.append(seq)
+        return tuple(chosen)
 
     def _first(self, inst: Instance, group: Group, now: float) -> Sequence | None:
         """First come first served, those in time before late ones, of those whose KV is here; long ones when due.
@@ -163,12 +173,12 @@ class Turns:
         """
         late: Sequence | None = None
         costly: Sequence | None = None
-        for seq in in_order(group):
+        for seq in in_order(group.prompts, group.standing.ranked):
             if seq.away and not inst.incoming:
                 inst.incoming.append(seq)
             if seq.copy is not None or seq.away:
                 continue
-            if _stands_back(seq, now):
+            if _stands_back(group, seq, now):
                 late = late or seq
             elif priced(seq):
                 costly = costly or seq
@@ -184,7 +194,7 @@ class Turns:
             return 0
         keys = (key for key, other in order if other is not group and other.ready())
         slack_s = min(keys, default=inf) - now - settings.part_s  # the turn before it may be as long
-        seconds = min(max(slack_s, settings.least_part_s), settings.part_s)
+        seconds = min(max(slack_s, 0.0), settings.part_s)
         chunk = self._pool.config.prefill_chunk_tokens
         tokens = max(chunk, estimate.part_tokens(done, seconds) // chunk * chunk)
         return tokens if tokens < left else 0
@@ -212,16 +222,16 @@ class Turns:
         """
         if prompt is None or not prompt.tokens:
             return None
-        limit = min(due(prompt.prefill[0]), now + self._settings.aside_share * group.model.config.slo.ttft_s)
+        limit = min(due(prompt.prefill[0]), now + URGENT_SHARE * group.model.config.slo.ttft_s)
         keys = (key for key, other in order if other is not group and other.ready())
         return limit if min(keys, default=inf) < limit else None
 
-    def _yields(self, group: Group, prompt: Proposal, now: float) -> bool:
-        """Returns whether a prompt may come behind decode steps of its own group: a part, what is deferred, what is
-        late, and one of many that together take as long as several parts.
+    def _yields(self, group: Group, prompt: Proposal) -> bool:
+        """Returns whether a prompt may come behind decode steps of its own group: a part, what is deferred, and
+        one of many that together take as long as several parts.
         """
         first = prompt.prefill[0]
-        return bool(prompt.tokens) or first.deferred or _stands_back(first, now) or self._queue_is_long(group)
+        return bool(prompt.tokens) or first.deferred or self._queue_is_long(group)
 
     def _queue_is_long(self, group: Group) -> bool:
         """Returns whether a group's prompts take longer than one part: in a row they would hold up what it decodes.
@@ -229,22 +239,15 @@ class Turns:
         Not of a model that is late before others, nor where weights share out the time: short turns cost others time.
         """
         inst, model = group.inst, group.model
-        if inst is None or len(group.prompts) < 2 or model.greed or model.weighed:
+        if inst is None or len(group.prompts) < 2 or group.standing.greed or group.standing.weighed:
             return False
         estimate = self._pool.estimates.of(model.name, inst.device)
         seconds = accumulate(estimate.part_s(s.projected_kv, s.unissued_tokens) for s in group.prompts.values())
         return any(taken > self._settings.part_s for taken in seconds)
 
     def _decodes_first(self, group: Group, prompt: Proposal, now: float) -> bool:
-        """Returns whether a prompt would make late what its own group decodes, and that is due before. One that is late
-        itself comes behind all that has little slack.
-        """
-        first, settings = prompt.prefill[0], self._settings
-        if _stands_back(first, now):
-            limit = now + settings.behind_share * group.model.config.slo.ttft_s
-        else:
-            limit = min(due(first), now + 2 * settings.part_s)
-        return self._decoding_due(group, now) < limit
+        """Returns whether a prompt would make late what its own group decodes, and that is due before."""
+        return self._decoding_due(group, now) < min(due(prompt.prefill[0]), now + 2 * self._settings.part_s)
 
     def _decoding_due(self, group: Group, now: float) -> float:
         """When the first token of what it decodes is due that is not late."""
@@ -253,7 +256,7 @@ class Turns:
 
     # -- decode -----------------------------------------------------------------------------------------------------
 
-    def _quantum(self, inst: Instance, group: Group, slack_s: float) -> Proposal | None:
+    def _quantum(self, inst: Instance, group: Group, key: float, now: float) -> Proposal | None:
         ready, away = [], []
         for seq in group.members.values():
             if seq.copy is None:
@@ -265,15 +268,15 @@ class Turns:
             inst.incoming.extend(sorted(away, key=due))
         if not ready:
             return None
-        if len(ready) > inst.max_batch:
-            ready.sort(key=due)
-        reason = f"{len(ready)} sequences of the group that is next, slack {slack_s:.3g} s"
+        if len(ready) > inst.max_batch:  # by due times alone all would take turns, and all come late
+            ready.sort(key=lambda seq: (due(seq) < now, due(seq)))
+        reason = f"{len(ready)} sequences of the group that is next, slack {key - now:.3g} s"
         return Proposal(group.model, (), ready, self._settings.quantum_steps, reason, group)
 
     def _forced(self, group: Group, prompts: bool, batch: bool) -> Proposal | None:
         """Nothing on the instance can run as it is: let the most urgent group take what it needs."""
         reason = "nothing else can run here"
-        prompt = next((seq for seq in in_order(group) if seq.copy is None), None)
+        prompt = next((seq for seq in in_order(group.prompts, group.standing.ranked) if seq.copy is None), None)
         if prompt is not None and prompts:
             tokens = min(prompt.unissued_tokens, self._pool.config.prefill_chunk_tokens)
             return Proposal(group.model, (prompt,), [], 0, reason, group, tokens)
@@ -283,6 +286,6 @@ class Turns:
         return Proposal(group.model, (), sorted(away, key=due), self._settings.quantum_steps, reason, group)
 
 
-def _stands_back(prompt: Sequence, now: float) -> bool:
+def _stands_back(group: Group, prompt: Sequence, now: float) -> bool:
     """Returns whether a prompt is late, and its model's time is not shared out by weight."""
-    return due(prompt) < now and not prompt.model.weighed
+    return due(prompt) < now and not group.standing.weighed

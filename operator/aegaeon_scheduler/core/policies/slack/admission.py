@@ -1,0 +1,231 @@
+"""Admits a new request if it can be on time, and those admitted stay so: `admission: feasible` of policy slack.
+
+What is admitted may need a share of the engines' time soon, and no engine more than its time. A request is
+judged by what it adds: one that joins a batch costs little, one that begins a group costs all of its steps. So near
+the limit those that begin a group are refused first. A group needs its next step when its first token is due, and
+one each TBT from then on, for as long as the model's answers lasted so far. A model that generates nothing has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import heapreplace
+from math import exp
+
+from aegaeon_scheduler.core.config import SlackSettings
+from aegaeon_scheduler.core.domain import Role
+from aegaeon_scheduler.core.estimate import Estimate
+from aegaeon_scheduler.core.policies.slack.group import Group
+from aegaeon_scheduler.core.policies.slack.order import tokens
+from aegaeon_scheduler.core.policies.slack.table import Table
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Instance, Model, Sequence
+
+_ASSUMED_TOKENS = 200.0  # of an answer, as if one had been seen of each model
+_MOST_ALIVE = 8  # members beyond which one more hardly changes how long the last one lives
+
+
+def answer_tokens(model: Model) -> float:
+    """Tokens of an answer of this model, about: those that run now count as well."""
+    return (model.output_tokens + _ASSUMED_TOKENS) / (model.ended + 1.0)
+
+
+def lives(tokens: float, alive: int, due: float = 1e9) -> float:
+    """Returns how many of `due` steps are expected before the last of `alive` members ends, after `tokens` each."""
+    if due <= 0.0:
+        return 0.0
+    ended = power = 1.0 - exp(-due / tokens)
+    steps = 0.0
+    for i in range(1, min(alive, _MOST_ALIVE) + 1):
+        steps += power / i
+        power *= ended
+    return min(due, tokens * steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Engine time that a group needs. Seconds; `prompts_s` are those of its prompts, due within TTFT; `tokens` of an
+    answer.
+    """
+
+    level: int
+    step_s: float
+    tbt_s: float
+    slack_s: float
+    alive: int
+    tokens: float
+    prompts_s: float
+
+    @property
+    def util(self) -> float:
+        """Share of an engine's time that its steps take in the long run."""
+        return self.step_s / self.tbt_s
+
+    def within(self, span_s: float) -> float:
+        """Seconds of an engine."""
+        return self.prompts_s + self.step_s * lives(self.tokens, self.alive, (span_s - self.slack_s) / self.tbt_s)
+
+
+class Demand:
+    """The needs of all groups as the last pass found them, and of what was admitted since."""
+
+    def __init__(self) -> None:
+        self._needs: list[Need] = []
+        self._sums: dict[tuple[int, float], float] = {}  # by level and span: few objectives are asked for
+
+    def measure(self, needs: Iterable[Need]) -> None:
+        """Begin anew."""
+        self._needs = list(needs)
+        self._sums = {}
+
+    def add(self, need: Need) -> None:
+        """One more is admitted."""
+        self._needs.append(need)
+        for level, span_s in self._sums:
+            if need.level <= level:
+                self._sums[level, span_s] += need.within(span_s)
+
+    def within(self, level: int, span_s: float) -> float:
+        """Seconds of engines that groups of this tier and those above it need within this time."""
+        key = (level, span_s)
+        if key not in self._sums:
+            self._sums[key] = sum(need.within(span_s) for need in self._needs if need.level <= level)
+        return self._sums[key]
+
+
+class Packing:
+    """The utilization of engines if all groups were placed anew, largest first, each on the least busy (LPT)."""
+
+    def __init__(self) -> None:
+        self._needs: list[Need] = []
+        self._busy: dict[tuple[int, int], list[float]] = {}  # a heap by level and engines: few pairs are asked for
+
+    def measure(self, needs: Iterable[Need]) -> None:
+        """Begin anew with these groups."""
+        self._needs = list(needs)
+        self._busy = {}
+
+    def least(self, level: int, engines: int) -> float:
+        """Returns the load of the least busy engine, by groups of this tier and those above it."""
+        return self._heap(level, engines)[0]
+
+    def add(self, need: Need) -> None:
+        """One more group runs on the least busy engine, or a group is so much busier."""
+        self._needs.append(need)
+        for (level, _), heap in self._busy.items():
+            if need.level <= level:
+                heapreplace(heap, heap[0] + need.util)
+
+    def _heap(self, level: int, engines: int) -> list[float]:
+        heap = self._busy.get((level, engines))
+        if heap is None:
+            heap = self._busy[level, engines] = [0.0] * engines
+            for util in sorted((need.util for need in self._needs if need.level <= level), reverse=True):
+                heapreplace(heap, heap[0] + util)
+        return heap
+
+
+SOON_TTFTS, SOON_SHARE = 1.2, 0.62
+"""what is admitted needs no more than this share of the engines' time within so many TTFT: with less left, what is
+preempted does not come back in time"""
+GROUP_PRICE = 0.15
+"""by this much less for a request that begins a group: it costs some times as much as one that joins a batch"""
+LATER_TTFTS, LATER_SHARE = 2.5, 0.95
+"""nor more than this in the long run: many that come at once have no need soon"""
+PACKED_TTFTS = 0.7
+"""an engine may need more time than it has for as long as an answer lasts, by this share of TTFT: what is generated
+ahead at first is used up"""
+
+
+class Gate:
+    """Keeps the demand of what is admitted: measured at each pass, arrivals since then added."""
+
+    def __init__(self, pool: Pool, settings: SlackSettings, table: Table) -> None:
+        self._pool = pool
+        self._table = table
+        self._demand = Demand()
+        self._packing = Packing()
+
+    def measure(self, now: float) -> None:
+        """A pass is over."""
+        measured = (self._need(group, now) for group in self._table.groups.values() if group.members)
+        needs = [need for need in measured if need is not None]
+        self._demand.measure(needs)
+        self._packing.measure(needs)
+
+    def _need(self, group: Group, now: float) -> Need | None:
+        inst = group.inst or next((i for i in self._pool.fleet.of(group.model).open if group.may_go(i)), None)
+        key, alive = group.urgency(now, 0.0)
+        if inst is None or not alive or group.model.footprint is None:
+            return None  # late members ride along
+        estimates, slo, model = self._pool.estimates, group.model.config.slo, group.model
+        estimate = estimates.of(model.name, inst.device)
+        step_s = 0.0 if model.pools else _step_s(estimate, group.size()[0], len(group.members), inst)
+        prompts_s, level = group.prompts_s(estimates, inst), model.config.terms.tier.level
+        return Need(level, step_s, slo.tbt_s, key - now, alive, answer_tokens(model), prompts_s)
+
+    def too_much(self, seq: Sequence, group: Group | None, now: float) -> str | None:
+        """Why a new sequence is refused, or None: it is counted from here on. `group` is the one that it would join."""
+        other = Role.DECODE if seq.model.pools else Role.PREFILL  # whose time it does not take
+        able = [i for i in self._pool.fleet.of(seq.model).open if i.role is not other]
+        if seq.model.footprint is None or not able:
+            return None
+        inst = able[0] if group is None or group.inst is None else group.inst
+        before = None if group is None else self._need(group, now)
+        cost = _Cost(self._pool.estimates.of(seq.model.name, inst.device), seq, inst, group, before)
+        why = self._flooded(cost, before) or self._full(cost, len(able))
+        if why is None:
+            self._demand.add(cost.need)
+            self._packing.add(cost.need)
+        return why
+
+    def _flooded(self, cost: _Cost, before: Need | None) -> str | None:
+        """Returns why a group alone would need too much of the one engine that it has, if it would."""
+        span_s = SOON_TTFTS * cost.ttft_s
+        if before is None:
+            return None
+        needed_s = before.within(span_s) + cost.prompt_s
+        if needed_s > SOON_SHARE * span_s or cost.step_s > SOON_SHARE * before.tbt_s:
+            return f"its model needs {needed_s / span_s:.0%} of an engine's next {span_s:.3g} s already; try again"
+        return None
+
+    def _full(self, cost: _Cost, engines: int) -> str | None:
+        """Returns why the pool would need too much of its engines, if so."""
+        ttft_s, need = cost.ttft_s, cost.need
+        soon = self._busy(need, SOON_TTFTS * ttft_s, engines)
+        later = self._busy(need, LATER_TTFTS * ttft_s, engines)
+        if soon > SOON_SHARE - GROUP_PRICE * cost.share or later > LATER_SHARE:
+            return f"requests before it need {soon:.0%} of the engines' time soon, {later:.0%} later; try again"
+        least = self._packing.least(need.level, engines) + need.util
+        if least > 1.0 + PACKED_TTFTS * ttft_s / (need.tokens * need.tbt_s):
+            return f"no engine has time for its steps: they would need {least:.0%} of the least busy one; try again"
+        return None
+
+    def _busy(self, need: Need, span_s: float, engines: int) -> float:
+        return self._demand.within(need.level, span_s) / (engines * span_s)
+
+
+class _Cost:
+    """Engine time that one more sequence adds. `share`: of what it would cost if it ran all alone."""
+
+    def __init__(
+        self, estimate: Estimate, seq: Sequence, inst: Instance, group: Group | None, before: Need | None
+    ) -> None:
+        model, length, answer = seq.model, tokens(seq), answer_tokens(seq.model)
+        slo, level = model.config.slo, model.config.terms.tier.level
+        context, batch = (0, 0) if group is None else (group.size()[0], len(group.members))
+        alive, had_s = (0, 0.0) if before is None else (before.alive, before.step_s)
+        self.ttft_s = slo.ttft_s
+        self.prompt_s = estimate.prefill_s(length)
+        self.step_s = 0.0 if model.pools else _step_s(estimate, context + length, batch + 1, inst)
+        lasting_s = self.step_s * lives(answer, alive + 1) - had_s * lives(answer, alive)
+        alone_s = self.prompt_s if model.pools else answer * estimate.step_s(0, 1)
+        self.share = (self.prompt_s + lasting_s) / alone_s
+        self.need = Need(level, self.step_s - had_s, slo.tbt_s, slo.ttft_s, 1, answer, self.prompt_s)
+
+
+def _step_s(estimate: Estimate, context_tokens: int, members: int, inst: Instance) -> float:
+    """Seconds in which each member makes a token: more than a batch takes turns."""
+    turns = -(-members // inst.max_batch)
+    return estimate.step_s(context_tokens, members) + (turns - 1) * estimate.step_s(0, 0)

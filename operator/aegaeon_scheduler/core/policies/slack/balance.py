@@ -1,0 +1,144 @@
+"""One pass over the pool. Order: empty instances that drain, relieve those that hold too much, unite groups of a model,
+place what waits.
+"""
+
+from __future__ import annotations
+
+from aegaeon_scheduler.core.config import SlackSettings
+from aegaeon_scheduler.core.domain import Place, Stage
+from aegaeon_scheduler.core.policies import Move
+from aegaeon_scheduler.core.policies.slack.engines import View
+from aegaeon_scheduler.core.policies.slack.group import HOT_UTIL, SWAMPED_SHARE, Group, Load, Still, may_leave
+from aegaeon_scheduler.core.policies.slack.order import due, kv_blocks
+from aegaeon_scheduler.core.policies.slack.place import Picture, place_waiting
+from aegaeon_scheduler.core.policies.slack.table import Table
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Instance, Sequence
+
+
+def drain(picture: Picture) -> None:
+    """Evict from them; groups that have nowhere to go stay until their instance ends."""
+    draining = [view for view in picture.views if view.inst.draining]
+    for view in draining:
+        view.free = False
+        for load in [x for x in view.loads if may_leave(x.group) and _has_refuge(picture, x.group, view.inst)]:
+            picture.evict(view, load, f"{view.inst.id} is draining")
+    if draining:
+        for _, _, group, _, rest in sorted(picture.waiting()):
+            _shelter(picture, group, rest)
+
+
+def _has_refuge(picture: Picture, group: Group, inst: Instance) -> bool:
+    placed = any(seq.place is not Place.NONE for seq in group.members.values())
+    return any(group.may_go(i) and (not placed or i.node == inst.node) for i in picture.pool.instances.values())
+
+
+def _shelter(picture: Picture, group: Group, rest: Still) -> None:
+    """One that has left joins the group of its model where there is one, as no instance has two of a model."""
+    homes = {seq.home for seq in group.members.values() if seq.home is not None}
+    if rest.only is not None or not any(home.draining for home in homes):
+        return
+    for other in picture.table.of(group.model):
+        inst = other.inst
+        if inst is not None and inst.node == rest.node and other.kind is group.kind and group.may_go(inst):
+            members = tuple(group.members.values())
+            picture.table.merge(group, other)
+            picture.moves.append(Move(group.model, members, inst, "joins its model where no engine is draining"))
+            return
+
+
+def relieve(picture: Picture) -> None:
+    """Evict the group with the most slack; one that has outgrown its instance alone gets smaller."""
+    for view in picture.views:
+        inst, over = view.inst, view.nbytes > view.size
+        if not (over or (inst.stuck and not inst.count)) or not view.loads:
+            continue
+        if len(view.loads) > 1:
+            _evict_one(picture, view)
+        elif over:
+            _shrink(picture, picture.note(view), view.loads[0].group)
+
+
+def _shrink(picture: Picture, view: View, group: Group) -> None:
+    """Move members that are due last to a group of their own, until there is room to grow; half of them at most.
+
+    Else a group whose KV exceeds its instance could neither run whole nor leave for anywhere.
+    """
+    leaving = _due_last(group, int((view.nbytes - view.fits) // group.model.fp.kv_block_bytes) + 1)
+    blocks = sum(kv_blocks(s) for s in leaving)
+    if leaving and view.inst.book.host_room(group.model.fp, blocks):
+        picture.table.move(leaving, group.model, group.kind)
+        picture.moves.append(Move(group.model, tuple(leaving), None, f"{group.model.name} outgrew {view.inst.id}"))
+
+
+def _due_last(group: Group, blocks: int) -> list[Sequence]:
+    """So many blocks' worth of those that decode on the device, uncopied; half of the members at most."""
+    members = group.members.values()
+    decoding = [s for s in members if s.copy is None and s.stage is Stage.DECODE and s.place is Place.DEVICE]
+    leaving: list[Sequence] = []
+    for seq in sorted(decoding, key=due, reverse=True)[: len(group.members) // 2]:
+        if blocks <= 0:
+            break
+        leaving.append(seq)
+        blocks -= kv_blocks(seq)
+    return leaving
+
+
+def _evict_one(picture: Picture, view: View) -> None:
+    victims = [x for x in picture.note(view).loads if may_leave(x.group)]
+    if victims:
+        victim = max(victims, key=lambda x: (x.slack, x.group.number))
+        picture.evict(view, victim, f"{view.inst.id} holds too much")
+
+
+UNITE_SHARE = 0.85
+"""of the memory beside the weights up to which KV of two groups comes together: less than what is halved"""
+
+
+def unite(picture: Picture) -> None:
+    """Joins waiting groups with one on an engine, most urgent first."""
+    for _, _, group, _, rest in sorted(picture.waiting(picture.table.several())):
+        for other in list(picture.table.of(group.model)):
+            if other.inst is not None and other.kind is group.kind and other.members and group.members:
+                _join(picture, group, rest, other, picture.note(picture.view(other.inst)))
+
+
+def _join(picture: Picture, group: Group, rest: Still, other: Group, view: View) -> None:
+    """The weights are there: its KV alone comes in."""
+    inst, load = view.inst, picture.load_on(group, view.inst)
+    target = next((x for x in view.loads if x.group is other), None)
+    if target is None or rest.only not in (None, inst) or rest.node not in (None, inst.node) or not group.may_go(inst):
+        return
+    kv_bytes = load.nbytes - load.weights
+    if not _fits(picture, load, target, view) or view.nbytes + kv_bytes > view.fits or not view.free:
+        return
+    members = tuple(group.members.values())
+    picture.table.merge(group, other)
+    view.join(target, load)
+    picture.moves.append(Move(group.model, members, inst, "joins its model, which runs here"))
+
+
+def _fits(picture: Picture, load: Load, other: Load, view: View) -> bool:
+    """Returns whether the two make a group that is neither hot nor halved when it leaves."""
+    ttft_s = load.group.model.config.slo.ttft_s
+    kv_bytes = load.nbytes - load.weights + other.nbytes - other.weights
+    if kv_bytes > UNITE_SHARE * (view.size - load.weights) or load.util + other.util > 0.5 * HOT_UTIL:
+        return False
+    prompts_s = sum(x.group.prompts_s(picture.pool.estimates, view.inst) for x in (load, other))
+    return prompts_s <= SWAMPED_SHARE * ttft_s
+
+
+def run_pass(pool: Pool, settings: SlackSettings, table: Table, now: float) -> list[Move]:
+    """The moves of one pass, most urgent first."""
+    table.reap()
+    table.recast()
+    table.split_by_adapter()
+    table.rescale()
+    if not table.groups:
+        return []
+    picture = Picture(pool, settings, table, now)
+    drain(picture)
+    relieve(picture)
+    unite(picture)
+    place_waiting(picture)
+    return picture.moves

@@ -1,0 +1,251 @@
+"""Engines as the policy sees them: what their groups ask of each, what would fit, and which can take a load.
+
+Kept from one event to the next, and computed again where a group has changed. A pass keeps them up to date by its
+moves, and looks for places in an order in which most engines are never looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf
+
+from aegaeon_scheduler.core.config import SlackSettings
+from aegaeon_scheduler.core.domain import ModelName
+from aegaeon_scheduler.core.estimate import Estimates
+from aegaeon_scheduler.core.policies.slack.group import Group, Load, Order, Still, in_reach
+from aegaeon_scheduler.core.state import Instance
+
+
+@dataclass(slots=True, eq=False)
+class View:
+    """An instance and the `groups` that are placed on it; `loads` are of those with members.
+
+    `size` bytes are for models, `fits` of them may be filled. For the time of a pass: `free`: no load is under way or
+    waits for room; `most` is the largest rank of its groups; `lone` are the bytes of models whose only quick copy is
+    here.
+    """
+
+    inst: Instance
+    size: int
+    fits: float
+    groups: list[Group] = field(default_factory=list)
+    loads: list[Load] = field(default_factory=list)
+    util: float = 0.0
+    nbytes: int = 0
+    models: set[ModelName] = field(default_factory=set)
+    free: bool = False
+    most: float = -inf
+    lone: dict[ModelName, int] = field(default_factory=dict)
+    stale: bool = True
+    _until: float = -inf  # what was noted holds
+
+    @staticmethod
+    def of(inst: Instance, headroom: float) -> View:
+        """Nothing is on it."""
+        size = inst.slabs * inst.slab_bytes
+        return View(inst, size, size * (1.0 - headroom))
+
+    def changed(self, group: Group) -> None:
+        """A group came, went, or asks for something else."""
+        self.stale = True
+
+    def outdated(self) -> bool:
+        """Returns whether its groups have changed, or what their steps are estimated to take."""
+        if not self.stale:
+            for load in self.loads:
+                if load.outdated():
+                    return True
+        return self.stale
+
+    def measure(self, estimates: Estimates) -> None:
+        """Sums up what the instance's groups need."""
+        inst, util, nbytes, stale = self.inst, 0.0, 0, False
+        self.loads = loads = [group.load(estimates, inst) for group in self.groups if group.members]
+        self.models = models = set()
+        for load in loads:
+            model = load.group.model
+            models.add(model.name)
+            util += load.util
+            nbytes += load.nbytes
+            stale = stale or model.pools  # their prompts count, which come and go
+        self.util, self.nbytes, self.most, self._until, self.stale = util, nbytes, -inf, -inf, stale
+
+    def note(self, now: float, settings: SlackSettings) -> None:
+        """When its groups are due, as of now. Once in a pass: what moves of the pass change does not count."""
+        if now <= self._until:
+            return
+        most, until = -inf, inf
+        for load in self.loads:
+            if now > load.until:
+                load.note(now, settings)
+            most = load.rank if load.rank > most else most
+            until = load.until if load.until < until else until
+        self.most, self._until = most, until
+
+    def reranked(self) -> None:
+        """Ranks of its groups are others."""
+        self._until = -inf
+        for load in self.loads:
+            load.until = -inf
+
+    def take_loads(self) -> None:
+        """Updates `free`: whether a load can begin now."""
+        inst = self.inst
+        self.free = not (inst.wanted or inst.book.loads or inst.incoming)
+
+    def kept(self, name: ModelName) -> int:
+        """Bytes of only copies without a group here, beside those of this model."""
+        return sum(b for n, b in self.lone.items() if n != name and n not in self.models)
+
+    def freed(self, load: Load) -> int:
+        """Bytes that its leaving makes room of: an only copy stays."""
+        return load.nbytes - self.lone.get(load.group.model.name, 0)
+
+    def over(self, load: Load) -> float:
+        """Bytes that would be missing if it came."""
+        return self.nbytes + self.kept(load.group.model.name) + load.nbytes - self.fits
+
+    def add(self, load: Load) -> None:
+        """A group comes."""
+        self.loads.append(load)
+        self.util += load.util
+        self.nbytes += load.nbytes
+        self.most = max(self.most, load.rank)
+        self.models.add(load.group.model.name)
+
+    def join(self, load: Load, other: Load) -> None:
+        """A group comes that shares the weights, and the steps, of one that is here."""
+        load.util += other.util
+        load.nbytes += other.nbytes - other.weights
+        load.key, load.rank = min(load.key, other.key), min(load.rank, other.rank)
+        self.util += other.util
+        self.nbytes += other.nbytes - other.weights
+        self.most = max(x.rank for x in self.loads)
+
+    def drop(self, load: Load) -> None:
+        """A group goes."""
+        self.loads.remove(load)
+        self.util -= load.util
+        self.nbytes -= load.nbytes
+        self.most = max((x.rank for x in self.loads), default=-inf)
+        self.models.discard(load.group.model.name)
+
+
+class Lot:
+    """Some of one make. `room`: bytes of the largest group that may fit one of them; `most`: the largest rank there."""
+
+    def __init__(self, views: list[View]) -> None:
+        self._views = views
+        self.inst = views[0].inst
+        self.room, self.most = _limits(views)
+
+    @cached_property
+    def idle(self) -> list[View]:
+        """Least busy first."""
+        return sorted(self._views, key=lambda v: (v.util, v.inst.order))
+
+    @cached_property
+    def slack(self) -> list[tuple[float, int, View]]:
+        """Lists instances with groups to preempt; before each what no choice of these scores below, smallest first."""
+        return sorted((v.util - v.most, v.inst.order, v) for v in self._views if v.loads)
+
+
+class Span:
+    """Some of them, of several makes: `room` and `most` as of a lot, `seen` as of so many groups placed."""
+
+    def __init__(self, views: list[View]) -> None:
+        self.views = views
+        makes: dict[tuple[str, int], list[View]] = {}
+        for view in views:
+            makes.setdefault((view.inst.device, view.inst.slab_bytes), []).append(view)
+        self.lots = [Lot(these) for these in makes.values()]
+        self.room, self.most = _limits(views)
+        self.seen = -1
+
+    @cached_property
+    def _roomiest(self) -> list[View]:
+        return sorted(self.views, key=lambda v: v.nbytes - v.fits, reverse=True)
+
+    @cached_property
+    def _latest(self) -> list[View]:
+        return sorted(self.views, key=lambda v: v.most)
+
+    @cached_property
+    def _empty(self) -> list[View]:
+        return [view for view in self.views if not view.loads]
+
+    def left(self) -> bool:
+        """Returns whether an instance is still free."""
+        return _last(self._latest) is not None
+
+    def look(self, seen: int) -> None:
+        """Some of them may be free no longer."""
+        self.seen = seen
+        if _last(self._empty) is not None:
+            return
+        room, most = _last(self._roomiest), _last(self._latest)
+        if room is None or most is None:
+            self.room = self.most = -inf
+        else:
+            self.room, self.most = room.fits - room.nbytes, most.most
+
+
+class Free:
+    """All of them, and those of each node."""
+
+    def __init__(self, views: list[View]) -> None:
+        self._spans: dict[str | None, Span] = {None: Span(views)}
+        self._on: dict[str, list[View]] = {}
+        for view in views:
+            self._on.setdefault(view.inst.node, []).append(view)
+        self._placed = 0
+
+    def __bool__(self) -> bool:
+        return self._spans[None].left()
+
+    def placed(self) -> None:
+        """A group may have been placed."""
+        self._placed += 1
+
+    def span(self, node: str | None) -> Span:
+        """Returns the span of a node's instances, or of all."""
+        span = self._spans.get(node)
+        if span is None:
+            span = self._spans[node] = Span(self._on.get(node or "", []))
+        return span
+
+    def in_reach(self, waiting: Iterable[Group], now: float) -> list[Group]:
+        """Returns waiting groups without those that nothing on their node can take, as of the start: most end here."""
+        limits: dict[str | None, tuple[float, float]] = {node: _limits(views) for node, views in self._on.items()}
+        limits[None] = self._spans[None].room, self._spans[None].most
+        return in_reach(waiting, now, limits)
+
+    def beyond(self, order: Order, rest: Still) -> bool:
+        """Returns whether none of the instances has so much room, or a group late enough, for a group that waits."""
+        span = self.span(rest.node)
+        if span.seen != self._placed:
+            span.look(self._placed)
+        return rest.nbytes > span.room and span.most <= order.least
+
+
+def still(views: list[View]) -> Iterator[View]:
+    """Yields those that are still free."""
+    return (view for view in views if view.free)
+
+
+def _limits(views: list[View]) -> tuple[float, float]:
+    """Bytes of the largest group that may fit one of them; the largest rank there."""
+    return max(map(_room, views), default=-inf), max((view.most for view in views), default=-inf)
+
+
+def _room(view: View) -> float:
+    """Bytes of the largest group that may fit; an empty instance takes any."""
+    return view.fits - view.nbytes if view.loads or view.lone else inf
+
+
+def _last(views: list[View]) -> View | None:
+    while views and not views[-1].free:
+        views.pop()
+    return views[-1] if views else None

@@ -1,0 +1,195 @@
+"""Who comes first: when sequences are due, how slack is scaled by objective, in which order prompts begin.
+
+A sequence is due by its promise; `Member.due_from` is the place of whatever puts it later, such as a tenant's clock.
+Prompts begin first come first served, but for what is deferred, and for priorities. A priority counts among the
+requests of its tenant alone: of the places that they have in the queue the first goes to the one of the lowest number,
+and the one that had it takes the other place. So all others begin when they would have begun without.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from aegaeon_scheduler.core.book import blocks_for, least_slabs
+from aegaeon_scheduler.core.config import SlackSettings
+from aegaeon_scheduler.core.domain import SeqId
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Instance, Model, Row, Sequence
+
+
+class Member(Row):
+    """A sequence of a group: from when its deadlines count (seconds), at its promise or later, and its place in the
+    queue of prompts: by arrival, until a priority of its tenant moves it."""
+
+    __slots__ = ("due_from", "queue_place")
+
+    def __init__(self, seq: Sequence) -> None:
+        self.due_from = seq.promised_from
+        self.queue_place = seq.order
+
+
+def member(seq: Sequence) -> Member:
+    """The policy's row of a sequence that is in a group."""
+    return cast(Member, seq.row)
+
+
+class Standing:
+    """The rank of a model beside others while it has groups: seconds that it is `behind` its deadlines, of these
+    `tier_s` for its tier; `greed` is 0 to 1, how many times its part of the engines it holds.
+
+    `weighed`: weights of models differ, so that they share out the time. `ranked`: some of its requests were deferred
+    or had a priority.
+    """
+
+    __slots__ = ("behind", "greed", "ranked", "tier_s", "weighed")
+
+    def __init__(self) -> None:
+        self.behind = self.tier_s = self.greed = 0.0
+        self.weighed = self.ranked = False
+
+
+def tokens(seq: Sequence) -> int:
+    """Tokens of context that it has or, before its prefill, will have."""
+    return max(seq.projected_kv, seq.prompt_tokens + seq.prefix_tokens)
+
+
+def too_small(pool: Pool, inst: Instance, model: Model, length: int) -> bool:
+    """Returns whether a sequence of this length does not fit the instance, empty as it may be, but fits another one."""
+    if _holds(inst, model, length):
+        return False
+    return any(_holds(i, model, length) for i in pool.fleet.of(model).open)
+
+
+def _holds(inst: Instance, model: Model, length: int) -> bool:
+    return model.footprint is None or least_slabs(model.fp, length + 1, inst.slab_bytes) <= inst.slabs
+
+
+def planned_output(seq: Sequence) -> int:
+    """Output tokens that it will have when all in-flight turns have run."""
+    made = seq.projected_kv - seq.prompt_tokens
+    return made + 1 if made >= seq.prefix_tokens and seq.projected_kv else seq.output_tokens
+
+
+def due(seq: Sequence) -> float:
+    """When its next token is due, in-flight turns counted as run."""
+    slo = seq.model.config.slo
+    return member(seq).due_from + slo.ttft_s + planned_output(seq) * slo.tbt_s
+
+
+def priced(seq: Sequence) -> bool:
+    """Returns whether a sequence is due later than was promised, for what its prompt takes."""
+    return member(seq).due_from > seq.promised_from
+
+
+def kv_blocks(seq: Sequence) -> int:
+    """KV blocks that it has or, before its prefill, will need."""
+    tokens = max(seq.kv_tokens, seq.projected_kv, seq.prompt_tokens + seq.prefix_tokens)
+    return blocks_for(seq.model.fp, tokens)
+
+
+RELATIVE_POWER = 0.75
+"""0 would rank by when a token is due alone, 1 by the share of the promise that is left: between both strict
+objectives, which have less time for a switch, are kept longer"""
+EVEN_SHARE = 0.5
+"""of the shortest TTFT with work: slack counts as it is up to here, scaled beyond"""
+_LEAST_S = 1e-3  # no objective counts as shorter: its slack would be all that counts
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Seconds up to which slack counts as it is, what each second beyond counts for, and how much later than now a
+    group ranks that is late: as much as one with the loosest objective and that slack."""
+
+    even_s: float
+    factor: float
+    late_s: float
+
+    def rank_s(self, slack_s: float) -> float:
+        """Seconds by which a group with this slack ranks later than now: no more than it has."""
+        beyond_s = slack_s - self.even_s
+        return slack_s if beyond_s <= 0.0 else self.even_s + beyond_s * self.factor
+
+
+ALIKE = Scale(0.0, 1.0, 0.0)
+"""where all models with work have the same TTFT: the time itself is the rank"""
+
+
+class Objectives:
+    """TTFT of the models that have groups: the shortest and the longest, seconds."""
+
+    def __init__(self, settings: SlackSettings) -> None:
+        self._settings = settings
+        self._of: dict[Model, float] = {}
+        self._count: Counter[float] = Counter()
+        self._revised = False
+        self.least_s = self.most_s = _LEAST_S
+
+    def add(self, model: Model) -> None:
+        """Counts a model that has its first group."""
+        self._of[model] = ttft_s = max(model.config.slo.ttft_s, _LEAST_S)
+        self._count[ttft_s] += 1
+
+    def drop(self, model: Model) -> None:
+        """Drops a model that has no group any more."""
+        ttft_s = self._of.pop(model)
+        self._count[ttft_s] -= 1
+        if not self._count[ttft_s]:
+            del self._count[ttft_s]
+
+    def revise(self, model: Model) -> None:
+        """Revises a model that may have another TTFT."""
+        if model in self._of:
+            self.drop(model)
+            self.add(model)
+            self._revised = True
+
+    def changed(self) -> bool:
+        """Returns whether the scales have changed."""
+        before = self.least_s, self.most_s
+        if self._count:
+            self.least_s, self.most_s = min(self._count), max(self._count)
+        revised, self._revised = self._revised, False
+        return revised or before != (self.least_s, self.most_s)
+
+    def scale(self, model: Model) -> Scale:
+        """Returns the scale of a model's slack."""
+        if self.most_s <= self.least_s:
+            return ALIKE
+        even_s = EVEN_SHARE * self.least_s
+        loosest = Scale(even_s, self._factor(self.most_s), 0.0)
+        return Scale(even_s, self._factor(model.config.slo.ttft_s), loosest.rank_s(self._settings.late_slack_s))
+
+    def _factor(self, ttft_s: float) -> float:
+        return float((self.least_s / max(ttft_s, self.least_s)) ** RELATIVE_POWER)
+
+
+def in_order(prompts: Mapping[SeqId, Sequence], ranked: bool) -> Iterable[Sequence]:
+    """Prompts of a group that are still to be issued, the next one first."""
+    return by_rank(prompts.values()) if ranked else prompts.values()
+
+
+def by_rank(prompts: Iterable[Sequence]) -> Iterator[Sequence]:
+    """The same of prompts of one model."""
+    places = sorted(prompts, key=_place)
+    queues: dict[tuple[str, bool], list[Sequence]] = defaultdict(list)
+    for seq in places:
+        queues[_queue(seq)].append(seq)
+    turns = {key: iter(sorted(queue, key=lambda seq: seq.priority)) for key, queue in queues.items()}
+    return (next(turns[_queue(seq)]) for seq in places)
+
+
+def begun(seq: Sequence, prompts: Iterable[Sequence]) -> None:
+    """One of these prompts is issued, in the first place of its tenant."""
+    first = min((other for other in prompts if _queue(other) == _queue(seq)), key=_place)
+    member(first).queue_place, member(seq).queue_place = member(seq).queue_place, member(first).queue_place
+
+
+def _place(seq: Sequence) -> tuple[bool, int]:
+    return seq.deferred, member(seq).queue_place
+
+
+def _queue(seq: Sequence) -> tuple[str, bool]:
+    return seq.tenant, seq.deferred

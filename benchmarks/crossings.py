@@ -34,7 +34,7 @@ PUBLISHED: Chosen = {"q_max_s": 4.0, "prefill": 6.0}  # what `make figures` runs
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Models by policy; the first one of `paper` beyond which its settings are told apart is `near`."""
+    """Models by policy; the first one of `paper` beyond which its settings are distinguished is `near`."""
 
     slack: tuple[int, ...]
     paper: tuple[int, ...]

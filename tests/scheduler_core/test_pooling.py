@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import inf
 
 import pytest
-from aegaeon_scheduler.core.policies.slack.sequences import Member, Standing
 from scheduler_core.test_slack import Watched
 from small_world import small_world
 
@@ -23,6 +22,7 @@ from aegaeon_scheduler.core.domain import (
 )
 from aegaeon_scheduler.core.events import Submitted
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind
+from aegaeon_scheduler.core.policies.slack.order import Member, Standing
 from aegaeon_scheduler.core.state import Model, Sequence
 from aegaeon_simulator.engine.spec import together_s
 from aegaeon_simulator.errors import SettingsError

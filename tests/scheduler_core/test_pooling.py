@@ -51,7 +51,7 @@ def test_prompts_run_between_the_turns_of_chats_on_the_same_engine() -> None:
     assert not instance.state.sequences
 
 
-@pytest.mark.parametrize(("pooled", "max_batch", "most"), [(0, 16, 5), (4096, 16, 16), (65536, 1000, 25)])
+@pytest.mark.parametrize(("pooled", "max_batch", "most"), [(0, 16, 5), (4096, 16, 16), (65536, 1000, 36)])
 def test_prompts_that_wait_are_computed_together(pooled: int, max_batch: int, most: int) -> None:
     """A turn is one pass: no more tokens, prompts and seconds (a tenth) than it may have, and each prompt once."""
     w = Watched([Role.UNIFIED], slabs=450, pooling=1, max_batch=max_batch, max_pooled_tokens=pooled)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import inf
 
 import pytest
-from aegaeon_scheduler.core.policies.slack.sequences import Member, Standing
 from scheduler_core.test_slack import Watched
 from small_world import small_world
 
@@ -23,6 +22,7 @@ from aegaeon_scheduler.core.domain import (
 )
 from aegaeon_scheduler.core.events import Submitted
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind
+from aegaeon_scheduler.core.policies.slack.order import Member, Standing
 from aegaeon_scheduler.core.state import Model, Sequence
 from aegaeon_simulator.engine.spec import together_s
 from aegaeon_simulator.errors import SettingsError
@@ -51,7 +51,7 @@ def test_prompts_run_between_the_turns_of_chats_on_the_same_engine() -> None:
     assert not instance.state.sequences
 
 
-@pytest.mark.parametrize(("pooled", "max_batch", "most"), [(0, 16, 5), (4096, 16, 16), (65536, 1000, 25)])
+@pytest.mark.parametrize(("pooled", "max_batch", "most"), [(0, 16, 5), (4096, 16, 16), (65536, 1000, 36)])
 def test_prompts_that_wait_are_computed_together(pooled: int, max_batch: int, most: int) -> None:
     """A turn is one pass: no more tokens, prompts and seconds (a tenth) than it may have, and each prompt once."""
     w = Watched([Role.UNIFIED], slabs=450, pooling=1, max_batch=max_batch, max_pooled_tokens=pooled)

@@ -167,7 +167,7 @@ def test_a_hot_model_begins_no_more_groups_than_there_are_engines_however_often_
 
 
 def test_of_more_than_a_batch_those_in_time_go_on() -> None:
-    """By due times alone those that are late come first: all take turns, and all come late."""
+    """All would take turns and come late if the first due came first, since those are the late ones."""
     w = Watched([Role.UNIFIED], slabs=450, c=2e-3, max_batch=8)
     clients = [w.ask(f"r{i}", 0, 50, 100, at=0.1 + i / 10) for i in range(200)]
     w.world.run(400)

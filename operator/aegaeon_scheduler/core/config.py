@@ -65,7 +65,7 @@ class PaperSettings:
 
 @dataclass(frozen=True, slots=True)
 class SlackSettings:
-    """Policy `slack`: earliest deadline first; the group with the most slack is preempted. Numbers that nobody has a
+    """Policy `slack`: earliest deadline first; the group with the most slack is preempted. Numbers that users have no
     reason to set are constants beside their rules, in core/policies/slack."""
 
     name: Literal["slack"] = "slack"

@@ -247,8 +247,7 @@ class ComputeLane:
 
     def interrupt(self) -> None:
         """Let the running turn check its state at its next token boundary."""
-        turn = self.turn
-        if turn is None:
+        if (turn := self.turn) is None:
             return
         if turn.idle_since is not None:
             waited = self._state.clock.now - turn.idle_since
@@ -257,12 +256,11 @@ class ComputeLane:
             self._state.usage.switch_s += waited
             self._state.later(0.0, self._advance)
         elif turn.chunk is not None:
-            chunk = turn.chunk
-            at = chunk.done_by(self._state.clock.now)
-            self._deliver(turn, chunk, at)
-            if at + 1 < chunk.steps:
-                chunk.steps = at + 1
-                self._await_chunk(turn, chunk)
+            at = turn.chunk.done_by(self._state.clock.now)
+            self._deliver(turn, turn.chunk, at)
+            if at + 1 < turn.chunk.steps:
+                turn.chunk.steps = at + 1
+                self._await_chunk(turn, turn.chunk)
 
     def _members(self, turn: Running) -> Iterable[Sequence]:
         for seq in list(turn.decode):

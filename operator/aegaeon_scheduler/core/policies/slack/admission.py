@@ -46,7 +46,7 @@ def lives(tokens: float, alive: int, due: float = 1e9) -> float:
 @dataclass(frozen=True, slots=True)
 class Need:
     """Engine time that a group needs. Seconds; `prompts_s` are those of its prompts, due within TTFT; `tokens` of an
-    answer.
+    answer; `copies_s` on a link until it can run.
     """
 
     level: int
@@ -56,6 +56,7 @@ class Need:
     alive: int
     tokens: float
     prompts_s: float
+    copies_s: float = 0.0
 
     @property
     def util(self) -> float:
@@ -92,6 +93,10 @@ class Demand:
         if key not in self._sums:
             self._sums[key] = sum(need.within(span_s) for need in self._needs if need.level <= level)
         return self._sums[key]
+
+    def copies_s(self, level: int) -> float:
+        """Seconds of links until all of this tier and those above it can run."""
+        return sum(need.copies_s for need in self._needs if need.level <= level)
 
 
 class Packing:
@@ -133,6 +138,8 @@ GROUP_PRICE = 0.15
 """by this much less for a request that begins a group: it costs some times as much as one that joins a batch"""
 LATER_TTFTS, LATER_SHARE = 2.5, 0.95
 """nor more than this in the long run: many that come at once have no need soon"""
+LINK_SHARE = 0.6
+"""of the links' time within TTFT that loads of what waits take, beyond which no group begins"""
 PACKED_TTFTS = 0.7
 """an engine may need more time than it has for as long as an answer lasts, by this share of TTFT: what is generated
 ahead at first is used up"""
@@ -162,8 +169,9 @@ class Gate:
         estimates, slo, model = self._pool.estimates, group.model.config.slo, group.model
         estimate = estimates.of(model.name, inst.device)
         step_s = 0.0 if model.pools else _step_s(estimate, group.size()[0], len(group.members), inst)
+        copies_s = 0.0 if group.ready() else estimate.load_s(model.fp.weight_bytes) + estimate.kv_s(_kv_bytes(group))
         prompts_s, level = group.prompts_s(estimates, inst), model.config.terms.tier.level
-        return Need(level, step_s, slo.tbt_s, key - now, alive, answer_tokens(model), prompts_s)
+        return Need(level, step_s, slo.tbt_s, key - now, alive, answer_tokens(model), prompts_s, copies_s)
 
     def too_much(self, seq: Sequence, group: Group | None, now: float) -> str | None:
         """Why a new sequence is refused, or None: it is counted from here on. `group` is the one that it would join."""
@@ -197,6 +205,9 @@ class Gate:
         later = self._busy(need, LATER_TTFTS * ttft_s, engines)
         if soon > SOON_SHARE - GROUP_PRICE * cost.share or later > LATER_SHARE:
             return f"requests before it need {soon:.0%} of the engines' time soon, {later:.0%} later; try again"
+        copies_s = self._demand.copies_s(need.level) + need.copies_s if need.copies_s else 0.0
+        if copies_s > LINK_SHARE * engines * ttft_s:
+            return f"{copies_s:.3g} s of loads are before it on {engines} engines; try again"
         least = self._packing.least(need.level, engines) + need.util
         if least > 1.0 + PACKED_TTFTS * ttft_s / (need.tokens * need.tbt_s):
             return f"no engine has time for its steps: they would need {least:.0%} of the least busy one; try again"
@@ -222,10 +233,15 @@ class _Cost:
         lasting_s = self.step_s * lives(answer, alive + 1) - had_s * lives(answer, alive)
         alone_s = self.prompt_s if model.pools else answer * estimate.step_s(0, 1)
         self.share = (self.prompt_s + lasting_s) / alone_s
-        self.need = Need(level, self.step_s - had_s, slo.tbt_s, slo.ttft_s, 1, answer, self.prompt_s)
+        copies_s = 0.0 if group is not None else estimate.load_s(model.fp.weight_bytes)
+        self.need = Need(level, self.step_s - had_s, slo.tbt_s, slo.ttft_s, 1, answer, self.prompt_s, copies_s)
 
 
 def _step_s(estimate: Estimate, context_tokens: int, members: int, inst: Instance) -> float:
     """Seconds in which each member makes a token: more than a batch takes turns."""
     turns = -(-members // inst.max_batch)
     return estimate.step_s(context_tokens, members) + (turns - 1) * estimate.step_s(0, 0)
+
+
+def _kv_bytes(group: Group) -> int:
+    return group.size()[1] * group.model.fp.kv_block_bytes

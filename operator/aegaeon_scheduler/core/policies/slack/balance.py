@@ -47,10 +47,17 @@ def _shelter(picture: Picture, group: Group, rest: Still) -> None:
             return
 
 
+RELIEF_SHARE = 0.25
+"""of the headroom that growth leaves when an instance is relieved; the rest is for what grows while the copies run"""
+SHRINK_SHARE = 0.15
+"""of the memory beside its weights that a group which has outgrown its instance alone leaves free for growth"""
+
+
 def relieve(picture: Picture) -> None:
     """Evict the group with the most slack; one that has outgrown its instance alone gets smaller."""
+    mark = 1.0 - RELIEF_SHARE * picture.settings.headroom
     for view in picture.views:
-        inst, over = view.inst, view.nbytes > view.size
+        inst, over = view.inst, view.nbytes > view.size * mark
         if not (over or (inst.stuck and not inst.count)) or not view.loads:
             continue
         if len(view.loads) > 1:
@@ -64,7 +71,9 @@ def _shrink(picture: Picture, view: View, group: Group) -> None:
 
     Else a group whose KV exceeds its instance could neither run whole nor leave for anywhere.
     """
-    leaving = _due_last(group, int((view.nbytes - view.fits) // group.model.fp.kv_block_bytes) + 1)
+    fp = group.model.fp
+    room = view.size - fp.weight_slabs * view.inst.slab_bytes
+    leaving = _due_last(group, int((view.nbytes - view.fits + SHRINK_SHARE * room) // fp.kv_block_bytes))
     blocks = sum(kv_blocks(s) for s in leaving)
     if leaving and view.inst.book.host_room(group.model.fp, blocks):
         picture.table.move(leaving, group.model, group.kind)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import pytest
 from scheduler_core.test_slack import Watched
 from small_world import small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.domain import FailureKind, ModelName, Role
+from aegaeon_scheduler.core.policies.slack import policy, weights
 
 FIRST_S = 0.4
-WARM_SET = {"warm": True, "warm_gap_s": 0.1}
+WARM_SET = {"warm": True}
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loads of the warm set begin ten times a second."""
+    for module in (policy, weights):
+        monkeypatch.setattr(module, "WARM_GAP_S", 0.1)
 
 
 def warm_ups(w: Watched) -> list[tuple[float, str]]:

@@ -87,20 +87,19 @@ STACKS = $(wildcard tests/stack/test_*.py tests/*/test_process.py) tests/picker/
   tests/operator/test_local_scaling.py $(addprefix tests/sidecar/test_,again.py exactness.py)
 # Hours of virtual time and random traffic: `make test-core`, with the core that wheels and images have.
 TRAFFIC = tests/simulator \
-  $(addprefix tests/scheduler_core/test_,any_order.py fairness.py pairs.py place_bound.py scarce.py tiers.py turn_bound.py urgent.py)
+  $(addprefix tests/scheduler_core/test_,any_order.py fairness.py pairs.py place_bound.py scarce.py tiers.py turn_bound.py)
 test: export AEGAEON_CORE := interpreted
 test: $(STAMP) redis-server tinyproxy ## the tests on WORKERS; random ones with the same examples each time
 	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" $(addprefix --ignore=,$(STACKS) $(TRAFFIC))
 test-core: export AEGAEON_CORE := compiled
 test-core: compiled-core ## the tests of the scheduler and the simulator with the compiled core
 	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" tests/scheduler_core tests/scheduler_service tests/simulator
-# One worker: each would import all of vLLM.
-# It has another version of llguidance: what is allowed must be the same.
+# Two workers: each imports all of vLLM. It has another version of llguidance: what is allowed must be the same.
 CONSTRAINTS := tests/proto/test_constraints.py $(addprefix tests/sidecar/test_,constrained.py grammars.py guide.py white_space.py)
 # What torch compiles is kept by level: under one folder a kernel of the other level ends the process.
 test-vllm: export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor$(addprefix -,$(AEGAEON_CPU_LEVEL))
 test-vllm: $(VLLM_STAMP) ## the tests that need vLLM, and those of constraints, in its environment
-	$(VLLM_PY) -m pytest -q -m "not slow and not gpu" tests/backend_vllm tests/stack/test_vllm.py $(CONSTRAINTS)
+	$(VLLM_PY) -m pytest -q -n 2 -m "not slow and not gpu" tests/backend_vllm tests/stack/test_vllm.py $(CONSTRAINTS)
 # What the images are made of, without images: their locks' packages and what slim.sh leaves of them. Packages are linked
 # from uv's cache, since torch has gigabytes; slim.sh changes no file in place.
 IMAGE_ENVIRONMENTS := $(CACHE)/images-$(shell cat containers/control.lock containers/engine.lock containers/engine-vllm.lock containers/slim.sh | sha256sum | cut -c1-16)
@@ -386,8 +385,14 @@ CXX_SOURCES := $(wildcard native/src/*.?pp native/src/cuda/*.?pp native/include/
 # Content that clang-tidy has found nothing in.
 TIDIED = $(CACHE)/tidy/$(call content,$(sort $(CXX_SOURCES)) $(wildcard .clang-tidy native/.clang-tidy) native/CMakeLists.txt requirements.lock)
 
-.PHONY: check format generate lock
+.PHONY: check check-style check-types format generate structure lock
 check: $(STAMP) native-dependencies ## lint, types, layers, generated files
+	@$(MAKE) --no-print-directory -j2 --output-sync=target check-types check-style
+	@$(MAKE) --no-print-directory generate
+	@git diff --exit-code --stat -- proto crds docs helm README.md || { echo "generated files differ: run make generate and commit" >&2; exit 1; }
+check-types:
+	$(BIN)/mypy --cache-dir $(CACHE)/mypy
+check-style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@PYTHONPATH=tests $(PY) -m prose
@@ -397,11 +402,8 @@ check: $(STAMP) native-dependencies ## lint, types, layers, generated files
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja >/dev/null
 	@test -e $(TIDIED) || { echo clang-tidy && $(BIN)/clang-tidy -p build/tidy --quiet \
 	  $(filter-out native/src/bindings%,$(wildcard native/src/*.cpp native/src/cuda/*.cpp)) && mkdir -p $(dir $(TIDIED)) && touch $(TIDIED); }
-	$(BIN)/mypy --cache-dir $(CACHE)/mypy
 	$(BIN)/lint-imports
 	@$(PY) containers/file_owners.py $(VENV)/lib/python*/site-packages
-	@$(MAKE) --no-print-directory generate
-	@git diff --exit-code --stat -- proto crds docs helm README.md || { echo "generated files differ: run make generate and commit" >&2; exit 1; }
 format: $(STAMP) ## put the code into its form
 	$(BIN)/ruff check --fix --exit-zero .
 	$(BIN)/ruff format .
@@ -415,6 +417,8 @@ generate: $(STAMP) ## everything that is made from something else
 	@PYTHONPATH=tests $(PY) -m operator_states docs/reference/states.md
 	@PYTHONPATH=tests $(PY) -m backend_vllm.rows docs/guides/vllm.md
 	@$(PY) -m benchmarks.pages
+structure: $(STAMP) ## draw the packages and the imports between them into docs/design/structure.md
+	@$(PY) docs/design/structure/make.py
 COMPILE = $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --no-annotate
 IN_IMAGES = --python-version 3.11 --python-platform x86_64-manylinux_2_28 -c requirements.lock
 lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images and of CUDA's headers

@@ -29,8 +29,9 @@ CORE = (*HEADLINE, *MIXED)
 SHARED = ("tiers", "weights", "greed", "deferred")
 MEMORY = ("memory", "host", "long", "100k")
 EVERY = (*CORE, "tiers", "greed", "100k", "memory", "teams")
+ADMISSION = ("admission", "admission x0.2", "admission 0.1")
 REST = (
-    "greed, 16 GPUs",
+    "greed x16",
     "weights",
     "deferred",
     "host",
@@ -40,9 +41,9 @@ REST = (
     "roles",
     "embeddings",
     "first uses",
-    "admission",
+    *ADMISSION,
 )
-GREED = ("greed", "greed, 16 GPUs", "long", "crowd")  # on four engines no model holds more than its part
+GREED = ("greed", "greed x16", "long", "crowd")  # on four engines no model holds more than its part
 FULL = "all rules"
 
 Patch = tuple[Any, str, Any]
@@ -163,10 +164,10 @@ SETTINGS: dict[str, Variant] = dict(
         _constant("LINK_SHARE", NEVER, ("admission",)),
         _constant("UNITE_SHARE", -1.0, ("0.5", "zipf", *MEMORY, "greed", "crowd")),
         _constant("STALE_S", 0.0, ("host",)),
-        _constant("SOON_TTFTS", 1.0, ("admission",)),
-        _constant("SOON_SHARE", 0.5, ("admission",)),
-        _constant("GROUP_PRICE", 0.0, ("admission",)),
-        _constant("PACKED_TTFTS", NEVER, ("admission",)),
+        _constant("SOON_TTFTS", 1.0, ADMISSION),
+        _constant("SOON_SHARE", 0.5, ADMISSION),
+        _constant("GROUP_PRICE", 0.0, ADMISSION),
+        _constant("PACKED_TTFTS", NEVER, ADMISSION),
     ]
 )
 
@@ -213,7 +214,7 @@ RULES: dict[str, Variant] = {
         "balance.py", patches=lambda: [(balance, "_join", _is(None))], loads=("0.5", "zipf", *MEMORY, "crowd")
     ),
     "packing (rule 14)": Variant(
-        "admission.py", patches=lambda: [(admission.Packing, "least", _is(0.0))], loads=("admission",)
+        "admission.py", patches=lambda: [(admission.Packing, "least", _is(0.0))], loads=ADMISSION
     ),
     "one group on an engine at most": Variant("engines.py", patches=lambda: _at_most(1), loads=HEADLINE),
     "two groups on an engine at most": Variant("engines.py", patches=lambda: _at_most(2), loads=HEADLINE),

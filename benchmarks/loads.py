@@ -30,6 +30,7 @@ DRAIN_S = 300.0
 SLO = Slo(10.0, 0.1)
 EMBEDDER = "embedder-1b"
 _GB = 10**9
+_AT_ONCE_S = 0.1  # from arrival to a refusal
 Chooses = Callable[[Served], bool]
 
 
@@ -110,10 +111,12 @@ def roles(seed: int) -> Load:
     return Load(Run(replace(settings(), split=Split(prefill=1, decode=3)), work, device(), seed))
 
 
-def admitted(seed: int) -> Load:
-    """More than fits, with admission."""
-    work = in_order(mixed_kinds(34), arrivals(34, 0.5, seed, 60.0))
-    return Load(Run(replace(settings(), admission="feasible"), work, device(), seed))
+def admitted(models: int, rate: float, scale: float, seed: int) -> Load:
+    """More than fits, with admission; `admitted` are requests that were not refused at once."""
+    work = in_order(mixed_kinds(models), arrivals(models, rate, seed, 60.0))
+    chosen = replace(settings(Slo(SLO.ttft_s * scale, SLO.tbt_s * scale)), admission="feasible")
+    parts = {"admitted": lambda r: r.refused_s is None or r.refused_s > _AT_ONCE_S}
+    return Load(Run(chosen, work, device(), seed), parts)
 
 
 # -- loads of models that differ ---------------------------------------------------------------------------------------
@@ -216,19 +219,19 @@ def with_embedder(gpu: Device, task: str) -> Device:
     return replace(gpu, kinds={**gpu.kinds, EMBEDDER: kind})
 
 
-def embeddings(seed: int, rate: float = 120.0, gpus: int = GPUS, chat: int = 10, task: str = "embed") -> Load:
+def embeddings(seed: int, rate: float = 120.0, seconds: float = SECONDS, chat: int = 10, task: str = "embed") -> Load:
     """Texts of 600 tokens for two embedders, beside models that chat; `task` is empty where a policy knows none."""
     texts: list[Arrival] = []
     for m in (chat, chat + 1):
         random = np.random.default_rng([seed, m, 2])
         t_s = float(random.exponential(2 / rate))
-        while t_s < 60.0:
+        while t_s < seconds:
             texts.append(Arrival(t_s, m, 600, 1))
             t_s += float(random.exponential(2 / rate))
     slos = (SLO,) * chat + (Slo(0.5, 0.1),) * 2
-    work = in_order((*mixed_kinds(chat), EMBEDDER, EMBEDDER), [*arrivals(chat, 0.1, seed, 60.0), *texts])
+    work = in_order((*mixed_kinds(chat), EMBEDDER, EMBEDDER), [*arrivals(chat, 0.1, seed, seconds), *texts])
     parts = {"chat": lambda r: r.model < chat, "texts": lambda r: r.model >= chat}
-    return Load(Run(settings(SLO, slos, gpus), work, with_embedder(device(), task), seed), parts)
+    return Load(Run(settings(SLO, slos), work, with_embedder(device(), task), seed), parts)
 
 
 def first_uses(seed: int, first_s: float = 2.0, seconds: float = 100.0) -> Load:
@@ -303,7 +306,7 @@ LOADS: dict[str, Callable[[int], Load]] = {
     "tiers": tiers,
     "weights": weights,
     "greed": greed,
-    "greed, 16 GPUs": partial(greed, gpus=16),
+    "greed x16": partial(greed, gpus=16),
     "long": long_prompts,
     "100k": long_beside_chat,
     "crowd": crowd,
@@ -311,7 +314,9 @@ LOADS: dict[str, Callable[[int], Load]] = {
     "host": finite_host,
     "memory": little_memory,
     "roles": roles,
-    "admission": admitted,
+    "admission": partial(admitted, 34, 0.5, 1.0),
+    "admission x0.2": partial(admitted, 22, 0.1, 0.2),
+    "admission 0.1": partial(admitted, 56, 0.1, 1.0),
     "deferred": deferred,
     "embeddings": embeddings,
     "first uses": first_uses,

@@ -5,6 +5,7 @@ A serving pool is looked at every 5 s, on the loop that receives changes and loo
 
 from __future__ import annotations
 
+import gc
 import statistics
 import sys
 import time
@@ -14,13 +15,15 @@ from typing import Any
 
 from benchmarks.report import Row, report
 
+from aegaeon_operator.__main__ import COLLECTED
 from aegaeon_operator.kube.gather import ParsedPools
 from aegaeon_operator.kube.scheduler import facts
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.reconcile.cluster.conditions import is_due
 from aegaeon_operator.reconcile.cluster.desired import Decisions
-from aegaeon_operator.reconcile.cluster.facts import Key, Report
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Key, Report
 from aegaeon_operator.reconcile.cluster.figures import figures
+from aegaeon_operator.reconcile.cluster.memo import Memo
 from aegaeon_operator.reconcile.cluster.platform import Platform
 from aegaeon_operator.reconcile.cluster.progress import ProgressMonitor
 from aegaeon_operator.reconcile.cluster.report import Reports
@@ -41,10 +44,10 @@ def manifest(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
 
 
-def of_tenant(at: int) -> dict[str, Any]:
+def of_tenant(at: int, folder: str = "m") -> dict[str, Any]:
     """One model, one tenant with a key."""
     tenant = {"name": f"t{at}", "keySecretRef": {"name": f"k{at}", "key": "keys"}}
-    models = [{"name": f"model-{at}", "source": {"hostPath": f"m{at}"}}]
+    models = [{"name": f"model-{at}", "source": {"hostPath": f"{folder}{at}"}}]
     return manifest("ModelPool", f"m{at}", {"gpuPoolRef": {"name": KEY.name}, "models": models, "tenants": [tenant]})
 
 
@@ -58,6 +61,7 @@ class Looks:
     reports: Reports = field(default_factory=Reports)
     windows: Windows = field(default_factory=Windows)
     progress: ProgressMonitor = field(default_factory=ProgressMonitor)
+    models: Memo = field(default_factory=Memo)
     tokens: int = 0
     version: int = 0
     now: float = 0.0
@@ -81,12 +85,19 @@ class Looks:
         answer, began = self.status(), time.process_time()
         self.now += 5.0
         seen = self.parsed.observe(KEY, self.store.texts_of(KEY), datetime.now(UTC), PLATFORM)
-        spoken = self.windows.of(self.progress.of(facts(answer, 1 << 20), self.now), self.now)
+        spoken = self.windows.of(self.progress.of(facts(answer, 1 << 20, self.models), self.now), self.now)
         seen = replace(seen, secrets=dict(SECRETS), scheduler=spoken)
         reported = self.reports.of(seen, self.decisions.of(seen), {})
         due = [one for one in reported if is_due(one, self.now, self.now)]
         figures(seen, due, {})
         return time.process_time() - began, reported
+
+    def edit(self, at: int) -> float:
+        """Processor seconds of the look after a change of one ModelPool."""
+        body = of_tenant(at, "edited")
+        before = self.store.get(ChildKey("ModelPool", KEY.namespace, body["metadata"]["name"])) or {}
+        self.put({**body, "metadata": {**body["metadata"], "generation": 2}, "status": before.get("status", {})})
+        return self.look()[0]
 
     def settle(self) -> float:
         """The first look, whose statuses are written; its processor seconds."""
@@ -101,15 +112,18 @@ class Looks:
 
 
 def measure() -> list[Row]:
+    gc.set_threshold(*COLLECTED)
     looks = Looks()
     first = looks.settle()
     at_rest = [looks.look()[0] for _ in range(REPEATS)]
+    edited = [looks.edit(at) for at in range(REPEATS)]
     busy = []
     for _ in range(REPEATS + 1):
         looks.tokens += 500
         busy.append(looks.look()[0])
     of = f"a look at {MODEL_POOLS:,} ModelPools"
     return [
+        Row(f"{of}: one was edited", statistics.median(edited), "CPU s", BAR_S, "<="),
         Row(f"{of}: the first", first, "CPU s"),
         Row(f"{of}: at rest", statistics.median(at_rest), "CPU s", BAR_S, "<="),
         Row(f"{of}: every model has answered since", statistics.median(busy[1:]), "CPU s", BAR_S, "<="),

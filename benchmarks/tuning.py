@@ -1,4 +1,4 @@
-"""The best settings of the baselines on each panel, by tokens on time of one seed that no figure is reported of.
+"""The best settings of the baselines on each panel, by tokens on time of a seed of which no figure is reported.
 
 `paper`: Q_MAX and the GPUs that prefill (or no roles). `vllm-sleep`: how long a model stays awake. `prism`: how much KV
 pressure has to differ for a move. The others have no settings.
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import as_completed
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from benchmarks.conditions import conditions
 from benchmarks.goodput import PROCESSES
@@ -25,8 +26,8 @@ from aegaeon_simulator.parallel import processes
 
 Q_MAX_S = (0.25, 0.5, 1.0, 4.0)
 PREFILL = (0, 1)  # GPUs of four; scaled
-AWAKE_S = (0.5, 2.0, 4.0)
-THRESHOLDS = (0.15, 0.35)
+AWAKE_S = (0.5, 2.0, 4.0, 8.0)
+THRESHOLDS = (0.05, 0.15, 0.35)
 
 
 def choices(policy: str, gpus: int) -> Iterator[Chosen]:
@@ -51,36 +52,46 @@ def main() -> int:
     """Sweeps every baseline that has settings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("panels", nargs="*", default=list(PANELS), metavar="PANEL")
+    parser.add_argument("--policies", default="paper,prism,vllm-sleep")
     parser.add_argument("--seed", type=int, default=7)
     options = read_settings(parser)
-    kept = [line for line in _lines() if line["panel"] not in options.panels]
+    policies = options.policies.split(",")
     with processes(PROCESSES) as pool:
         for panel in options.panels:
             gpus = PANELS[panel].load(options.seed).run.settings.split.total
             runs = {
                 pool.submit(attained, panel, policy, chosen, options.seed): (policy, chosen)
                 for policy in PANELS[panel].baselines
+                if policy in policies
                 for chosen in choices(policy, gpus)
             }
             swept: dict[str, list[dict[str, object]]] = {}
             for future in as_completed(runs):
                 policy, chosen = runs[future]
                 swept.setdefault(policy, []).append({**chosen, "tokens on time": future.result()})
-            kept += [_record(panel, policy, tried, options.seed) for policy, tried in sorted(swept.items())]
-            FILE.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
-            print(panel, {line["policy"]: line["chosen"] for line in kept if line["panel"] == panel}, flush=True)
+            for policy, tried in sorted(swept.items()):
+                line = record(panel, policy, tried, options.seed)
+                print(panel, policy, line["chosen"], flush=True)
     return 0
 
 
-def _record(panel: str, policy: str, tried: list[dict[str, object]], seed: int) -> dict[str, object]:
-    tried = sorted(tried, key=lambda trial: (-float(str(trial["tokens on time"])), str(trial)))
+def record(panel: str, policy: str, tried: list[dict[str, object]], seed: int) -> dict[str, object]:
+    """The line of a baseline with the best of all settings that were tried, earlier ones included; it is written."""
+    lines: list[dict[str, Any]] = json.loads(FILE.read_text("utf-8")) if FILE.exists() else []
+    before = [line for line in lines if (line["panel"], line["policy"]) == (panel, policy)]
+    tried = [*tried, *(trial for line in before for trial in line["tried"] if trial not in tried)]
+    tried.sort(key=lambda trial: (-float(str(trial["tokens on time"])), str(trial)))
     chosen = {name: value for name, value in tried[0].items() if name != "tokens on time"}
-    return {"panel": panel, "policy": policy, "seed": seed, "chosen": chosen, "tried": tried, **conditions("panels")}
-
-
-def _lines() -> list[dict[str, object]]:
-    lines: list[dict[str, object]] = json.loads(FILE.read_text("utf-8")) if FILE.exists() else []
-    return lines
+    made: dict[str, object] = {
+        "panel": panel,
+        "policy": policy,
+        "seed": seed,
+        "chosen": chosen,
+        "tried": tried,
+        **conditions("panels"),
+    }
+    FILE.write_text(json.dumps([*(line for line in lines if line not in before), made], indent=1) + "\n", "utf-8")
+    return made
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from aegaeon_proto.logs import LogLevelError, configure
 
 # Allocations until collections of the three generations. Facts of thousands of ModelPools stay for as long as they do:
 # by default every look would scan all of them several times, which takes longer than the look itself.
-_COLLECTED = (50_000, 20, 100)
+COLLECTED = (50_000, 20, 100)
 _HELP = """Aegaeon's operator: reconciles the GpuPools and ModelPools of a cluster.
 
 environment:
@@ -52,7 +52,7 @@ def main() -> int:
     parser.parse_args()
     logging.getLogger("kopf").setLevel(logging.WARNING)  # at INFO it logs every event
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # warns that it handles no signals
-    gc.set_threshold(*_COLLECTED)
+    gc.set_threshold(*COLLECTED)
     from aegaeon_operator.kube.operator import run  # --help needs no Kubernetes client
 
     try:

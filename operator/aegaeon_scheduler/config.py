@@ -196,6 +196,7 @@ class SchedulerConfig(_Frozen):
     hold_s: Seconds = 30.0  # longest wait in the queue before a request is refused
     start_s: float = Field(default=0.0, ge=0)  # the same while no engine serves its model yet; 0: hold_s
     prefill_chunk_tokens: int = Field(default=512, ge=1)  # prompt tokens of one prefill part
+    max_pooled_tokens: int = Field(default=0, ge=0)  # tokens of a pass over prompts of a model that generates nothing
     admission: Literal["none", "feasible"] = "none"  # feasible: refuse at once what would be served too late
     metrics_listen: str | None = Field(default=None, pattern=r"^.+:\d+$")  # "host:port" of GET /metrics
     otlp_endpoint: str | None = Field(default=None, pattern="^https?://.")  # spans of requests that gateways trace
@@ -232,6 +233,7 @@ def core_config(config: SchedulerConfig) -> CoreConfig:
         start_s=config.start_s,
         admission=config.admission,
         prefill_chunk_tokens=config.prefill_chunk_tokens,
+        max_pooled_tokens=config.max_pooled_tokens,
         constants=_constants(config.constants) if config.constants else (),
     )
 

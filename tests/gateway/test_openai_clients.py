@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import openai
-import pytest
 
 from aegaeon_cli.demo import clients
 
@@ -56,16 +54,6 @@ async def test_completions_stream_and_echo(pool: Any) -> None:
     assert chunks[-1].choices[0].finish_reason == "stop"
     assert [choice.text for choice in whole.choices] == ["a" + TEXT, "a" + TEXT, "b" + TEXT, "b" + TEXT]
     assert [choice.index for choice in whole.choices] == [0, 1, 2, 3]
-
-
-async def test_the_synchronous_client_works_too(pool: Any) -> None:
-    def ask() -> str:
-        with clients.client(pool.url) as client:
-            assert [model.id for model in client.models.list()] == ["tiny"]
-            with client.chat.completions.create(model="tiny", messages=HI, stream=True) as stream:
-                return "".join(chunk.choices[0].delta.content or "" for chunk in stream)
-
-    assert await asyncio.to_thread(ask) == TEXT
 
 
 async def test_choices_interleave_and_keep_their_index(pool: Any, tokenizer: Any) -> None:
@@ -134,10 +122,3 @@ async def test_max_tokens_ends_with_length(pool: Any) -> None:
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 4
-
-
-async def test_an_unknown_model_is_not_found_and_the_served_ones_are_named(pool: Any) -> None:
-    async with client_of(pool) as client:
-        with pytest.raises(openai.NotFoundError, match="tiny") as error:
-            await client.chat.completions.create(model="huge", messages=HI)
-    assert error.value.code == "model_not_found"

@@ -45,7 +45,7 @@ async def schemathesis(pool: Any, folder: Path, seconds: int, examples: int, see
         *("--checks", CHECKS, "--generation-database", "none", "--continue-on-failure", "--no-shrink"),
         *("--request-timeout", "60", "--suppress-health-check", "all", "--warnings", "off"),
         cwd=folder,
-        env=os.environ,
+        env={name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -80,7 +80,8 @@ async def test_every_route_and_every_parameter_is_described(pool: Any) -> None:
 @STRICT
 async def test_requests_generated_from_the_openapi_schema_are_answered_as_it_defines(pool: Any, tmp_path: Path) -> None:
     await pool.until_models(lambda models: "tiny" in models)
-    await schemathesis(pool, tmp_path, seconds=12, examples=20, seed=0)
+    share = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # it reaches every route in the time of a free machine
+    await schemathesis(pool, tmp_path, seconds=round(12 * share), examples=20, seed=0)
 
 
 @STRICT

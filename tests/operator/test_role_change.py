@@ -115,6 +115,17 @@ def test_a_prefill_engine_without_a_decoder_in_reach_takes_over_from_none() -> N
     assert superseded(seen, replace(facts, models=pair)) == ()
 
 
+@pytest.mark.parametrize(("decode", "stay"), [(set(), True), ({"decode"}, False)], ids=["fetches ahead", "on demand"])
+def test_a_prefill_engine_that_fetches_on_demand_needs_a_decode_engine_that_does(decode: set[str], stay: bool) -> None:
+    children = [
+        {**manifest, "metadata": {**manifest["metadata"], "uid": manifest["metadata"]["name"]}}
+        for manifest in desired(observed(UNITED, RED)).manifests
+    ]
+    llama = ModelFacts("cached", roles=frozenset({"unified"}), absent_roles=frozenset({"prefill", *decode}))
+    facts = replace(attached("prefill", "decode", "unified"), models={"llama": llama})
+    assert superseded(observed(SPLIT, RED, *children), facts) == (("unified",) if stay else ())
+
+
 def test_a_pool_is_not_called_unready_while_its_old_engines_serve() -> None:
     seen = replace(united_after_split(), superseded=("prefill", "decode"), scheduler=attached("prefill", "decode"))
     (found,) = (one for one in reports(seen, desired(seen), {}) if one.about.kind == "GpuPool")

@@ -139,6 +139,7 @@ SETTINGS: dict[str, tuple[Any, set[str], Json]] = {
     "tuning.maxBatch": (17, {"engine"}, {}),
     "tuning.maxGraphs": (7, {"engine"}, {}),
     "tuning.prefillChunkTokens": (2048, {"core", "engine"}, {}),
+    "tuning.maxPooledTokens": (4096, {"core", "engine"}, {}),
     "tuning.lease": ("21s", {"engine"}, {}),
     "allowedNamespaces": (["green"], {"operator"}, {}),
     "allowedSources": (["huggingface.co"], {"engine", "gateway"}, {}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import random
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -23,7 +24,8 @@ from aegaeon_operator.kube.store import Store
 from aegaeon_operator.reconcile.cluster.applied_secrets import AppliedSecrets
 from aegaeon_operator.reconcile.cluster.desired import Desired, desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey
-from aegaeon_operator.reconcile.cluster.shards import NAMESPACE_BYTES, SHARD_BYTES, SHARDS, Shards
+from aegaeon_operator.reconcile.cluster.secret_files import Part, config_files, least_characters
+from aegaeon_operator.reconcile.cluster.shards import NAMESPACE_BYTES, SECRET_BYTES, SHARD_BYTES, SHARDS, Shards
 from aegaeon_scheduler.config import SchedulerConfig, load_config
 
 Json = dict[str, Any]
@@ -126,6 +128,21 @@ def test_releases_beside_each_other(tmp_path: Path) -> None:
     before = load_config(tmp_path / "new/scheduler.json", "test")  # a scheduler or an operator of the release before
     assert [each.name for each in before.models] == wants
     assert before.tenants == state.tenants
+
+
+def test_models_of_many_pools_with_large_shared_tenants_are_in_the_file_of_the_release_before() -> None:
+    """Each part repeats the tenants, and the file has them once."""
+    models = [{"name": f"m{number}", "created_s": 1} for number in range(100)]
+    text = "x" * (SECRET_BYTES // 50)
+    parts = [Part({"models": [model]}, text, least_characters([model])) for model in models]
+    files = config_files({"scheduler": {}, "standby": {}}, {"models": models, "tenants": []}, parts)
+    assert [model["name"] for model in json.loads(files["scheduler.json"])["models"]] == [f"m{n}" for n in range(100)]
+    large = [{"name": f"m{number}", "source": text} for number in range(100)]
+    parts = [Part({"models": [model]}, text, least_characters([model])) for model in large]
+    assert (
+        config_files({"scheduler": {}, "standby": {}}, {"models": large, "tenants": []}, parts)["scheduler.json"]
+        == "{}"
+    )
 
 
 def test_one_more_restarts_nothing_and_moves_nothing() -> None:

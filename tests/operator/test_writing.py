@@ -25,7 +25,7 @@ from aegaeon_operator.kube.writing import Writer
 from aegaeon_operator.pki import is_of
 from aegaeon_operator.reconcile.cluster.desired import desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Key
-from aegaeon_operator.reconcile.cluster.report import reports
+from aegaeon_operator.reconcile.cluster.report import Reports, reports
 from aegaeon_proto.roles import Role
 
 Json = dict[str, Any]
@@ -177,6 +177,21 @@ async def test_model_pools_that_come_and_go_are_not_remembered() -> None:
             await statuses.write(reports(seen, desired(seen), {}), lambda keys: None)
             assert f"red-{day}" in statuses._written
     assert len(statuses._written) == 2, "those of the pool and of the last one"
+
+
+async def test_a_status_that_another_client_takes_back_is_written_again() -> None:
+    server, cached = Server(), Reports()
+    path = "/apis/serving.aegaeon.io/v1alpha1/namespaces/infra/modelpools/red/status"
+    async with api_server(server.answer) as api:
+        statuses = Statuses(Cluster(api), Store(), lambda: 0.0)
+        red = model_pool("red", "llama")
+        writes = []
+        for status in ({}, None, None, {}, None):  # None: as the operator wrote it
+            red["status"] = server.there[path]["status"] if status is None else status
+            seen = observed(gpu_pool(), red)
+            await statuses.write(cached.of(seen, desired(seen), {}), lambda keys: None)
+            writes.append(server.heard.count(("PATCH", path)))
+    assert writes == [1, 1, 1, 2, 2]
 
 
 async def test_a_refused_status_or_event_does_not_block_others() -> None:

@@ -24,7 +24,7 @@ from aegaeon_scheduler.core.events import Submitted
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind
 from aegaeon_scheduler.core.policies.slack.order import Member, Standing
 from aegaeon_scheduler.core.state import Model, Sequence
-from aegaeon_simulator.engine.compute import together_s
+from aegaeon_simulator.engine.spec import together_s
 from aegaeon_simulator.errors import SettingsError
 from aegaeon_simulator.pool.client import Client
 
@@ -51,9 +51,10 @@ def test_prompts_run_between_the_turns_of_chats_on_the_same_engine() -> None:
     assert not instance.state.sequences
 
 
-def test_prompts_that_wait_are_computed_together() -> None:
-    """In turns of a tenth of a second at most, each prompt once, and in as little time as one long prompt of them."""
-    w = Watched([Role.UNIFIED], slabs=450, pooling=1)
+@pytest.mark.parametrize(("pooled", "max_batch", "most"), [(0, 16, 5), (4096, 16, 16), (65536, 1000, 36)])
+def test_prompts_that_wait_are_computed_together(pooled: int, max_batch: int, most: int) -> None:
+    """A turn is one pass: no more tokens, prompts and seconds (a tenth) than it may have, and each prompt once."""
+    w = Watched([Role.UNIFIED], slabs=450, pooling=1, max_batch=max_batch, max_pooled_tokens=pooled)
     w.ask("chat", 1, 50, 100)
     texts = [embed(w, f"text{i}", 100, at=1.0) for i in range(200)]
     w.world.run(60)
@@ -61,12 +62,10 @@ def test_prompts_that_wait_are_computed_together() -> None:
     turns = [turn for turn in w.bodies(cmd.Turn) if turn.model == "m0"]
     computed = [part.seq.request for turn in turns for part in turn.prefill]
     assert sorted(computed) == sorted(f"text{i}" for i in range(200))
-    most = max(len(turn.prefill) for turn in turns)
-    assert 10 < most < 200
+    assert max(len(turn.prefill) for turn in turns) == most
     [instance] = w.world.engines.values()
-    latency = instance.state.models[ModelName("m0")].latency
-    assert together_s(latency, [100] * most) <= 0.1 < together_s(latency, [100] * (most + 1))
-    assert max(text.times[0] for text in texts) < 1.0 + 20_000 * latency.p1 * 1.5
+    pass_s = together_s(instance.state.models[ModelName("m0")].latency, [100] * most)
+    assert max(text.times[0] for text in texts) < 1.5 * (200 / most) * pass_s + 0.5
 
 
 def test_a_workload_that_asks_an_embedder_for_tokens_is_refused_before_it_runs() -> None:

@@ -13,6 +13,7 @@ from aegaeon_scheduler.core.domain import ModelName, Role
 from aegaeon_scheduler.core.policies.slack import place
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind
 from aegaeon_scheduler.core.policies.slack.policy import SlackPolicy
+from aegaeon_scheduler.core.slo import attainment
 from aegaeon_scheduler.core.state import Sequence
 from aegaeon_simulator.pool.world import World
 
@@ -21,13 +22,20 @@ class Watched:
     """A small world under policy slack, and every Send that its core gave, with its time."""
 
     def __init__(
-        self, roles: list[Role], knobs: dict | None = None, c: float = 1e-4, admission: str = "none", **options
+        self,
+        roles: list[Role],
+        knobs: dict | None = None,
+        c: float = 1e-4,
+        admission: str = "none",
+        max_pooled_tokens: int = 0,
+        **options,
     ) -> None:
         self.sends: list[tuple[float, cmd.Send]] = []
         asked = dict(knobs or {})
         policy = replace(policy_settings(asked.pop("name", "slack")), **asked)
         latency = LatencyConstants(c=c, load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
         config = SchedulerConfig(policy=policy, latency=latency, hold_s=1e9, refine=False, admission=admission)
+        config = replace(config, max_pooled_tokens=max_pooled_tokens)
         self.world: World = small_world(roles, observe=self._see, config=config, **options)
 
     def _see(self, now, event, commands) -> None:
@@ -156,6 +164,16 @@ def test_a_hot_model_begins_no_more_groups_than_there_are_engines_however_often_
     w.world.run(60)
     assert w.all_finished()
     assert 0 < max(begun) < 3
+
+
+def test_of_more_than_a_batch_those_in_time_go_on() -> None:
+    """All would take turns and come late if the first due came first, since those are the late ones."""
+    w = Watched([Role.UNIFIED], slabs=450, c=2e-3, max_batch=8)
+    clients = [w.ask(f"r{i}", 0, 50, 100, at=0.1 + i / 10) for i in range(200)]
+    w.world.run(400)
+    assert w.all_finished()
+    on_time = attainment((client.times, w.world.models[client.model][1], client.length) for client in clients).token
+    assert on_time > 0.3
 
 
 def test_kv_that_outgrows_an_engine_is_split_and_every_request_is_served():

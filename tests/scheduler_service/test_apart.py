@@ -70,5 +70,9 @@ async def test_roles_that_fetch_a_model_on_demand_are_known_beside_those_that_ha
         unified = [engine_pb2.ROLE_UNIFIED]
         assert [list(model.roles) for model in (alone, both)] == [unified, unified]
         assert [list(model.absent_roles) for model in (alone, both)] == [[], [engine_pb2.ROLE_PREFILL]]
+        ahead = await stack.sidecar("q", role=engine_pb2.ROLE_PREFILL, models=[FETCHING])
+        assert list((await next_of_a(gateway)).absent_roles) == [], "another engine of the role is about to have it"
+        await ahead.report(draining=engine_pb2.Draining())
+        assert list((await next_of_a(gateway)).absent_roles) == [engine_pb2.ROLE_PREFILL]
         await prefill.report(draining=engine_pb2.Draining())
         assert list((await next_of_a(gateway)).absent_roles) == []

@@ -345,11 +345,11 @@ async def test_a_gateway_receives_the_places_of_its_requests_when_they_change(
         await gateway.next("accepted")
         await other.next("accepted")
         brain.queued = {SEQ: 4, SeqId("r1", 1): 5, SeqId("r2", 0): 2, SeqId("gone", 0): 1}
-        assert [(one.request, one.place) for one in (await gateway.next("places")).places] == [("r1", 5)]
-        assert [(one.request, one.place) for one in (await other.next("places")).places] == [("r2", 2)]
+        assert [(each.request, each.place) for each in (await gateway.next("places")).places] == [("r1", 5)]
+        assert [(each.request, each.place) for each in (await other.next("places")).places] == [("r2", 2)]
         brain.queued = {SEQ: 4, SeqId("r2", 0): 1}
-        assert [(one.request, one.place) for one in (await gateway.next("places")).places] == [("r1", 4)]
-        assert [(one.request, one.place) for one in (await other.next("places")).places] == [("r2", 1)]
+        assert [(each.request, each.place) for each in (await gateway.next("places")).places] == [("r1", 4)]
+        assert [(each.request, each.place) for each in (await other.next("places")).places] == [("r2", 1)]
 
 
 async def test_a_gateway_that_batches_may_send_its_next_message_when_all_of_the_last_is_handled(

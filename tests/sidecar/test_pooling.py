@@ -80,8 +80,8 @@ class Counting(TorchBackend):
 
 
 async def test_prompts_of_a_turn_share_passes_and_are_as_alone(scheduler: Rig, folder: Path, embedder: Path) -> None:
-    """A pass has 100 tokens at most, whichever prompts they are of."""
-    prompts = {"long": PROMPT, "short": PROMPT[:20], "one": PROMPT[:1], "last": PROMPT[20:60]}
+    """A pass has 100 tokens at most, whichever prompts they are of, and however a prompt is cut in the command."""
+    prompts = {"long": PROMPT, "short": PROMPT[:20], "single": PROMPT[:1], "cut": PROMPT[20:60]}
     backend = Counting()
     async with inside(config(folder, max_pooled_tokens=100), backend):
         link = await loaded(scheduler, spec("m", embedder))
@@ -89,13 +89,14 @@ async def test_prompts_of_a_turn_share_passes_and_are_as_alone(scheduler: Rig, f
         del backend.tokens[:]
         for name, prompt in prompts.items():
             link.send(scheduler.open(name, "m", prompt, max_tokens=1, pooling=EMBEDS))
-        parts = [pb.PrefillPart(seq=seq(name), tokens=999) for name in prompts]
+        sizes = {"long": [90], "short": [999], "single": [1], "cut": [16, 16, 8]}
+        parts = [pb.PrefillPart(seq=seq(name), tokens=size) for name in prompts for size in sizes[name]]
         await link.done(link.send(pb.Turn(model="m", prefill=parts, slabs=32)))
         for name in prompts:
             await scheduler.received_tokens(name, 1)
             together = np.frombuffer(scheduler.tokens[name, 0][0].pooled, dtype="<f4")
             assert np.array_equal(together, alone[name]), name
-    assert backend.tokens == [[90, 10], [10, 1, 40]]
+    assert backend.tokens == [[90, 10], [10, 1, 16], [16], [8]]
 
 
 async def test_a_prompt_that_cannot_be_computed_ends_alone(scheduler: Rig, folder: Path, embedder: Path) -> None:
@@ -117,7 +118,7 @@ async def test_a_prompt_that_cannot_be_computed_ends_alone(scheduler: Rig, folde
             await scheduler.received_tokens(name, 1)
             values = np.frombuffer(scheduler.tokens[name, 0][0].pooled, dtype="<f4")
             assert np.allclose(values, reference(embedder, prompts[name]), rtol=1e-4, atol=1e-5)
-        assert not scheduler.tokens["bad", 0]
+        assert ("bad", 0) not in scheduler.tokens
 
 
 async def test_a_result_comes_once_though_its_stream_breaks(scheduler: Rig, folder: Path, embedder: Path) -> None:

@@ -141,8 +141,10 @@ def facts(status: admin_pb2.AdminStatus, slab_bytes: int, memo: Memo | None = No
     models: dict[str, ModelFacts] = {}
     for model in status.catalog.models:
         name = model.spec.name
-        inputs = (model, name in resident, _counts(traffic.get(name, _NO_TRAFFIC)))
-        models[name] = memo.of(name, inputs, partial(_model, *inputs))
+        used = (name in resident, _counts(traffic.get(name, _NO_TRAFFIC)))
+        # As bytes: the message would keep all of its status in memory.
+        inputs = (model.SerializeToString(deterministic=True), *used)
+        models[name] = memo.of(name, inputs, partial(_model, model, *used))
     shapes = {model.footprint.kv_shape: model.footprint.kv_block_bytes for model in status.catalog.models}
     waiting = (sequence for sequence in status.pool.sequences if sequence.state == "queued")
     cached = {name for name, model in models.items() if model.phase == "cached"}

@@ -10,7 +10,7 @@ from aegaeon_kube.errors import KubeError
 from aegaeon_operator.kube.client import CONFLICT, NOT_FOUND, Cluster
 from aegaeon_operator.kube.events import post
 from aegaeon_operator.kube.store import Store
-from aegaeon_operator.reconcile.cluster.conditions import is_due, notes
+from aegaeon_operator.reconcile.cluster.conditions import is_due, is_written, notes
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Key, Report, Subject
 from aegaeon_operator.spec.resources import API_VERSION
 
@@ -35,6 +35,8 @@ class Statuses:
         self._store = store
         self._clock = clock
         self._written: dict[str, float] = {}
+        self._current: dict[str, Report] = {}
+        """reports that the objects have; that of an object that did not change is the same in the next reconcile"""
 
     async def write(self, reports: list[Report], changed: Callable[[Collection[Key]], None]) -> None:
         """Write due statuses concurrently; an error does not affect the others. Raises KubeError with all errors.
@@ -43,6 +45,7 @@ class Statuses:
         """
         present = {report.about.uid for report in reports}
         self._written = {uid: at for uid, at in self._written.items() if uid in present}
+        self._current = {report.about.uid: report for report in reports if self._is_written(report)}
         batch = _Batch(iter([report for report in reports if self._is_due(report)]), changed)
         await asyncio.gather(*(self._write_due(batch) for _ in range(_AT_ONCE)))
         if batch.away:
@@ -50,8 +53,12 @@ class Statuses:
         if batch.refused:
             raise KubeError(0, "; ".join(batch.refused))
 
+    def _is_written(self, report: Report) -> bool:
+        return self._current.get(report.about.uid) is report or is_written(report)
+
     def _is_due(self, report: Report) -> bool:
-        return is_due(report, self._written.get(report.about.uid), self._clock())
+        uid = report.about.uid
+        return uid not in self._current and is_due(report, self._written.get(uid), self._clock())
 
     async def _write_due(self, batch: _Batch) -> None:
         for report in batch.due:

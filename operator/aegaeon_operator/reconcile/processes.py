@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from aegaeon_operator.reconcile.pods import Json
 from aegaeon_operator.spec.batches import BatchStore
-from aegaeon_operator.spec.engines import MAX_GRAPHS, AdapterRoom, Scheduling
+from aegaeon_operator.spec.engines import MAX_GRAPHS, AdapterRoom, EngineTuning, Scheduling
 from aegaeon_operator.spec.kubernetes import TOKENIZER_BYTES
 from aegaeon_operator.spec.overhead import outside_bytes
 from aegaeon_operator.spec.resources import GpuPoolSpec, ModelPool, Quota, ServedModel, Source
@@ -31,6 +31,7 @@ def scheduler_settings(name: str, spec: GpuPoolSpec, model_pools: Iterable[Model
         "start_s": spec.hold_start_s,
         "admission": scheduling.admission,
         "prefill_chunk_tokens": spec.tuning.prefill_chunk_tokens,
+        **_pooled_tokens(spec.tuning),
         **({"otlp_endpoint": spec.tracing.endpoint} if spec.tracing else {}),
     }
 
@@ -110,10 +111,15 @@ def sidecar_settings(role: str, spec: GpuPoolSpec) -> Json:
         # Engines of the previous release refuse this key.
         **({"max_graphs": tuning.max_graphs} if tuning.max_graphs != MAX_GRAPHS else {}),
         "prefill_chunk_tokens": tuning.prefill_chunk_tokens,
-        **({"max_pooled_tokens": tuning.max_pooled_tokens} if tuning.max_pooled_tokens is not None else {}),
+        **_pooled_tokens(tuning),
         "lease_s": tuning.lease,
         "heartbeat_s": _HEARTBEAT_S,
     }
+
+
+def _pooled_tokens(tuning: EngineTuning) -> Json:
+    """Return a setting that processes of the previous release refuse, where the manifest has it."""
+    return {} if tuning.max_pooled_tokens is None else {"max_pooled_tokens": tuning.max_pooled_tokens}
 
 
 def adapter_entry(adapters: AdapterRoom) -> Json:

@@ -65,7 +65,7 @@ class PaperSettings:
 
 @dataclass(frozen=True, slots=True)
 class SlackSettings:
-    """Policy `slack`: earliest deadline first; the group with the most slack is preempted. Numbers that nobody has a
+    """Policy `slack`: earliest deadline first; the group with the most slack is preempted. Numbers that users have no
     reason to set are constants beside their rules, in core/policies/slack."""
 
     name: Literal["slack"] = "slack"
@@ -154,6 +154,8 @@ class SchedulerConfig:
     lost_lease_s: float = 60.0
     # Tokens of one prefill part: a turn can be amended between parts.
     prefill_chunk_tokens: int = 512
+    # Tokens of a pass over prompts of a model that generates nothing; 0: as of one prompt.
+    max_pooled_tokens: int = 0
     # Failures of commands that one sequence, or one model on one instance, may meet before it is given up.
     max_failures: int = 3
     # Engines that died, or turns that failed, in a row while a sequence ran, after which it runs in turns of its own:

@@ -53,9 +53,10 @@ class Estimate:
         """One prompt (Eq. 5 with a floor)."""
         return self.together_s(tokens, tokens * tokens)
 
-    def together_s(self, tokens: int, squares: int) -> float:
-        """Prompts that are computed together: their tokens in all, and the sum of the squares of each one's."""
-        seconds = self._prefill.predict(1.0, tokens, squares)
+    def together_s(self, tokens: int, squares: int, passes: int = 1) -> float:
+        """Prompts that are computed together in so many passes: their tokens in all, and the sum of the squares of each
+        one's."""
+        seconds = self._prefill.predict(passes, tokens, squares)
         return max(1e-6 if self._prefill.count else self._constants.floor, seconds)
 
     def part_s(self, done: int, tokens: int) -> float:
@@ -121,6 +122,7 @@ class Estimates:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._default = config.latency
+        self.pooled_tokens = config.max_pooled_tokens or config.prefill_chunk_tokens  # of a pass
         self._given = {(c.model, c.device): c.constants for c in config.constants}
         self._table: dict[tuple[str, str], Estimate] = {}
         self._sizes: dict[str, Footprint] = {}

@@ -263,7 +263,7 @@ class Reports:
                 seq.turns.remove(issued.id)
             if not seq.turns and seq.copy is None:
                 seq.project(seq.kv_tokens)
-        for seq in issued.prefills:
+        for seq in reversed(issued.prefills):  # each comes first again
             if seq.home is inst and seq.stage is Stage.PREFILL and not seq.turns:
                 seq.hungry += 1
                 self.again(inst, seq)
@@ -278,12 +278,14 @@ class Reports:
 
 
 def _learn_prefill(estimate: Estimate, model: Model, prompts: tuple[Sequence, ...], event: TurnProgress) -> None:
-    """Learn from a report of one prompt's part, or of prompts that were computed together to their end."""
+    """Learn from a report of a part of one prompt, or of a pass over several."""
+    kv_tokens = {p.seq: p.kv_tokens for p in event.progress}
     if len(prompts) == 1:
-        kv_tokens = next((p.kv_tokens for p in event.progress if p.seq == prompts[0].id), 0)
-        done = kv_tokens - event.prefill_tokens
+        done = kv_tokens.get(prompts[0].id, 0) - event.prefill_tokens
         if done >= 0:
             estimate.saw_prefill(event.prefill_tokens, event.prefill_s, done)
-    elif model.pools and event.prefill_tokens == sum(seq.prompt_tokens for seq in prompts):
-        squares = sum(seq.prompt_tokens * seq.prompt_tokens for seq in prompts)
-        estimate.saw_together(event.prefill_tokens, squares, event.prefill_s)
+    elif model.pools:
+        spans = [(seq.kv_tokens, kv_tokens[seq.id]) for seq in prompts if seq.id in kv_tokens]
+        if sum(end - begin for begin, end in spans) == event.prefill_tokens:
+            squares = sum(end * end - begin * begin for begin, end in spans)
+            estimate.saw_together(event.prefill_tokens, squares, event.prefill_s)

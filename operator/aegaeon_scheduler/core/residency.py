@@ -172,6 +172,8 @@ class Residency:
         return any((s.home is None or s.id in parked) and inst.takes(s) for s in self._pool.sequences.values())
 
     def _parts(self, seq: Sequence, left: int) -> list[PrefillPart]:
+        if seq.model.pools:
+            return [PrefillPart(seq.id, left)]  # the engine fills its passes with the prompts of a turn
         chunk = self._pool.config.prefill_chunk_tokens
         return [PrefillPart(seq.id, min(chunk, left - at)) for at in range(0, left, chunk)]
 

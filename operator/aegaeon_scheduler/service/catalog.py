@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TypeVar
 
 from aegaeon_proto.codec.nouns import ROLES
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
@@ -13,13 +12,8 @@ from aegaeon_scheduler.core.events import CatalogChanged
 from aegaeon_scheduler.core.nodes import Apart
 from aegaeon_scheduler.service.codec.catalog import config_of, spec_of
 from aegaeon_scheduler.service.identity import with_adapter
+from aegaeon_scheduler.service.states import furthest, is_unsupported, rank, reason_of
 
-# A model that is cached anywhere can be served, one being fetched may be soon; failed is what failed everywhere.
-_RANK = {
-    model_pb2.MODEL_PHASE_CACHED: 3,
-    model_pb2.MODEL_PHASE_FETCHING: 2,
-    model_pb2.MODEL_PHASE_FAILED: 1,
-}
 _PHASES = {
     Phase.ABSENT: model_pb2.MODEL_PHASE_FETCHING,
     Phase.FETCHING: model_pb2.MODEL_PHASE_FETCHING,
@@ -77,8 +71,6 @@ class Catalog:
 
     def _changed(self, *names: str) -> None:
         """Note that these models changed (without names: any model, or which there are)."""
-        if not names:
-            self._adapters = _adapters(self._specs)
         for name in names or list(self._known):
             self._known.pop(name, None)
         self._announce()
@@ -247,7 +239,7 @@ class Catalog:
         known = self._known.get(name)
         if known is None:
             states = self._states[name].values()
-            best = max(states, key=_merit, default=model_pb2.ModelState())
+            best = furthest(states)
             known = self._known[name] = best, self._status(name, best, states)
         return known
 
@@ -259,7 +251,7 @@ class Catalog:
             return gateway_pb2.ModelStatus(spec=coming, phase=model_pb2.MODEL_PHASE_FETCHING, reason=_CHANGING)
         apart = self._apart(name) if best.phase == model_pb2.MODEL_PHASE_CACHED else None
         phase = best.phase if apart is None else _PHASES[apart.phase]
-        reason = (_reason(best, states) if states else self._starting) if apart is None else apart.reason
+        reason = (reason_of(best, states) if states else self._starting) if apart is None else apart.reason
         on_demand = best.absent or best.on_demand if apart is None else apart.phase is Phase.ABSENT
         return gateway_pb2.ModelStatus(
             spec=self._specs[name],
@@ -272,16 +264,19 @@ class Catalog:
             remaining_s=best.remaining_s,
             wait=phase == model_pb2.MODEL_PHASE_FETCHING and not on_demand,
             absent=best.absent,
-            unsupported=_unsupported(best, states),
+            unsupported=is_unsupported(best, states),
             apart=apart is not None,
             roles=sorted(ROLES[role] for role in self._roles(name)),
             absent_roles=self._absent_roles(name),
         )
 
     def _absent_roles(self, name: str) -> list[engine_pb2.Role.ValueType]:
-        """Roles of the engines that fetch a model when a request waits for it."""
-        roles = {self._role_of(instance) for instance, state in self._states[name].items() if state.absent}
-        return sorted(ROLES[role] for role in roles if role is not None)
+        """Roles of the engines that fetch a model when a request waits for it, where none of the role fetches it."""
+        states = self._states[name].items()
+        absent = {self._role_of(instance) for instance, state in states if state.absent}
+        fetching = model_pb2.MODEL_PHASE_FETCHING
+        ahead = {self._role_of(at) for at, state in states if state.phase == fetching and not state.absent}
+        return sorted(ROLES[role] for role in absent - ahead if role is not None)
 
     def _adapter(self, name: str, adapter: model_pb2.AdapterSpec) -> gateway_pb2.ModelStatus:
         """An adapter as gateways see it: its base under another name, with the best of the adapter's own states."""
@@ -299,9 +294,9 @@ class Catalog:
         states = [state for state in self._states[name].values() if state.phase == model_pb2.MODEL_PHASE_CACHED]
         meant = adapter.name, adapter.identity
         reported = [known for state in states for known in state.adapters if (known.adapter, known.identity) == meant]
-        best = max(reported, key=lambda known: _RANK.get(known.phase, 0), default=model_pb2.AdapterState())
-        status.phase, status.reason = best.phase or model_pb2.MODEL_PHASE_FETCHING, _reason(best, reported)
-        status.unsupported = _unsupported(best, reported)
+        best = max(reported, key=rank, default=model_pb2.AdapterState())
+        status.phase, status.reason = best.phase or model_pb2.MODEL_PHASE_FETCHING, reason_of(best, reported)
+        status.unsupported = is_unsupported(best, reported)
         status.footprint.max_model_len = length
         status.wait = status.phase == model_pb2.MODEL_PHASE_FETCHING
         return status
@@ -310,25 +305,3 @@ class Catalog:
         """The models on their way to a host cache, one state for each: the furthest."""
         best = (self._of(name)[0] for name in self._specs)
         return [state for state in best if state.phase == model_pb2.MODEL_PHASE_FETCHING and not state.absent]
-
-
-State = TypeVar("State", model_pb2.ModelState, model_pb2.AdapterState)
-
-
-def _reason(best: State, states: Collection[State]) -> str:
-    """The reason for people: for a served model or adapter, also of the engines that cannot serve it."""
-    failed = [state for state in states if state.phase == model_pb2.MODEL_PHASE_FAILED]
-    if not failed or best.phase == model_pb2.MODEL_PHASE_FAILED:
-        return best.reason
-    some = f"{len(failed)} of {len(states)} engines cannot serve it: {failed[0].reason}"
-    return f"{best.reason}; {some}" if best.reason else some
-
-
-def _unsupported(best: State, states: Collection[State]) -> bool:
-    """True when it failed on every engine, and no engine may succeed at another try."""
-    return best.phase == model_pb2.MODEL_PHASE_FAILED and all(state.unsupported for state in states)
-
-
-def _merit(state: model_pb2.ModelState) -> tuple[int, bool, float]:
-    done = state.bytes_done / state.bytes_total if state.bytes_total else 0.0
-    return _RANK.get(state.phase, 0), not state.absent, done

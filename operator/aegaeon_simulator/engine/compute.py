@@ -8,10 +8,9 @@ from typing import Protocol
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.config import LatencyConstants
 from aegaeon_scheduler.core.domain import CommandId, Finish, ModelName, Place, Role, SeqId
 from aegaeon_simulator.engine.lanes import Lanes
-from aegaeon_simulator.engine.spec import Chunk, Running, Sequence
+from aegaeon_simulator.engine.spec import Chunk, Running, Sequence, part_s, together_s
 from aegaeon_simulator.engine.state import EngineState
 from aegaeon_simulator.errors import WireViolationError
 
@@ -20,18 +19,6 @@ class TokenSink(Protocol):
     """Takes tokens `index`, `index + 1`, ... of a sequence, with the time at which each came."""
 
     def __call__(self, seq: SeqId, epoch: int, index: int, times: list[float], finish: Finish | None, /) -> None: ...
-
-
-def together_s(latency: LatencyConstants, lengths: list[int]) -> float:
-    """Seconds of whole prompts that one pass computes (Eq. 5 with a floor)."""
-    seconds = latency.p1 * sum(lengths) + latency.p2 * sum(length**2 for length in lengths)
-    return max(latency.floor, latency.p0 + seconds)
-
-
-def part_s(latency: LatencyConstants, done: int, tokens: int) -> float:
-    """Seconds of a prefill part of `tokens` after `done` (Eq. 5 with a floor, whose first part pays the constant)."""
-    seconds = latency.p1 * tokens + latency.p2 * ((done + tokens) ** 2 - done**2)
-    return seconds if done else max(latency.floor, latency.p0 + seconds)
 
 
 class ComputeLane:
@@ -97,14 +84,8 @@ class ComputeLane:
 
     def amend(self, body: cmd.Amend) -> None:
         """Change the running turn, if it is this one."""
-        turn = self.turn
-        if turn is None or turn.id != body.turn:
-            return
-        turn.slabs += body.slabs
-        turn.steps = turn.steps if body.steps is None else body.steps
-        turn.decode += [s for s in body.join if s not in turn.decode]
-        turn.decode = [s for s in turn.decode if s not in body.leave]
-        turn.parts = deque(p for p in turn.parts if p.seq not in body.leave and turn.steps)
+        if self.turn is not None and self.turn.id == body.turn:
+            self.turn.amend(body)
 
     def decodes(self, seq: SeqId) -> bool:
         """True when the running turn decodes this sequence."""
@@ -132,24 +113,15 @@ class ComputeLane:
             self._report(turn, end=True)
 
     def _pass(self, turn: Running) -> None:
-        """All prompts of a turn of a model that generates nothing, in one pass: none of them has KV."""
+        """All prompts of a turn of a model that generates nothing, in one pass: each is a part, and none has KV."""
         live = [(self._state.sequences.get(part.seq), part.tokens) for part in turn.parts]
+        if len({part.seq for part in turn.parts}) < len(live) or any(q and q.kv for q, _ in live):
+            raise WireViolationError(f"a turn of {turn.body.model} with several prompts has parts of them")
         batch = [(q, tokens) for q, tokens in live if q and not q.closing and self._has_room(turn, q, tokens)]
         turn.parts.clear()
         lengths = [tokens for _, tokens in batch]
         seconds = together_s(self._state.models[turn.body.model].latency, lengths) if batch else 0.0
-
-        def done() -> None:
-            turn.prefill_s += seconds
-            self._state.usage.prefill_s += seconds
-            turn.prefill_tokens += sum(lengths)
-            for q, tokens in batch:
-                if self._state.sequences.get(q.seq) is q:
-                    q.kv += tokens
-                    self._produced(turn, q, [self._state.clock.now])
-            self._advance()
-
-        self._state.later(seconds, done)
+        self._prefill(turn, batch, seconds)
 
     def _part(self, turn: Running, part: cmd.PrefillPart) -> None:
         q = self._state.sequences.get(part.seq)
@@ -164,21 +136,26 @@ class ComputeLane:
             self._advance()
             return
         seconds = part_s(self._state.models[q.model].latency, q.kv, part.tokens)
+        self._prefill(turn, [(q, part.tokens)], seconds)
+
+    def _prefill(self, turn: Running, batch: list[tuple[Sequence, int]], seconds: float) -> None:
+        """Compute so many tokens of these prompts together; a prompt that is complete samples a token."""
 
         def done() -> None:
             turn.prefill_s += seconds
             self._state.usage.prefill_s += seconds
-            turn.prefill_tokens += part.tokens
-            if self._state.sequences.get(q.seq) is q:
-                q.kv += part.tokens
-                complete = q.kv >= q.prompt + q.output
-                self._produced(turn, q, [self._state.clock.now]) if complete else self._note(turn, q)
+            for q, tokens in batch:
+                turn.prefill_tokens += tokens
+                if self._state.sequences.get(q.seq) is q:
+                    q.kv += tokens
+                    complete = q.kv >= q.prompt + q.output
+                    self._produced(turn, q, [self._state.clock.now]) if complete else self._note(turn, q)
             self._advance()
 
         self._state.later(seconds, done)
 
     def _has_room(self, turn: Running, q: Sequence, tokens: int) -> bool:
-        """Returns whether a prompt has blocks for so many tokens more; where it has not it is starved."""
+        """Return whether a prompt has blocks for so many tokens more; where it has not it is starved."""
         if self._grow(turn, q, tokens):
             q.place = Place.DEVICE
             return True
@@ -270,8 +247,7 @@ class ComputeLane:
 
     def interrupt(self) -> None:
         """Let the running turn check its state at its next token boundary."""
-        turn = self.turn
-        if turn is None:
+        if (turn := self.turn) is None:
             return
         if turn.idle_since is not None:
             waited = self._state.clock.now - turn.idle_since
@@ -280,12 +256,11 @@ class ComputeLane:
             self._state.usage.switch_s += waited
             self._state.later(0.0, self._advance)
         elif turn.chunk is not None:
-            chunk = turn.chunk
-            at = chunk.done_by(self._state.clock.now)
-            self._deliver(turn, chunk, at)
-            if at + 1 < chunk.steps:
-                chunk.steps = at + 1
-                self._await_chunk(turn, chunk)
+            at = turn.chunk.done_by(self._state.clock.now)
+            self._deliver(turn, turn.chunk, at)
+            if at + 1 < turn.chunk.steps:
+                turn.chunk.steps = at + 1
+                self._await_chunk(turn, turn.chunk)
 
     def _members(self, turn: Running) -> Iterable[Sequence]:
         for seq in list(turn.decode):
@@ -337,14 +312,7 @@ class ComputeLane:
             self._state.drop(q)
 
     def _report(self, turn: Running, end: bool) -> None:
-        event = ev.TurnProgress(
-            self._state.spec.instance, turn.id, tuple(turn.changed.values()), turn.report_steps, turn.decode_s,
-            turn.prefill_tokens, turn.prefill_s, turn.wait_s, turn.batch, turn.context, self._state.memory(), end,
-            turn.first_s, (turn.first_s > 0.0 or turn.body.warm_up) and not self.is_cold(turn.body.model),
-        )  # fmt: skip
-        turn.changed = {}
-        turn.report_steps = turn.prefill_tokens = 0
-        turn.decode_s = turn.prefill_s = turn.wait_s = turn.first_s = 0.0
+        event = turn.report(self._state.spec.instance, self._state.memory(), end, self.is_cold(turn.body.model))
         if end:
             self.turn = None
         self._state.say(event)

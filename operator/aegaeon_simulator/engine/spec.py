@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants
-from aegaeon_scheduler.core.domain import CommandId, Footprint, InstanceId, ModelName, Place, Role, SeqId
+from aegaeon_scheduler.core.domain import CommandId, Footprint, InstanceId, Memory, ModelName, Place, Role, SeqId
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,18 @@ class Served:
 
     footprint: Footprint
     latency: LatencyConstants
+
+
+def together_s(latency: LatencyConstants, lengths: list[int]) -> float:
+    """Seconds of whole prompts that one pass computes (Eq. 5 with a floor)."""
+    seconds = latency.p1 * sum(lengths) + latency.p2 * sum(length**2 for length in lengths)
+    return max(latency.floor, latency.p0 + seconds)
+
+
+def part_s(latency: LatencyConstants, done: int, tokens: int) -> float:
+    """Seconds of a prefill part of `tokens` after `done` (Eq. 5 with a floor, whose first part pays the constant)."""
+    seconds = latency.p1 * tokens + latency.p2 * ((done + tokens) ** 2 - done**2)
+    return seconds if done else max(latency.floor, latency.p0 + seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +137,26 @@ class Running:
     context: int = 0
     chunk: Chunk | None = None
     idle_since: float | None = None  # every member's KV is still on its way
+
+    def amend(self, change: cmd.Amend) -> None:
+        """Shrink, extend, join, leave; a further grant."""
+        self.slabs += change.slabs
+        self.steps = self.steps if change.steps is None else change.steps
+        self.decode += [s for s in change.join if s not in self.decode]
+        self.decode = [s for s in self.decode if s not in change.leave]
+        self.parts = deque(p for p in self.parts if p.seq not in change.leave and self.steps)
+
+    def report(self, instance: InstanceId, memory: Memory, end: bool, cold: bool) -> ev.TurnProgress:
+        """Return what happened since the last report, and count anew."""
+        event = ev.TurnProgress(
+            instance, self.id, tuple(self.changed.values()), self.report_steps, self.decode_s, self.prefill_tokens,
+            self.prefill_s, self.wait_s, self.batch, self.context, memory, end, self.first_s,
+            (self.first_s > 0.0 or self.body.warm_up) and not cold,
+        )  # fmt: skip
+        self.changed = {}
+        self.report_steps = self.prefill_tokens = 0
+        self.decode_s = self.prefill_s = self.wait_s = self.first_s = 0.0
+        return event
 
 
 LANES = ("weights", "out", "in", "compute")

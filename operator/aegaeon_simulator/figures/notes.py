@@ -25,6 +25,9 @@ NOTES = (
     "`paper-artifact` and the ServerlessLLM baselines have no cost of control; nor has the simulated link any failure.",
     "`prism` is the scheduler's own core with that policy (policy-prism.md); `prewarm` and `vllm-sleep` are "
     "`serverlessllm-fair` that loads ahead, or changes models with their KV dropped (design/simulator.md).",
+    "`paper` is run as it was published: turns of 4 s at most, six GPUs that prefill and ten that decode. That fits "
+    "links of 16 GB/s; on these it carries far more with shorter turns and another split: policy-measured.md has it, "
+    "and every baseline at its best setting, where objectives, tenants or moments differ.",
     "The *time* form starts its clock anew at a token that is late and keeps the allowance gained until then. So it "
     "hardly tells how slow a stream is: 250 tokens at half the speed of their objective from the first one on (TTFT 2 "
     "s, TBT 20 ms) are 30 % of tokens and 99.6 % of time, at an eighth of it 4 and 98 %. What it charges is one long "

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from aegaeon_proto.codec.errors import ProtocolError
+from aegaeon_proto.codec.fields import Fields
 from aegaeon_proto.engine.catalog import ModelPhase, Tier
 from aegaeon_proto.engine.ids import SeqId
 from aegaeon_proto.engine.reports import FailureKind, Role
@@ -64,6 +65,8 @@ FAILURE_OF: Mapping[int, FailureKind | None] = {code: kind for kind, code in FAI
 TIER_OF: Mapping[int, Tier] = {code: tier for tier, code in TIERS.items()}
 CONSTRAINT_KIND_OF: Mapping[int, ConstraintKind | None] = {code: kind for kind, code in CONSTRAINT_KINDS.items()}
 
+_HANDLE_LISTS = ("blocks", "output", "slabs")
+_HANDLE = Fields(KvHandle, *_HANDLE_LISTS)
 E = TypeVar("E", bound=Enum)
 
 
@@ -92,33 +95,12 @@ def seq_to(seq: SeqId) -> model_pb2.SeqId:
 
 def handle_from(message: engine_pb2.KvHandle) -> KvHandle:
     """Where a sequence's blocks lie."""
-    return KvHandle(
-        node=message.node,
-        segment=message.segment,
-        blocks=tuple(message.blocks),
-        kv_shape=message.kv_shape,
-        epoch=message.epoch,
-        kv_tokens=message.kv_tokens,
-        output=tuple(message.output),
-        slabs=tuple(message.slabs),
-        lease_slot=message.lease_slot,
-        lease_generation=message.lease_generation,
-    )
+    lists: dict[str, Any] = {name: tuple(getattr(message, name)) for name in _HANDLE_LISTS}
+    return KvHandle(**_HANDLE.of(message), **lists)
 
 
 def handle_to(handle: KvHandle | None) -> engine_pb2.KvHandle | None:
     """The message of a handle; None where there is none."""
     if handle is None:
         return None
-    return engine_pb2.KvHandle(
-        node=handle.node,
-        segment=handle.segment,
-        blocks=handle.blocks,
-        kv_shape=handle.kv_shape,
-        epoch=handle.epoch,
-        kv_tokens=handle.kv_tokens,
-        output=handle.output,
-        slabs=handle.slabs,
-        lease_slot=handle.lease_slot,
-        lease_generation=handle.lease_generation,
-    )
+    return engine_pb2.KvHandle(**_HANDLE.of(handle), blocks=handle.blocks, output=handle.output, slabs=handle.slabs)

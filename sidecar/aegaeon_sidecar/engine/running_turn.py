@@ -90,7 +90,7 @@ class RunningTurn:
         chunks: dict[Sequence, int] = {}
         for part in list(self.turn.prefill):
             sequence = self._here(part.key)
-            if sequence is None or not self._begun(sequence):
+            if sequence is None or sequence in chunks or not self._begun(sequence):
                 continue
             tokens = self._chunk(part, sequence, sum(chunks.values()))
             if tokens <= 0:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aegaeon_operator.reconcile.cluster.conditions import Condition, no, unknown, yes
-from aegaeon_operator.reconcile.cluster.facts import ModelFacts
+from aegaeon_operator.reconcile.cluster.facts import UNKNOWN_MODEL, ModelFacts
 from aegaeon_operator.spec.resources import ServedModel
 
 _KIND = "Admitted"
@@ -30,7 +30,7 @@ class Demand:
 
 def demand(models: Sequence[ServedModel], facts: Mapping[str, ModelFacts]) -> Demand:
     """Return the demand of all models of a pool."""
-    measured = ((model, facts.get(model.name, ModelFacts()).token_s) for model in models)
+    measured = ((model, facts.get(model.name, UNKNOWN_MODEL).token_s) for model in models)
     shares = [token_s / model.slo.tbt for model, token_s in measured if token_s]
     return Demand(len(models), len(shares), float(f"{sum(shares):.2g}"))
 
@@ -44,7 +44,7 @@ def admitted(
 ) -> Condition:
     """Return the condition for a ModelPool's models, in a pool with this number of decoding engines."""
     for model in models:
-        size = facts.get(model.name, ModelFacts()).weight_bytes
+        size = facts.get(model.name, UNKNOWN_MODEL).weight_bytes
         if device_bytes is not None and size > device_bytes:
             return no(
                 _KIND,

@@ -133,13 +133,21 @@ def _news(condition: Json) -> tuple[str, str, str]:
     return condition["status"], condition["reason"], condition["message"] if condition["reason"] in _DETAILED else ""
 
 
+def is_written(report: Report) -> bool:
+    """Return whether the object has the status already."""
+    return _before(report) == report.status
+
+
 def is_due(report: Report, last_written: float | None, now: float) -> bool:
     """Return whether to write the status: at once if more than numbers changed, otherwise once a minute."""
-    new = report.status
-    old = {name: value for name, value in report.about.status.items() if name in new}
-    if old == new:
+    if is_written(report):
         return False
-    return last_written is None or now - last_written >= SLOW_S or not _lasts(old, new)
+    return last_written is None or now - last_written >= SLOW_S or not _lasts(_before(report), report.status)
+
+
+def _before(report: Report) -> Json:
+    """Return the fields of the object's status that the operator writes."""
+    return {name: value for name, value in report.about.status.items() if name in report.status}
 
 
 def _lasts(old: Json, new: Json) -> bool:

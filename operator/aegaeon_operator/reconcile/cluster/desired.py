@@ -50,6 +50,7 @@ from aegaeon_operator.reconcile.cluster.secret_files import (
     compact,
     config_files,
     credential_secrets,
+    least_characters,
     model_secrets,
     secret,
 )
@@ -173,21 +174,21 @@ def _placed(observed: Observed, spec: GpuPoolSpec, attached: Attached, memo: Mem
         if not served or pool.value is None:
             continue
         inputs = (spec, served, pool.value.prefix_share, pool.created, attached.access[pool.uid])
-        content, text = memo.of(("part", pool.uid), inputs, partial(_content, spec, served, pool, inputs[-1]))
-        shard = room.place(pool.namespace, pool.name, len(text) + 1)
+        part = memo.of(("part", pool.uid), inputs, partial(_part, spec, served, pool, inputs[-1]))
+        shard = room.place(pool.namespace, pool.name, len(part.text) + 1)
         if isinstance(shard, Refusal):
             attached.withdraw(pool, shard)
         else:
-            parts.append(Part(content, text, shard))
+            parts.append(part._replace(shard=shard))
     return parts
 
 
-def _content(spec: GpuPoolSpec, served: list[ServedModel], pool: Live[ModelPool], access: Json) -> tuple[Json, str]:
-    """Return a ModelPool's entries of the Secrets, and their text."""
+def _part(spec: GpuPoolSpec, served: list[ServedModel], pool: Live[ModelPool], access: Json) -> Part:
+    """Return a ModelPool's entries of the Secrets, in the first shard."""
     share = pool.value.prefix_share if pool.value else ""
     models = [_model(spec, model, share) | {CREATED: pool.created_s} for model in served]
     content = {"models": models, "tenants": access}
-    return content, compact(content)
+    return Part(content, compact(content), least_characters(models))
 
 
 def _model(spec: GpuPoolSpec, model: ServedModel, prefix_share: str) -> Json:

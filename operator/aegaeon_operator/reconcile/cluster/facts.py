@@ -154,6 +154,10 @@ class ModelFacts:
     unanswered: bool = False  # its requests are open, or were cancelled, without progress (progress.py)
 
 
+UNKNOWN_MODEL = ModelFacts()
+"""facts of a model that the scheduler does not know"""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
     """An engine's state at the scheduler. `attached`: it takes work; a draining engine does not.

@@ -10,7 +10,7 @@ from aegaeon_operator.reconcile.cluster import model_checks
 from aegaeon_operator.reconcile.cluster.conditions import Condition, message_of, no, summary, written
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.device_suspect import device_suspect
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Live, ModelFacts, Observed, Report
+from aegaeon_operator.reconcile.cluster.facts import UNKNOWN_MODEL, ChildKey, Json, Live, Observed, Report
 from aegaeon_operator.reconcile.cluster.model_states import able, model_states
 from aegaeon_operator.reconcile.cluster.names import COMPONENTS, selector
 from aegaeon_operator.reconcile.cluster.overhead import memory_reserved, outside_slabs
@@ -159,7 +159,7 @@ def _dedicated(observed: Observed, desired: Desired, spec: GpuPoolSpec) -> int:
     """Return one accelerator for each model, or more if its weights need it; their size is known per rank."""
     facts = observed.scheduler.models if observed.scheduler else {}
     count = spec.accelerator.count
-    sizes = (facts.get(name, ModelFacts()).weight_bytes * count for name in desired.attached.models)
+    sizes = (facts.get(name, UNKNOWN_MODEL).weight_bytes * count for name in desired.attached.models)
     device = spec.memory.device_bytes
     return sum(1 if device is None else max(1, -(-size // device)) for size in sizes)
 

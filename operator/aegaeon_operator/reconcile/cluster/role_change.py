@@ -39,9 +39,12 @@ def _is_served(model: ModelFacts, roles: list[str]) -> bool:
     """Return whether engines of these roles serve a model or fetch it on demand, or no engine can serve it.
 
     On demand means that requests wait for it: none comes to new engines while old ones, on other nodes, have the model.
+    The scheduler names a prefill role only with a decode engine for it, but the roles that fetch on demand each alone.
     """
     first = [role for role in roles if role != "decode"]
-    return model.phase in ("failed", "absent") or (model.roles | model.absent_roles).issuperset(first)
+    if model.phase in ("failed", "absent") or model.roles.issuperset(first):
+        return True
+    return (model.roles | model.absent_roles).issuperset(roles)
 
 
 def _exists(observed: Observed, role: str) -> bool:

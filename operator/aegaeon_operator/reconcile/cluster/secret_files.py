@@ -19,23 +19,34 @@ CREATED = "created_s"
 
 
 class Part(NamedTuple):
-    """A ModelPool's models and tenants, as JSON and as its text, and the shard that holds them."""
+    """A ModelPool's models and tenants, as JSON and as its text, and the shard that holds them; `least`: characters
+    that its models take at least in the file of a scheduler of the previous release."""
 
     content: Json
     text: str
-    shard: int
+    least: int
+    shard: int = 0
 
 
 def config_files(configs: dict[str, Json], served: Json, parts: list[Part]) -> dict[str, str]:
     """Return the configuration files, with models and tenants for schedulers of the previous release if they fit."""
     by_file = {configuration(name): config for name, config in configs.items()}
     files = {f"{name}.json": json.dumps(config, sort_keys=True) for name, config in by_file.items()}
-    if sum(len(part.text) for part in parts) > SECRET_BYTES:
+    if sum(part.least for part in parts) > SECRET_BYTES:
         return files
     scheduler = f"{configuration(SCHEDULERS[0])}.json"
-    known = [{name: value for name, value in model.items() if name != CREATED} for model in served["models"]]
+    known = [_known_before(model) for model in served["models"]]
     with_models = {**files, scheduler: json.dumps(configs[SCHEDULERS[0]] | served | {"models": known}, sort_keys=True)}
     return with_models if sum(map(len, with_models.values())) <= SECRET_BYTES else files
+
+
+def _known_before(model: Json) -> Json:
+    return {name: value for name, value in model.items() if name != CREATED}
+
+
+def least_characters(models: list[Json]) -> int:
+    """Return the characters that models take at least in the file of a scheduler of the previous release."""
+    return sum(len(compact(_known_before(model))) for model in models)
 
 
 def model_secrets(key: Key, pool: Live[GpuPool], parts: list[Part]) -> Iterator[Json]:

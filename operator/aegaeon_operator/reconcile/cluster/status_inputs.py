@@ -7,13 +7,21 @@ from typing import NamedTuple
 
 from aegaeon_operator.reconcile.cluster.attach import Attached
 from aegaeon_operator.reconcile.cluster.desired import Desired
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Live, ModelFacts, Observed, Refusal, SchedulerFacts
+from aegaeon_operator.reconcile.cluster.facts import (
+    UNKNOWN_MODEL,
+    ChildKey,
+    Json,
+    Live,
+    ModelFacts,
+    Observed,
+    Refusal,
+    SchedulerFacts,
+)
 from aegaeon_operator.reconcile.cluster.pool_state import PoolState
 from aegaeon_operator.reconcile.cluster.resolve import Resolved
 from aegaeon_operator.reconcile.cluster.windows import attainment
 from aegaeon_operator.spec.resources import ModelPool, ServedModel
 
-_UNKNOWN = ModelFacts()
 _NONE = Resolved()
 _NO_ROUTE: Json = {}
 
@@ -48,7 +56,7 @@ class StatusInputs(NamedTuple):
             names = desired.attached.names_of(pool.uid)
             resolved = desired.attached.resolved.get(pool.uid, _NONE)
             route = ChildKey("HTTPRoute", pool.namespace, pool.name)
-            facts = {name: scheduler.models.get(name, _UNKNOWN) for name in names}
+            facts = {name: scheduler.models.get(name, UNKNOWN_MODEL) for name in names}
             yield cls(
                 pool_state,
                 pool,

@@ -111,7 +111,7 @@ class Victims(Protocol):
 
 
 class Policy(Placement, Dispatch, Victims, Protocol):
-    """All three, over tables of its own that it brings up to date where it is told."""
+    """All three, over tables of its own that it brings up to date where it is notified."""
 
     name: str
 

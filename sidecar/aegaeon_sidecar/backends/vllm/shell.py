@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -82,9 +82,6 @@ class Shell:
     def attention(self) -> str:
         """vLLM's name of the backend of its first layer."""
         return str(next(iter(self.layers.values())).get_attn_backend().get_name())
-
-
-Configure = Callable[[], Any]
 
 
 def planned(config: Any, files: Mapping[str, FileTensor], dtype: torch.dtype) -> tuple[Shell, dict[str, Runs]]:

@@ -240,8 +240,10 @@ class Group(Batch):
         """Seconds that its prompts take on an instance."""
         estimate = estimates.of(self.model.name, inst.device)
         if self.model.pools and self.prompts:  # computed together
-            lengths = [seq.unissued_tokens for seq in self.prompts.values()]
-            return estimate.together_s(sum(lengths), sum(n * n for n in lengths))
+            spans = [(seq.projected_kv, seq.unissued_tokens) for seq in self.prompts.values()]
+            count, squares = sum(left for _, left in spans), sum((done + left) ** 2 - done**2 for done, left in spans)
+            passes = max(-(-count // estimates.pooled_tokens), -(-len(spans) // inst.max_batch))
+            return estimate.together_s(count, squares, passes)
         return sum(estimate.part_s(seq.projected_kv, seq.unissued_tokens) for seq in self.prompts.values())
 
     def rest(self) -> Still | None:

@@ -58,7 +58,7 @@ class Turns:
                     continue
             if prompt is not None and not (self._yields(group, prompt) and self._decodes_first(group, prompt, now)):
                 return prompt
-            batch = None if id(group) in batches else self._quantum(inst, group, key - now)
+            batch = None if id(group) in batches else self._quantum(inst, group, key, now)
             if batch is not None or prompt is not None:
                 return batch or prompt
         if aside is not None:
@@ -158,20 +158,21 @@ class Turns:
         )
 
     def _together(self, inst: Instance, group: Group, first: Sequence, now: float) -> tuple[Sequence, ...]:
-        """The first prompt of a model that generates nothing, and those that are computed with it: in all they take as
-        long as a part of a long prompt, and they fit. A pass reads all weights for one text or for many.
+        """The first prompt of a model that generates nothing, and those that are computed in the same pass: it reads
+        all weights for one text or for many. In all they take as long as a part of a long prompt, and they fit.
         """
-        estimate, fp = self._pool.estimates.of(group.model.name, inst.device), group.model.fp
-        free = inst.book.free()
-        chosen = [first]
-        tokens, squares, blocks = first.unissued_tokens, first.unissued_tokens**2, blocks_for(fp, first.unissued_tokens)
-        prompts = in_order(group.prompts, group.standing.ranked)
-        for seq in sorted(prompts, key=lambda seq: _stands_back(group, seq, now)):
+        estimates, fp, free = self._pool.estimates, group.model.fp, inst.book.free()
+        estimate = estimates.of(group.model.name, inst.device)
+        chosen, tokens = [first], first.unissued_tokens
+        squares, blocks = tokens * tokens, blocks_for(fp, tokens)
+        order = in_order(group.prompts, group.standing.ranked)
+        for seq in sorted(order, key=lambda seq: _stands_back(group, seq, now)):
             if seq is first or seq.copy is not None or seq.away or seq.projected_kv:
                 continue
             more = seq.unissued_tokens
             tokens, squares, blocks = tokens + more, squares + more * more, blocks + blocks_for(fp, more)
-            if estimate.together_s(tokens, squares) > self._settings.part_s or inst.book.slabs_for(fp, blocks) > free:
+            long = tokens > estimates.pooled_tokens or estimate.together_s(tokens, squares) > self._settings.part_s
+            if long or inst.book.slabs_for(fp, blocks) >= free or len(chosen) == inst.max_batch:
                 break
             chosen.append(seq)
         return tuple(chosen)
@@ -266,7 +267,7 @@ class Turns:
 
     # -- decode -----------------------------------------------------------------------------------------------------
 
-    def _quantum(self, inst: Instance, group: Group, slack_s: float) -> Proposal | None:
+    def _quantum(self, inst: Instance, group: Group, key: float, now: float) -> Proposal | None:
         ready, away = [], []
         for seq in group.members.values():
             if seq.copy is None:
@@ -278,9 +279,9 @@ class Turns:
             inst.incoming.extend(sorted(away, key=due))
         if not ready:
             return None
-        if len(ready) > inst.max_batch:
-            ready.sort(key=due)
-        reason = f"{len(ready)} sequences of the group that is next, slack {slack_s:.3g} s"
+        if len(ready) > inst.max_batch:  # by due times alone all would take turns, and all come late
+            ready.sort(key=lambda seq: (due(seq) < now, due(seq)))
+        reason = f"{len(ready)} sequences of the group that is next, slack {key - now:.3g} s"
         return Proposal(group.model, (), ready, self._settings.quantum_steps, reason, group)
 
     def _forced(self, group: Group, prompts: bool, batch: bool) -> Proposal | None:

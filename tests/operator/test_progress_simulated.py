@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,10 +25,10 @@ SERVING_S, NOT_READY_S = 5.0, 1.0
 
 
 class AllCached:
-    """The catalog of a world whose nodes have every model."""
+    """The catalog of a world whose nodes have all of its models (`specs`)."""
 
-    def serves(self, name: str) -> bool:
-        return True
+    def __init__(self, specs: Collection[str]) -> None:
+        self.specs = specs
 
     def model(self, name: str) -> gateway_pb2.ModelStatus:
         return gateway_pb2.ModelStatus(phase=CACHED)
@@ -60,7 +61,7 @@ class Pool:
 
         world.feed = receive
         connected, load = world.engines, lambda: SchedulerLoad(0.0, 0, 0)
-        catalog: Any = AllCached()
+        catalog: Any = AllCached(world.models)
         self.view = StatusView("p", world.scheduler, lambda: world.clock.now, catalog, connected, list, load)
         world.clock.at(0.0, self.look)
 

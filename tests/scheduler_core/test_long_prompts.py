@@ -145,7 +145,7 @@ class Checked(Turns):
         order = self._order(inst, now)
         for key, group in order:
             runs = group is not part.batch and group.ready() and key < limit
-            if runs and (self._quantum(inst, group, 0.0) or self._prompt(inst, group, order, now)):
+            if runs and (self._quantum(inst, group, 0.0, now) or self._prompt(inst, group, order, now)):
                 self.passed_over.append((key, limit))
 
 

@@ -280,7 +280,7 @@ class Turns:
         if not ready:
             return None
         if len(ready) > inst.max_batch:  # by due times alone all would take turns, and all come late
-            ready.sort(key=lambda seq: (due(seq) < now, due(seq)))
+            ready.sort(key=lambda seq: (_stands_back(group, seq, now), due(seq)))
         reason = f"{len(ready)} sequences of the group that is next, slack {key - now:.3g} s"
         return Proposal(group.model, (), ready, self._settings.quantum_steps, reason, group)
 

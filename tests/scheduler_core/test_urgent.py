@@ -17,7 +17,7 @@ from aegaeon_scheduler.core.policies.slack.policy import SlackPolicy
 
 
 def has_little(group: Group, now: float, settings: SlackSettings) -> bool:
-    """By its members, one by one."""
+    """Return whether a group has little slack, by its members, one by one."""
     dues = [due(seq) for seq in group.members.values()]
     key = min((at for at in dues if at >= now), default=float("inf"))
     if any(at < now for at in dues):
@@ -29,7 +29,7 @@ def has_little(group: Group, now: float, settings: SlackSettings) -> bool:
 @pytest.mark.parametrize("seed", range(2))
 def test_it_finds_what_a_look_at_all_groups_that_wait_finds(seed: int, late_slack_s: float) -> None:
     settings = SlackSettings(late_slack_s=late_slack_s)
-    found = {True: 0, False: 0}
+    seen = {True: 0, False: 0}
 
     def compare(now: float, event: ev.Event, commands: list[Command]) -> None:
         policy = world.scheduler._policy
@@ -37,7 +37,7 @@ def test_it_finds_what_a_look_at_all_groups_that_wait_finds(seed: int, late_slac
         table = policy._table
         expected = any(has_little(group, now, settings) for group in table.waiting.values())
         assert table.urgent.any(now) is expected
-        found[expected] += bool(table.waiting)
+        seen[expected] += bool(table.waiting)
 
     world = small_world(roles=[Role.UNIFIED] * 2, config=SchedulerConfig(policy=settings), models=12)
     world.observe = compare
@@ -46,4 +46,4 @@ def test_it_finds_what_a_look_at_all_groups_that_wait_finds(seed: int, late_slac
         name = ModelName(f"m{rng.randrange(12)}")
         world.request(f"r{i}", name, rng.randrange(1, 60), rng.randrange(1, 200), rng.uniform(0.0, 12.0))
     world.run(until=60.0)
-    assert min(found.values()) > 30
+    assert min(seen.values()) > 30

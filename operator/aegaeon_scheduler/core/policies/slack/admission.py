@@ -134,6 +134,9 @@ class Packing:
 SOON_TTFTS, SOON_SHARE = 1.2, 0.62
 """what is admitted needs no more than this share of the engines' time within so many TTFT: with less left, what is
 preempted does not come back in time"""
+SOON_RISE, SOON_FALL, SOON_LEAST, SOON_MOST = 0.004, 0.06, 0.5, 0.85
+"""the share rises by so much a second while no request comes late, falls by so much for each that does and engine, and
+stays within: how little slack is enough depends on how many groups take turns on an engine"""
 GROUP_PRICE = 0.15
 """by this much less for a request that begins a group: it costs some times as much as one that joins a batch"""
 LATER_TTFTS, LATER_SHARE = 2.5, 0.95
@@ -153,13 +156,26 @@ class Gate:
         self._table = table
         self._demand = Demand()
         self._packing = Packing()
+        self._soon = SOON_SHARE
+        self._late = 0
+        self._at = 0.0
 
     def measure(self, now: float) -> None:
         """A pass is over."""
+        self._learn(now)
         measured = (self._need(group, now) for group in self._table.groups.values() if group.members)
         needs = [need for need in measured if need is not None]
         self._demand.measure(needs)
         self._packing.measure(needs)
+
+    def _learn(self, now: float) -> None:
+        """Requests that came late say that too much is admitted; where none does, more may be."""
+        groups = self._table.groups.values()
+        late = sum(len(group.members) - group.urgency(now, 0.0)[1] for group in groups)
+        rise = SOON_RISE * (now - self._at) if late <= self._late else 0.0
+        fall = SOON_FALL * max(0, late - self._late) / max(1, len(self._pool.instances))
+        self._soon = min(max(self._soon + rise - fall, SOON_LEAST), SOON_MOST)
+        self._late, self._at = late, now
 
     def _need(self, group: Group, now: float) -> Need | None:
         inst = group.inst or next((i for i in self._pool.fleet.of(group.model).open if group.may_go(i)), None)
@@ -194,7 +210,7 @@ class Gate:
         if before is None:
             return None
         needed_s = before.within(span_s) + cost.prompt_s
-        if needed_s > SOON_SHARE * span_s or cost.step_s > SOON_SHARE * before.tbt_s:
+        if needed_s > self._soon * span_s or cost.step_s > self._soon * before.tbt_s:
             return f"its model needs {needed_s / span_s:.0%} of an engine's next {span_s:.3g} s already; try again"
         return None
 
@@ -203,7 +219,7 @@ class Gate:
         ttft_s, need = cost.ttft_s, cost.need
         soon = self._busy(need, SOON_TTFTS * ttft_s, engines)
         later = self._busy(need, LATER_TTFTS * ttft_s, engines)
-        if soon > SOON_SHARE - GROUP_PRICE * cost.share or later > LATER_SHARE:
+        if soon > self._soon - GROUP_PRICE * cost.share or later > LATER_SHARE:
             return f"requests before it need {soon:.0%} of the engines' time soon, {later:.0%} later; try again"
         copies_s = self._demand.copies_s(need.level) + need.copies_s if need.copies_s else 0.0
         if copies_s > LINK_SHARE * engines * ttft_s:

@@ -69,7 +69,7 @@ def _install(build: Path, out: Path) -> None:
 
 def _build(scratch: Path) -> Path:
     """A folder in `scratch` with the compiled modules and the digest of their sources."""
-    log = scratch / "log"
+    digest, log = compiled.digest(), scratch / "log"  # of what is copied: an edit meanwhile is of the next build
     try:
         with log.open("w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             _compile(scratch)
@@ -80,7 +80,7 @@ def _build(scratch: Path) -> Path:
     built.mkdir()
     for file in (scratch / "lib").rglob("*.so"):
         file.rename(built / file.relative_to(scratch / "lib").as_posix().replace("/", "."))
-    (built / compiled.SOURCES).write_text(compiled.digest() + "\n")
+    (built / compiled.SOURCES).write_text(digest + "\n")
     return built
 
 

@@ -20,7 +20,7 @@ async def test_requests_above_the_rate_limit_wait_and_then_get_429(
     gateways: Callable[..., Any], tmp_path: Path
 ) -> None:
     red = {**RED, "quota": {"requests_per_minute": 3}}
-    async with gateways(write(tmp_path, [red, BLUE]), hold_s=0.5) as pool:
+    async with gateways(write(tmp_path, [red, BLUE]), hold_s=3.0) as pool:
         body = {"model": "tiny", "messages": [HI]}
         answers = [await pool.post("/v1/chat/completions", body, **key("sk-red")) for _ in range(4)]
         assert [status for status, _, _ in answers] == [200, 200, 200, 429]
@@ -50,7 +50,7 @@ async def test_a_short_wait_for_the_rate_limit_delays_the_request(gateways: Call
 
 async def test_output_is_charged_to_the_token_rate_limit(gateways: Callable[..., Any], tmp_path: Path) -> None:
     red = {**RED, "quota": {"tokens_per_minute": 100}}
-    async with gateways(write(tmp_path, [red]), hold_s=0.2) as pool:
+    async with gateways(write(tmp_path, [red]), hold_s=1.0) as pool:
         await pool.until_loaded("tiny")
         body = {"model": "tiny", "messages": [HI]}
         answers = [await pool.post("/v1/chat/completions", body, **key("sk-red")) for _ in range(12)]

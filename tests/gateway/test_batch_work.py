@@ -392,9 +392,8 @@ def test_ids_sort_by_time_and_pages_follow_each_other() -> None:
     ],
 )
 def test_wrong_settings_are_refused_by_name(tmp_path: Path, settings: dict[str, Any], fault: str) -> None:
-    file = tmp_path / "gateway.json"
     addresses = {"name": "g", "listen": "127.0.0.1:0", "scheduler": "unix:s", "sink": "unix:t"}
-    file.write_text(json.dumps({**addresses, "batches": settings}))
+    (file := tmp_path / "gateway.json").write_text(json.dumps({**addresses, "batches": settings}))
     with pytest.raises(ConfigError, match=fault):
         load_config(file)
     file.write_text(json.dumps({**addresses, "batches": {"folder": "/x"}}))

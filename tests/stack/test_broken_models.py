@@ -44,10 +44,10 @@ def _edit_config(directory: Path, **changes: Any) -> None:
 def directories(make_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two good models, and one broken in each way."""
     base = tmp_path_factory.mktemp("models")
-    whole, split = make_model("qwen2"), make_model("qwen2", shard="40KB")
+    single_file, sharded = make_model("qwen2"), make_model("qwen2", shard="40KB")
     made = {name: base / name for name in BROKEN}
     for name, directory in made.items():
-        shutil.copytree(split if name.endswith("-shard") else whole, directory)
+        shutil.copytree(sharded if name.endswith("-shard") else single_file, directory)
     (made["no-config"] / "config.json").unlink()
     _edit_config(made["no-such-architecture"], architectures=["MambaForCausalLM"], model_type="mamba")
     second = sorted(made["missing-shard"].glob("*.safetensors"))[1]

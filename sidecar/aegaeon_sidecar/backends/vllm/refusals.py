@@ -119,7 +119,7 @@ def understood() -> Iterator[None]:
         yield
     except (SidecarError, MemoryError):
         raise
-    except Exception as error:
+    except Exception as error:  # whatever a loader does with a file that it does not understand
         raise ModelError(reason_of(error)) from error
 
 

@@ -139,6 +139,11 @@ class Scheduler:
         inst = self._pool.instances.get(instance)
         return None if inst is None or inst.draining else inst.role
 
+    @property
+    def places_version(self) -> int:
+        """Rises whenever the engines that may take a model may have changed."""
+        return self._pool.fleet.version
+
     def places(self, before: float) -> dict[SeqId, int]:
         """Places in queues: see snapshot.places."""
         return places(self._pool, before)

@@ -1,4 +1,4 @@
-"""What the lanes copied, by the scheduler's event log: how long each copy took, and its rate beside the link's.
+"""The lanes' copies, by the scheduler's event log: how long each took, and its rate beside the link's.
 
 A model's first load on an engine is apart from its later ones: an image's pages are locked behind its first copy, which
 goes through the driver's buffers at a third of the link's rate. Later loads copy what was evicted, of any size.
@@ -31,7 +31,7 @@ class Span:
 
 
 def copy_rows(record: Path, link_gb_s: float | None) -> list[Row]:
-    """Of each kind of copy: how many, their bytes, time and rate; the bar is for weights whose pages are locked."""
+    """Rows of each kind of copy: number, bytes, time and rate; the bar is for weights whose pages are locked."""
     spans = list(_spans(record))
     loads = sum(span.kind in (FIRST, LATER) for span in spans)
     rows = [Row("weights in: copies", loads, "copies")]

@@ -7,9 +7,10 @@ from __future__ import annotations
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Place, Stage
 from aegaeon_scheduler.core.policies import Move
+from aegaeon_scheduler.core.policies.slack.batch import due_last
 from aegaeon_scheduler.core.policies.slack.engines import View
 from aegaeon_scheduler.core.policies.slack.group import HOT_UTIL, SWAMPED_SHARE, Group, Load, Still, may_leave
-from aegaeon_scheduler.core.policies.slack.order import due, kv_blocks
+from aegaeon_scheduler.core.policies.slack.order import kv_blocks
 from aegaeon_scheduler.core.policies.slack.place import Picture, place_waiting
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
@@ -96,11 +97,12 @@ def _shrink(picture: Picture, view: View, group: Group) -> None:
 
 
 def _due_last(group: Group, blocks: int) -> list[Sequence]:
-    """So many blocks' worth of those that decode on the device, uncopied; half of the members at most."""
+    """So many blocks' worth of those that decode on the device, uncopied; half of the members at most. Of the tenants
+    that have most members first."""
     members = group.members.values()
     decoding = [s for s in members if s.copy is None and s.stage is Stage.DECODE and s.place is Place.DEVICE]
     leaving: list[Sequence] = []
-    for seq in sorted(decoding, key=due, reverse=True)[: len(group.members) // 2]:
+    for seq in due_last(decoding)[: len(group.members) // 2]:
         if blocks <= 0:
             break
         leaving.append(seq)

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Place, Role, SeqId, Stage
 from aegaeon_scheduler.core.estimate import Estimate, Estimates
-from aegaeon_scheduler.core.policies.slack.order import ALIKE, Scale, Standing, due, kv_blocks, member, tokens
+from aegaeon_scheduler.core.policies.slack.order import ALIKE, Queue, Scale, Standing, due, kv_blocks, member, tokens
 from aegaeon_scheduler.core.state import Batch, Instance, Model, Sequence
 
 URGENT_SHARE = 0.5
@@ -89,11 +89,12 @@ class Holder(Protocol):
 
 
 class Group(Batch):
-    """`prompts` are the members whose prefill is still to be issued, first come first served."""
+    """`prompts` are the members whose prefill is still to be issued, first come first served; `queues` are those of
+    each tenant, deferred ones separately."""
 
     __slots__ = (
         "_behind", "_due", "_loads", "_order", "_size", "_until", "inst", "kind", "members", "model", "number",
-        "prompts", "scale", "served", "since", "standing", "still", "watcher",
+        "prompts", "queues", "scale", "served", "since", "standing", "still", "watcher",
     )  # fmt: skip
 
     def __init__(self, model: Model, kind: Kind, number: int, standing: Standing) -> None:
@@ -104,6 +105,7 @@ class Group(Batch):
         self.inst: Instance | None = None
         self.members: dict[SeqId, Sequence] = {}
         self.prompts: dict[SeqId, Sequence] = {}
+        self.queues: dict[Queue, dict[SeqId, Sequence]] = {}
         self.still: Still | None = None
         self.since = inf  # seconds; when it was first ready to run where it is
         self.served = -inf  # seconds; when it was last given a turn
@@ -115,6 +117,26 @@ class Group(Batch):
         self._until = -inf
         self._behind = 0.0
         self._loads: dict[tuple[str, int], Load] = {}
+
+    def enqueue(self, seq: Sequence, first: bool = False) -> None:
+        """A member's prompt waits, behind the others or before them. Idempotent."""
+        if seq.id in self.prompts:
+            return
+        row = member(seq)
+        queue = self.queues.get(row.queue, {})
+        self.prompts = {seq.id: seq, **self.prompts} if first else self.prompts
+        self.queues[row.queue] = {seq.id: seq, **queue} if first else queue
+        self.prompts[seq.id] = self.queues[row.queue][seq.id] = seq
+        self.standing.clock(row.queue).arrive(row.queue[1], row.cost_s)
+
+    def dequeue(self, seq: Sequence) -> None:
+        """A member's prompt waits no longer. Idempotent."""
+        if self.prompts.pop(seq.id, None) is not None:
+            row = member(seq)
+            del self.queues[row.queue][seq.id]
+            if not self.queues[row.queue]:
+                del self.queues[row.queue]
+            self.standing.clock(row.queue).depart(row.queue[1], row.cost_s)
 
     def changed(self) -> None:
         """Marks all that was computed from what a member has, or from what the group's model is, as out of date."""

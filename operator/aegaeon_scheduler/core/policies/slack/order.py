@@ -16,19 +16,35 @@ from typing import cast
 from aegaeon_scheduler.core.book import blocks_for, least_slabs
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import SeqId
+from aegaeon_scheduler.core.policies.slack.tenants import Clock
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Row, Sequence
+
+Queue = tuple[bool, str]
+"""prompts that are deferred or not, of a tenant: those of one model are one queue"""
 
 
 class Member(Row):
     """A sequence of a group: from when its deadlines count (seconds), at its promise or later, and its place in the
-    queue of prompts: by arrival, until a priority of its tenant moves it."""
+    queue of prompts: by arrival, until a priority of its tenant moves it.
 
-    __slots__ = ("due_from", "queue_place")
+    `queue`: where its prompt waits. Its tenant is charged `cost_s` once it has begun, of which `token_s` for each of
+    `answer` tokens.
+    """
+
+    __slots__ = ("answer", "charged", "cost_s", "due_from", "queue", "queue_place", "token_s")
 
     def __init__(self, seq: Sequence) -> None:
         self.due_from = seq.promised_from
         self.queue_place = seq.order
+        self.queue = queue_of(seq)
+        self.cost_s = self.token_s = self.answer = 0.0
+        self.charged = False
+
+
+def queue_of(seq: Sequence) -> Queue:
+    """The queue in which a prompt waits."""
+    return seq.deferred, seq.tenant
 
 
 def member(seq: Sequence) -> Member:
@@ -44,11 +60,19 @@ class Standing:
     or had a priority.
     """
 
-    __slots__ = ("behind", "greed", "ranked", "tier_s", "weighed")
+    __slots__ = ("_clocks", "behind", "greed", "ranked", "tier_s", "weighed")
 
     def __init__(self) -> None:
+        self._clocks: dict[bool, Clock] = {}
         self.behind = self.tier_s = self.greed = 0.0
         self.weighed = self.ranked = False
+
+    def clock(self, queue: Queue) -> Clock:
+        """The clock of the tenants whose prompts wait in a queue like this: deferred, or not."""
+        clock = self._clocks.get(queue[0])
+        if clock is None:
+            clock = self._clocks[queue[0]] = Clock()
+        return clock
 
 
 def tokens(seq: Sequence) -> int:
@@ -174,22 +198,18 @@ def in_order(prompts: Mapping[SeqId, Sequence], ranked: bool) -> Iterable[Sequen
 def by_rank(prompts: Iterable[Sequence]) -> Iterator[Sequence]:
     """The same of prompts of one model."""
     places = sorted(prompts, key=_place)
-    queues: dict[tuple[str, bool], list[Sequence]] = defaultdict(list)
+    queues: dict[Queue, list[Sequence]] = defaultdict(list)
     for seq in places:
-        queues[_queue(seq)].append(seq)
+        queues[queue_of(seq)].append(seq)
     turns = {key: iter(sorted(queue, key=lambda seq: seq.priority)) for key, queue in queues.items()}
-    return (next(turns[_queue(seq)]) for seq in places)
+    return (next(turns[queue_of(seq)]) for seq in places)
 
 
 def begun(seq: Sequence, prompts: Iterable[Sequence]) -> None:
     """One of these prompts is issued, in the first place of its tenant."""
-    first = min((other for other in prompts if _queue(other) == _queue(seq)), key=_place)
+    first = min((other for other in prompts if queue_of(other) == queue_of(seq)), key=_place)
     member(first).queue_place, member(seq).queue_place = member(seq).queue_place, member(first).queue_place
 
 
 def _place(seq: Sequence) -> tuple[bool, int]:
     return seq.deferred, member(seq).queue_place
-
-
-def _queue(seq: Sequence) -> tuple[str, bool]:
-    return seq.tenant, seq.deferred

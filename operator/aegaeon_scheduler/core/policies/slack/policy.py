@@ -12,13 +12,13 @@ from math import inf
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Role, Stage
 from aegaeon_scheduler.core.policies import Move, Proposal
-from aegaeon_scheduler.core.policies.slack.admission import Gate
+from aegaeon_scheduler.core.policies.slack.admission import Gate, answer_tokens
 from aegaeon_scheduler.core.policies.slack.balance import run_pass
 from aegaeon_scheduler.core.policies.slack.group import HOT_MARGIN, HOT_UTIL, SWAMPED_SHARE, Group, Kind, node_of
-from aegaeon_scheduler.core.policies.slack.order import Member, begun, due, member, tokens, too_small
+from aegaeon_scheduler.core.policies.slack.order import Member, begun, due, member, queue_of, tokens, too_small
 from aegaeon_scheduler.core.policies.slack.shares import Shares
 from aegaeon_scheduler.core.policies.slack.table import Table, disagreements
-from aegaeon_scheduler.core.policies.slack.turns import Turns
+from aegaeon_scheduler.core.policies.slack.turns import LEVEL_SHARE, Turns
 from aegaeon_scheduler.core.policies.slack.weights import WARM_GAP_S, Warm, idle_order, past_host
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Weights
@@ -68,7 +68,8 @@ class SlackPolicy:
             group = self._joinable(seq, kind) or self._create(seq, kind)
             self._table.join(group, seq)
         if seq.projected_kv == 0:
-            group.prompts[seq.id] = seq
+            self._price(seq)
+            group.enqueue(seq)
         return group.inst
 
     def _price_s(self, seq: Sequence) -> float:
@@ -87,12 +88,21 @@ class SlackPolicy:
         model = seq.model
         of = (g for g in self._table.of(model) if g.kind is kind and not self._apart(g, seq))
         groups = [g for g in of if not (g.inst and self._closed(g, g.inst, seq))]
+        if len(groups) > 1 and self._crowded_out(seq):
+            groups = [g for g in groups if g.inst] or groups
         if not groups or model.footprint is None:
             return groups[0] if groups else None
         utils = [self._util(g) for g in groups]
         util = min(utils)
         group = groups[utils.index(util)]
         return None if self._hot(group, util) else group
+
+    def _crowded_out(self, seq: Sequence) -> bool:
+        """Returns whether other tenants' prompts fill the queue: one of theirs waits with what left an engine, a prompt
+        of another tenant where its model runs."""
+        clock = self._table.standing(seq.model).clock(queue_of(seq))
+        limit_s, own_s = LEVEL_SHARE * seq.model.config.slo.ttft_s, clock.demand_s(seq.tenant)
+        return own_s <= limit_s < clock.total_s - own_s
 
     def _closed(self, group: Group, inst: Instance, seq: Sequence) -> bool:
         return not group.may_go(inst) or self._too_small(inst, seq)
@@ -212,6 +222,7 @@ class SlackPolicy:
 
     def forget(self, seq: Sequence) -> None:
         """See Policy."""
+        self._settle(seq)
         self._table.leave(seq)
 
     # -- turns ------------------------------------------------------------------------------------------------------
@@ -229,11 +240,41 @@ class SlackPolicy:
         assert isinstance(proposal.batch, Group)
         proposal.batch.served = self._pool.now
         for seq in proposal.prefill:
+            self._charge(proposal.batch, seq)
             if proposal.batch.standing.ranked and seq.id in proposal.batch.prompts:
                 begun(seq, proposal.batch.prompts.values())
             if not seq.unissued_tokens:
-                proposal.batch.prompts.pop(seq.id, None)
+                proposal.batch.dequeue(seq)
         self._table.view(inst)  # measured at once: a pass over hundreds of instances takes long enough
+
+    def _price(self, seq: Sequence) -> None:
+        """Prices a sequence in seconds of an engine: its prompt, and a place in a full batch for each token."""
+        row, model = member(seq), seq.model
+        inst = next(iter(self._pool.fleet.of(model).open), None)
+        if row.cost_s or inst is None or model.footprint is None:
+            return
+        estimate, length = self._estimates.of(model.name, inst.device), tokens(seq)
+        row.answer = 0.0 if model.pools else min(answer_tokens(model), float(seq.max_tokens))
+        row.token_s = estimate.step_s(inst.max_batch * length, inst.max_batch) / inst.max_batch
+        row.cost_s = estimate.prefill_s(length) + row.answer * row.token_s
+
+    def _charge(self, group: Group, seq: Sequence) -> None:
+        """A prompt begins while others wait: its tenant pays for it, and for the answer that is expected."""
+        row = member(seq)
+        clock = group.standing.clock(row.queue)
+        if not row.charged and clock.active > 1:
+            row.charged = True
+            clock.charge(seq.tenant, row.cost_s)
+
+    def _settle(self, seq: Sequence) -> None:
+        """A sequence leaves, and not from prefill to decode: its tenant pays for the tokens that there were."""
+        group = self._table.group(seq)
+        if group is None or (seq.prefilled and seq.stage is Stage.PREFILL):
+            return
+        row = member(seq)
+        if row.charged:
+            group.standing.clock(row.queue).charge(seq.tenant, (seq.output_tokens - row.answer) * row.token_s)
+            row.answer = float(seq.output_tokens)
 
     def reshaped(self, model: Model) -> None:
         """See Policy."""
@@ -245,8 +286,8 @@ class SlackPolicy:
     def unissued(self, inst: Instance, seq: Sequence) -> None:
         """See Policy. It comes first again."""
         group = self._table.group(seq)
-        if group is not None and seq.id not in group.prompts:
-            group.prompts = {seq.id: seq, **group.prompts}
+        if group is not None:
+            group.enqueue(seq, first=True)
 
     # -- preemption --------------------------------------------------------------------------------------------------
 

@@ -179,7 +179,7 @@ class Table:
         if group is None:
             return
         group.members.pop(seq.id, None)
-        group.prompts.pop(seq.id, None)
+        group.dequeue(seq)
         group.still = seq.batch = None
         group.remade()
         if not group.members:
@@ -231,19 +231,17 @@ class Table:
         half = self.create(model, kind)
         for seq in leaving:
             before = self.group(seq)
-            waits = before is not None and seq.id in before.prompts
+            if before is not None and seq.id in before.prompts:
+                half.enqueue(seq)  # before it leaves the other one: a clock ends when no prompt waits
             self.join(half, seq)
-            if waits:
-                half.prompts[seq.id] = seq
         return half
 
     def merge(self, group: Group, into: Group) -> None:
         """Every member joins another group of its model; the emptied one goes at the next pass."""
-        prompts = set(group.prompts)
         for seq in list(group.members.values()):
+            if seq.id in group.prompts:
+                into.enqueue(seq)
             self.join(into, seq)
-            if seq.id in prompts:
-                into.prompts[seq.id] = seq
 
     def reap(self) -> None:
         """Emptied groups go; the weights stay where they are, idle."""

@@ -7,17 +7,18 @@ its KV stays.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import accumulate
 from math import inf
 from operator import itemgetter
 
 from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import Place, Stage
+from aegaeon_scheduler.core.domain import Place, SeqId, Stage
 from aegaeon_scheduler.core.policies import Proposal
+from aegaeon_scheduler.core.policies.slack.batch import in_places
 from aegaeon_scheduler.core.policies.slack.group import URGENT_SHARE, Group, Order
-from aegaeon_scheduler.core.policies.slack.order import due, in_order, member, priced
+from aegaeon_scheduler.core.policies.slack.order import Queue, due, in_order, member, priced
 from aegaeon_scheduler.core.policies.slack.place import FULL_UTIL
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
@@ -25,6 +26,11 @@ from aegaeon_scheduler.core.state import Instance, Issued, Sequence, Weights
 
 Ordered = list[tuple[float, Group]]
 """groups of an instance, smallest rank first, each with the time at which its most urgent token is due"""
+
+LEVEL_SHARE = 0.1
+"""of TTFT, in seconds of an engine: up to here tenants of a model are level, and their prompts begin as they come"""
+SOON_SHARE = 0.2
+"""of TTFT: what has less slack asks for a place of a batch that is too small"""
 
 
 class Turns:
@@ -182,9 +188,35 @@ class Turns:
 
         What was preempted half-made is brought back.
         """
+        seq = self._oldest(inst, group, group.prompts, now)
+        if seq is None or len(group.queues) < 2 or not self._greedy(group, member(seq).queue):
+            return seq
+        return self._fair(inst, group, member(seq).queue, now) or seq
+
+    def _fair(self, inst: Instance, group: Group, like: Queue, now: float) -> Sequence | None:
+        """Returns the first prompt of the tenant that has had least. Late ones of greedy tenants come behind all that
+        are in time."""
+        late: Sequence | None = None
+        for tenant in group.standing.clock(like).order():
+            key = like[0], tenant
+            seq = self._oldest(inst, group, group.queues[key], now) if key in group.queues else None
+            if seq is not None and not (_stands_back(group, seq, now) and self._greedy(group, key)):
+                return seq
+            late = late or seq
+        return late
+
+    def _greedy(self, group: Group, key: Queue) -> bool:
+        """Returns whether prompts of a tenant that wait keep those of other tenants waiting for long."""
+        clock, first = group.standing.clock(key), next(iter(group.queues[key].values()))
+        lead_s = clock.lead(key[1]) - member(first).cost_s
+        limit_s = LEVEL_SHARE * group.model.config.slo.ttft_s * len(self._table.of(group.model))
+        return clock.active > 1 and lead_s * clock.active > limit_s
+
+    def _oldest(self, inst: Instance, group: Group, prompts: Mapping[SeqId, Sequence], now: float) -> Sequence | None:
+        """First come first served, those in time before late ones, of these prompts of a group."""
         late: Sequence | None = None
         costly: Sequence | None = None
-        for seq in in_order(group.prompts, group.standing.ranked):
+        for seq in in_order(prompts, group.standing.ranked):
             if seq.away and not inst.incoming:
                 inst.incoming.append(seq)
             if seq.copy is not None or seq.away:
@@ -242,10 +274,11 @@ class Turns:
         one of many that together take as long as several parts.
         """
         first = prompt.prefill[0]
-        return bool(prompt.tokens) or first.deferred or self._queue_is_long(group)
+        return bool(prompt.tokens) or first.deferred or self._queue_is_long(group, first)
 
-    def _queue_is_long(self, group: Group) -> bool:
+    def _queue_is_long(self, group: Group, first: Sequence) -> bool:
         """Returns whether a group's prompts take longer than one part: in a row they would hold up what it decodes.
+        Those of greedy tenants do not count, as they come behind.
 
         Not of a model that is late before others, nor where weights share out the time: short turns cost others time.
         """
@@ -253,17 +286,36 @@ class Turns:
         if inst is None or len(group.prompts) < 2 or group.standing.greed or group.standing.weighed:
             return False
         estimate = self._pool.estimates.of(model.name, inst.device)
-        seconds = accumulate(estimate.part_s(s.projected_kv, s.unissued_tokens) for s in group.prompts.values())
+        queues = [group.prompts] if len(group.queues) < 2 else self._before_greedy(group, first)
+        prompts = (seq for queue in queues for seq in queue.values())
+        seconds = accumulate(estimate.part_s(s.projected_kv, s.unissued_tokens) for s in prompts)
         return any(taken > self._settings.part_s for taken in seconds)
 
-    def _decodes_first(self, group: Group, prompt: Proposal, now: float) -> bool:
-        """Returns whether a prompt would make late what its own group decodes, and that is due before."""
-        return self._decoding_due(group, now) < min(due(prompt.prefill[0]), now + 2 * self._settings.part_s)
+    def _before_greedy(self, group: Group, first: Sequence) -> list[dict[SeqId, Sequence]]:
+        """Prompts of tenants that are not greedy, where the one that is next is none; else all."""
+        if self._greedy(group, member(first).queue):
+            return [group.prompts]
+        return [queue for key, queue in group.queues.items() if not self._greedy(group, key)]
 
-    def _decoding_due(self, group: Group, now: float) -> float:
-        """When the first token of what it decodes is due that is not late."""
-        dues = (due(seq) for seq in group.members.values() if seq.stage is Stage.DECODE)
-        return min((at for at in dues if at >= now), default=inf)
+    def _decodes_first(self, group: Group, prompt: Proposal, now: float) -> bool:
+        """Returns whether a prompt would make late what its own group decodes, and that is due before. A late one of a
+        tenant with a long queue comes behind what others decode.
+        """
+        first, soon = prompt.prefill[0], now + 2 * self._settings.part_s
+        if due(first) < now and self._has_long_queue(group, first):
+            return self._decoding_due(group, now, first.tenant) < soon
+        return self._decoding_due(group, now) < min(due(first), soon)
+
+    def _has_long_queue(self, group: Group, seq: Sequence) -> bool:
+        """Returns whether prompts that wait of a sequence's tenant take long, with their answers."""
+        row = member(seq)
+        demand_s = group.standing.clock(row.queue).demand_s(row.queue[1]) - row.cost_s
+        return demand_s > LEVEL_SHARE * group.model.config.slo.ttft_s * len(self._table.of(group.model))
+
+    def _decoding_due(self, group: Group, now: float, except_of: str | None = None) -> float:
+        """When the first token of what it decodes is due that is not late, but for those of a tenant."""
+        decoding = (seq for seq in group.members.values() if seq.stage is Stage.DECODE and seq.tenant != except_of)
+        return min((at for at in map(due, decoding) if at >= now), default=inf)
 
     # -- decode -----------------------------------------------------------------------------------------------------
 
@@ -279,8 +331,11 @@ class Turns:
             inst.incoming.extend(sorted(away, key=due))
         if not ready:
             return None
-        if len(ready) > inst.max_batch:  # by due times alone all would take turns, and all come late
-            ready.sort(key=lambda seq: (_stands_back(group, seq, now), due(seq)))
+        if len(ready) > inst.max_batch:
+            if group.standing.weighed:
+                ready.sort(key=due)
+            else:
+                ready = in_places(ready, inst.max_batch, now, SOON_SHARE * group.model.config.slo.ttft_s)
         reason = f"{len(ready)} sequences of the group that is next, slack {key - now:.3g} s"
         return Proposal(group.model, (), ready, self._settings.quantum_steps, reason, group)
 

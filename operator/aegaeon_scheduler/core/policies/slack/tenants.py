@@ -1,0 +1,106 @@
+"""Tenants of one model: whose prompt begins next where one asks for more than its part.
+
+Start-time fair queueing (Goyal, Vin, Cheng 1996) over tenants. A clock belongs to a model: who is late first across
+models is decided by rank. The state of a tenant goes once none of its prompts waits and it has had no more than others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+
+_SPARE = 64  # entries that no longer hold, beside as many as there are tenants, before they are cleared away
+
+
+class Clock:
+    """Engine seconds that tenants have had since their prompts wait together. The virtual time is what the tenant has
+    had that waits and has had least; who comes anew begins there, with neither credit nor debt."""
+
+    __slots__ = ("_demand", "_had", "_heap", "_level", "_total_s", "_waiting")
+
+    def __init__(self) -> None:
+        self._had: dict[str, float] = {}  # of those that wait, or have had more than the virtual time
+        self._waiting: dict[str, int] = {}  # prompts
+        self._demand: dict[str, float] = {}  # engine seconds of the same
+        self._heap: list[tuple[float, str]] = []  # of the same, and what no longer holds
+        self._level = self._total_s = 0.0
+
+    @property
+    def active(self) -> int:
+        """Tenants of which a prompt waits."""
+        return len(self._waiting)
+
+    @property
+    def known(self) -> int:
+        """Tenants of which something is kept."""
+        return len(self._had)
+
+    def arrive(self, tenant: str, cost_s: float) -> None:
+        """A prompt of a tenant begins to wait."""
+        count = self._waiting.get(tenant, 0)
+        if not count:
+            self._put(tenant, max(self._now(), self._had.get(tenant, 0.0)))
+            self._demand[tenant] = 0.0
+        self._waiting[tenant] = count + 1
+        self._demand[tenant] += cost_s
+        self._total_s += cost_s
+
+    def depart(self, tenant: str, cost_s: float) -> None:
+        """A prompt of a tenant waits no longer."""
+        self._waiting[tenant] -= 1
+        self._demand[tenant] -= cost_s
+        self._total_s -= cost_s
+        if not self._waiting[tenant]:
+            del self._waiting[tenant], self._demand[tenant]
+        if not self._waiting:
+            self._had.clear()
+            self._heap.clear()
+            self._level = self._total_s = 0.0
+
+    def charge(self, tenant: str, seconds: float) -> None:
+        """A tenant has had so much, or so much less than was thought; one that is level with all others is let off."""
+        had = self._had.get(tenant)
+        if had is not None:
+            self._put(tenant, had + seconds)
+
+    @property
+    def total_s(self) -> float:
+        """Seconds that all prompts that wait are expected to take, with their answers."""
+        return self._total_s
+
+    def demand_s(self, tenant: str) -> float:
+        """The same of a tenant."""
+        return self._demand.get(tenant, 0.0)
+
+    def lead(self, tenant: str) -> float:
+        """Seconds that a tenant has had and now asks for beyond what the one has had that waits and has had least."""
+        return self._had.get(tenant, 0.0) + self._demand.get(tenant, 0.0) - self._now()
+
+    def order(self) -> Iterator[str]:
+        """Tenants that wait, the one first that has had least."""
+        self._now()
+        if not self._heap:
+            return
+        first = self._heap[0][1]
+        yield first
+        yield from sorted((name for name in self._waiting if name != first), key=lambda name: (self._had[name], name))
+
+    def _now(self) -> float:
+        """The virtual time. Clears away tenants that do not wait and have had no more."""
+        heap = self._heap
+        while heap and (heap[0][1] not in self._waiting or self._had.get(heap[0][1]) != heap[0][0]):
+            had, tenant = heappop(heap)
+            if tenant not in self._waiting and self._had.get(tenant) == had:
+                del self._had[tenant]
+        if heap:
+            self._level = max(self._level, heap[0][0])
+        return self._level
+
+    def _put(self, tenant: str, had: float) -> None:
+        if self._had.get(tenant) == had:
+            return
+        self._had[tenant] = had
+        heappush(self._heap, (had, tenant))
+        if len(self._heap) > 2 * len(self._had) + _SPARE:
+            self._heap[:] = [(had, tenant) for tenant, had in self._had.items()]
+            heapify(self._heap)

@@ -27,6 +27,7 @@ from aegaeon_scheduler.core.domain import (
     Role,
     SeqId,
     Stage,
+    Terms,
 )
 from aegaeon_scheduler.core.events import InstanceUp, Submitted
 
@@ -176,6 +177,7 @@ class Sequence:
     promised_from: float = field(init=False)  # its deadlines count from then on
     deferred: bool = field(init=False)  # later than its arrival: what is not deferred comes first
     tenant: str = field(init=False)
+    terms: Terms = field(init=False)  # among the requests for its model
     priority: int = field(init=False)
     prompt_tokens: int = field(init=False)
     prefix_tokens: int = field(init=False)
@@ -208,6 +210,7 @@ class Sequence:
         self.promised_from = event.arrival + event.defer_s
         self.deferred = event.defer_s > 0.0
         self.tenant = event.tenant
+        self.terms = event.terms
         self.priority = event.priority
         self.prompt_tokens = event.prompt_tokens
         self.prefix_tokens = event.prefix_tokens

@@ -29,6 +29,7 @@ from benchmarks.loads import (
     groups_that_wake,
     modest_tenants,
     objectives,
+    tiered_tenants,
     zipf,
 )
 from benchmarks.report import Row, read_settings, report
@@ -81,6 +82,7 @@ PANELS = {
         partial(flood, 36.0), {"small": (0.9, SHARE)}, tuple(name for name in BASELINES if name != "paper")
     ),
     "tenants, none greedy": Panel(modest_tenants),
+    "interactive beside batch": Panel(tiered_tenants, {"interactive": (0.98, SHARE)}, ()),
     "embeddings": Panel(partial(embeddings, rate=480.0, seconds=15.0), {"latest text, TTFTs": (2.0, MOST)}),
     "captures of 2 s": Panel(partial(first_uses, seconds=200.0), {"first 100 s": (0.7, SHARE)}, ("paper", "prism")),
     "teams": Panel(groups_that_wake),

@@ -40,6 +40,7 @@ def joined(parts: Iterable[Json]) -> Json:
 
 
 def _both(first: Json, second: Json) -> Json:
-    """A tenant as two parts have it; all else is the same in both."""
+    """A tenant as two parts have it: each says its terms for its own models, and all else is the same in both."""
     unions = {name: sorted({*first[name], *second[name]}) for name in ("models", "key_sha256")}
-    return {**second, **first, **unions}
+    terms = {**second.get("terms", {}), **first.get("terms", {})}
+    return {**second, **first, **unions, **({"terms": terms} if terms else {})}

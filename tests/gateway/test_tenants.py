@@ -318,6 +318,35 @@ async def test_a_priority_reaches_the_scheduler_beside_its_tenant(gateways: Call
     assert [submit.priority for submit in pool.peer.submits] == [-5, 0, 2**31 - 1, 7, 0]
 
 
+async def test_a_request_has_its_tenants_terms_for_its_model_and_may_ask_for_a_lower_tier_alone(
+    gateways: Callable[..., Any], tmp_path: Path
+) -> None:
+    asks = ("priority", "auto", None, "fast", "default", "flex")
+    chosen = {"interactive": [2, 2, 2, 2, 0, 1], "standard": [0, 0, 0, 0, 0, 1], "batch": [1] * 6}
+    tenants = [
+        {"name": tier, "models": ["tiny"], "key_sha256": [digest(tier)], "terms": {"tiny": {"weight": 3, "tier": tier}}}
+        for tier in chosen
+    ]
+    async with gateways(write(tmp_path, [*tenants, {**RED, "terms": {"other": {"weight": 9}}}])) as pool:
+        for name in (*chosen, "sk-red"):
+            for requested in asks:
+                body = {"model": "tiny", "messages": [HI], "service_tier": requested}
+                assert (await pool.post("/v1/chat/completions", body, **key(name)))[0] == 200
+        body = {"model": "tiny", "input": "hi", "service_tier": "flex"}
+        assert (await pool.post("/v1/responses", body, **key("interactive")))[0] == 200
+        *terms, response = [(submit.terms.weight or 1, submit.terms.tier) for submit in pool.peer.submits]
+    assert response == (3, model_pb2.TIER_BATCH)
+    expected = [(3, tier) for tiers in chosen.values() for tier in tiers]
+    assert terms == [*expected, *[(1, tier) for tier in chosen["standard"]]], "red has terms for another model alone"
+
+
+async def test_clients_without_a_key_have_the_terms_of_most_and_may_ask_for_less(pool: Any) -> None:
+    for requested in (None, "priority", "flex"):
+        assert (await pool.chat(service_tier=requested))[0] == 200
+    assert [submit.HasField("terms") for submit in pool.peer.submits] == [False, False, True]
+    assert pool.peer.submits[2].terms.tier == model_pb2.TIER_BATCH
+
+
 def test_a_key_that_can_be_guessed_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "red.key").write_text("short\nsk-0123456789abcdef\n")
     (tmp_path / "tenants.json").write_text(json.dumps({"tenants": [RED], "open_models": None}))

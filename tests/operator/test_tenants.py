@@ -6,15 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.json_format import ParseDict
 from operator_objects import Json, gpu_pool, model_pool, observed
 from tests.operator.test_manifests import GPU, MODELS, ONE_MODEL, load, problems
 
 from aegaeon_gateway.tenancy import TenantsFile
+from aegaeon_gateway.tenancy.model import Terms
 from aegaeon_operator.podrunner import unusable_keys
 from aegaeon_operator.reconcile.cluster.attach import Attached, attach
 from aegaeon_operator.reconcile.tenants import tenants_file
 from aegaeon_operator.spec import load_manifests
 from aegaeon_proto.parts import joined
+from aegaeon_proto.v1 import gateway_pb2, model_pb2
 
 RED = "\n  tenants:\n    - {name: red, keyFile: ./red.key, quota: {requestsPerMinute: 60}}\n"
 BLUE = "\n  tenants:\n    - {name: blue, keyFile: ./blue.key, models: [llama]}\n"
@@ -120,6 +123,30 @@ def test_the_same_tenant_of_two_model_pools_has_the_models_of_both_on_a_cluster_
     found = attached(*pools, secrets=SECRETS)
     assert found.refused == {}
     assert [one["models"] for one in tenants_of(found)] == [["one", "two"]]
+
+
+def test_a_tenant_of_two_model_pools_has_the_terms_of_each_for_its_models() -> None:
+    pools = [
+        model_pool("one", "a", tenants=[tenant("acme", weight=3, tier="batch")]),
+        model_pool("two", "b", tenants=[tenant("acme", tier="interactive")]),
+        model_pool("three", "c", tenants=[tenant("acme")]),
+    ]
+    result = attached(*pools, secrets=SECRETS)
+    assert result.refused == {}
+    (acme,) = tenants_of(result)
+    message = ParseDict(acme, gateway_pb2.Tenant())
+    assert {model: (terms.weight, terms.tier) for model, terms in message.terms.items()} == {
+        "a": (3, model_pb2.TIER_BATCH),
+        "b": (1, model_pb2.TIER_INTERACTIVE),
+    }
+
+
+def test_terms_of_tenants_reach_a_gateway_without_a_cluster(tmp_path: Path) -> None:
+    (tmp_path / "red.key").write_text("sk-red")
+    documents = (GPU, ONE_MODEL.rstrip() + RED.replace("quota", "weight: 2, tier: batch, quota"), SECOND.rstrip() + RED)
+    (tmp_path / "tenants.json").write_text(json.dumps(tenants_file(load(tmp_path, *documents).pools[0])))
+    (red,) = TenantsFile(tmp_path / "tenants.json").current().tenants
+    assert red.terms == {"llama": Terms(2, "batch")}
 
 
 def test_tenants_of_two_namespaces_are_two() -> None:

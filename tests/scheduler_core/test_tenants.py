@@ -14,7 +14,7 @@ from small_world import interpreted, small_world
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig
-from aegaeon_scheduler.core.domain import GatewayId, ModelConfig, ModelName, Role, SeqId, Slo
+from aegaeon_scheduler.core.domain import ALIKE, GatewayId, ModelConfig, ModelName, Role, SeqId, Slo, Terms, Tier
 from aegaeon_scheduler.core.policies.slack import SlackPolicy
 from aegaeon_scheduler.core.policies.slack.batch import due_last, in_places
 from aegaeon_scheduler.core.policies.slack.group import Group
@@ -37,11 +37,13 @@ def pool(observe: Observe = lambda now, event, commands: None) -> World:
     return small_world([Role.UNIFIED], slabs=1500, host_slabs=2000, config=config, observe=observe)
 
 
-def submit(world: World, tenant: str, rate: float, begin: float, end: float, model: ModelName = M0) -> None:
+def submit(
+    world: World, tenant: str, rate: float, begin: float, end: float, model: ModelName = M0, terms: Terms = ALIKE
+) -> None:
     """So many requests a second from then until then."""
     for i in range(int((end - begin) * rate)):
         client = world.request(f"{tenant}-{model}-{i}", model, 50, 40, at=begin + i / rate)
-        client.tenant = tenant
+        client.tenant, client.terms = tenant, terms
 
 
 def of(world: World, tenant: str) -> list[Client]:
@@ -82,6 +84,33 @@ def test_two_tenants_that_flood_a_model_are_served_alike(rates: tuple[float, flo
     world.run(15.0)
     first, second = (tokens(of(world, tenant), 4.0, 15.0) for tenant in ("one", "two"))
     assert first / second == pytest.approx(1.0, rel=0.1)
+
+
+def test_tokens_of_tenants_that_flood_a_model_follow_their_weights() -> None:
+    world = pool()
+    submit(world, "heavy", 40.0, 0.1, 20.0, terms=Terms(weight=3))
+    submit(world, "light", 40.0, 0.1, 20.0)
+    world.run(20.0)
+    heavy, light = (tokens(of(world, tenant), 5.0, 20.0) for tenant in ("heavy", "light"))
+    assert heavy / light == pytest.approx(3.0, rel=0.2)
+
+
+def test_an_interactive_tenant_is_on_time_beside_one_of_tier_batch_that_floods() -> None:
+    world = pool()
+    submit(world, "chat", 6.0, 0.1, 15.0, terms=Terms(Tier.INTERACTIVE))
+    submit(world, "night", 30.0, 0.1, 15.0, terms=Terms(Tier.BATCH))
+    world.run(300)
+    assert on_time(of(world, "chat")) >= 0.98
+    assert on_time(of(world, "night")) < 0.6
+    assert all(client.finished for client in world.clients.values()), "batch waits, and is answered"
+
+
+def test_a_lower_tier_is_on_time_where_there_is_time_for_all() -> None:
+    world = pool()
+    submit(world, "chat", 4.0, 0.1, 10.0, terms=Terms(Tier.INTERACTIVE))
+    submit(world, "night", 4.0, 0.1, 10.0, terms=Terms(Tier.BATCH))
+    world.run(60)
+    assert on_time(list(world.clients.values())) == 1.0
 
 
 # ---- nothing else changes --------------------------------------------------------------------------------------------
@@ -142,7 +171,7 @@ def test_a_tenant_that_floods_one_model_is_served_as_others_at_another_one() -> 
     world.run(3.0)
     policy = world.scheduler._policy
     assert isinstance(policy, SlackPolicy)
-    clocks = {model.name: standing.clock((False, "")) for model, standing in policy._table.standings.items()}
+    clocks = {model.name: standing.clock(((0, False), "")) for model, standing in policy._table.standings.items()}
     assert clocks[M1].demand_s("a") > 0.2
     assert clocks[M0].demand_s("a") < 0.2
     world.run(300)

@@ -28,6 +28,8 @@ from aegaeon_scheduler.core.domain import (
     Phase,
     RejectCode,
     SeqId,
+    Terms,
+    Tier,
 )
 from aegaeon_scheduler.service.codec import frontend
 from aegaeon_scheduler.service.codec.commands import command_to
@@ -144,6 +146,16 @@ def test_a_submission_becomes_one_event_for_each_choice_with_its_arrival_on_our_
         events.Submitted(SeqId("r", 0), 1, gateway, "m", 8.5, 3, 0, 16),  # type: ignore[arg-type]
         events.Submitted(SeqId("r", 2), 3, gateway, "m", 8.5, 3, 2, 16),  # type: ignore[arg-type]
     ]
+
+
+def test_a_request_has_the_terms_that_its_gateway_says_and_one_of_an_older_gateway_those_of_most() -> None:
+    submit = gateway_pb2.Submit(request="r", model="m", choices=[gateway_pb2.Choice(epoch=1)])
+    terms = []
+    for sent in (None, gateway_pb2.Terms(weight=7, tier=model_pb2.TIER_BATCH), gateway_pb2.Terms(weight=2)):
+        if sent is not None:
+            submit.terms.CopyFrom(sent)
+        terms += [event.terms for event in frontend.submitted(GatewayId("g"), submit, now=1.0)]
+    assert terms == [Terms(), Terms(Tier.BATCH, 7), Terms(Tier.STANDARD, 2)]
 
 
 @pytest.mark.parametrize("code", RejectCode)

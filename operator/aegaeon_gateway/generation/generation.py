@@ -100,6 +100,8 @@ class Generation:
         submit.age_s = max(now - request.arrived - paused_s, 0.0)
         submit.traceparent = request.marks.traceparent
         submit.tenant, submit.defer_s, submit.priority = request.tenant, request.defer_s, request.options.priority
+        if request.terms is not None:
+            submit.terms.CopyFrom(request.terms)
         submit.salt, submit.public_tokens = request.salt, self._public_tokens
 
     def accept(self, now: float) -> None:

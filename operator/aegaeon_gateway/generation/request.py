@@ -9,6 +9,7 @@ from itertools import accumulate
 from aegaeon_gateway.request.prompt import Prompt
 from aegaeon_gateway.text.detokenize import Vocabulary
 from aegaeon_gateway.workers.wire import Done, Options
+from aegaeon_proto.v1.gateway_pb2 import Terms
 from aegaeon_proto.v1.model_pb2 import Limits, ModelSpec, Sampling
 
 
@@ -28,7 +29,7 @@ UNMARKED = Marks()
 class Request:
     """Each of `prompts` has one of `limits` and `options.n` choices. `texts`: what the answer repeats.
 
-    Of a batch, its tokens are due `defer_s` later.
+    Of a batch, its tokens are due `defer_s` later. `terms`: among all requests for its model; None: as most are.
     `spec` is of the model that the prompts were made for: token k is due `ttft_s + k * tbt_s` seconds after `arrived`
     (time.monotonic()). `echoed`, `conversation`, `ignored`: as in Done. `salt`: who shares its KV cache, as in message
     Open; `public`: of each prompt, so many tokens whose KV cache is shared by all.
@@ -48,6 +49,7 @@ class Request:
     ignored: tuple[str, ...] = ()
     marks: Marks = UNMARKED
     tenant: str = ""
+    terms: Terms | None = None
     defer_s: float = 0.0
     salt: bytes = b""
     public: Sequence[int] = ()

@@ -25,6 +25,7 @@ from aegaeon_gateway.http.ignored import tell_ignored
 from aegaeon_gateway.http.intake import TOKEN_BYTES
 from aegaeon_gateway.models.catalog import served_length
 from aegaeon_gateway.models.contents import ModelText
+from aegaeon_gateway.tenancy import ALIKE, message_of
 from aegaeon_gateway.workers.wire import Job
 
 T = TypeVar("T")
@@ -78,7 +79,9 @@ async def _request(exchange: Exchange) -> Request:
     spec = exchange.model.spec
     made = request_of(exchange.next_id(), spec, text.vocabulary, done, exchange.arrived, exchange.record.marks)
     salt = gateway.salts.of(client.tenant, spec.prefix_share, made.options.cache_salt)
-    return replace(made, tenant=client.tenant.name, defer_s=exchange.defer_s, salt=salt)
+    terms = client.tenant.terms.get(exchange.model_name, ALIKE).lowered(made.options.service_tier)
+    message = None if terms == ALIKE else message_of(terms)
+    return replace(made, tenant=client.tenant.name, terms=message, defer_s=exchange.defer_s, salt=salt)
 
 
 async def _by_worker(exchange: Exchange, work: Work[T]) -> tuple[ModelText, T]:

@@ -101,7 +101,7 @@ _NO_EFFECT = {
     **unused("return_mm_kwargs"),
     "cache_control": NoEffect(dict[str, Any] | None, "prompts are found by their content"),
     "metadata": NoEffect(dict[str, Any] | None, "tenants are known by their keys"),
-    "service_tier": NoEffect(Literal["auto", "standard_only"] | None, "the model's tier counts"),
+    "service_tier": NoEffect(Literal["auto", "standard_only"] | None, "a tenant's tier counts"),
     "user_profile_id": NoEffect(str | None, "tenants are known by their keys"),
     "workspace_id": NoEffect(str | None, "tenants are known by their keys"),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
@@ -102,7 +102,6 @@ NO_EFFECT: dict[str, NoEffect] = {
     "return_token_offsets": NoEffect(bool | None, "it is of other endpoints"),
     "routed_experts_prompt_start": NoEffect(int | None, "experts are not returned"),
     "safety_identifier": NoEffect(str | None, "tenants are known by their keys"),
-    "service_tier": NoEffect(Literal["auto", "default"] | None, "the model's tier counts"),
     "session_id": NoEffect(str | None, "prompts are found by their content"),
     "spaces_between_special_tokens": NoEffect(bool | None, "fast tokenizers add none"),
     "stream_interval": NoEffect(int | None, "tokens are sent as they come; those that came together in one write"),

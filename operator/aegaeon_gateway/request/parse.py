@@ -32,7 +32,6 @@ _MESSAGES = {
     "prompt": "must be a text, a list of texts, a list of token ids or a list of such lists",
     "response_format.type": "must be text, json_object or json_schema",
     "role": "must be system, developer, user, assistant or tool",
-    "service_tier": "must be auto or default",
     "stop_sequences": "must be a list of at most 16 texts",
     "stop": "must be a text or a list of at most 16 texts",
     "input.content.type": "must be a kind of text; other kinds of content are not served",

@@ -182,7 +182,6 @@ _NO_EFFECT = {
     "prompt_cache_options": NoEffect(dict[str, Any] | None, "prompts are found by their content"),
     "prompt_cache_retention": NoEffect(str | None, "what is cached stays while there is room"),
     "safety_identifier": NoEffect(str | None, "tenants are known by their keys"),
-    "service_tier": NoEffect(Literal["auto", "default"] | None, "the model's tier counts"),
     "user": NoEffect(str | None, "tenants are known by their keys"),
 }
 RESPONSES = Known(_REFUSED, _NO_EFFECT)

@@ -83,3 +83,7 @@ class SamplingFields(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
         Meta(description="tokens of reasoning, after which its end is output; -1 is off"),
     ] = None
     priority: Priority = None
+    service_tier: Annotated[
+        Annotated[str, Meta(max_length=64)] | None,
+        Meta(description="`flex`: tier batch, `default`: at most standard; others: your tenant's, as without it"),
+    ] = None

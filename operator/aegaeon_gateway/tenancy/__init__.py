@@ -4,11 +4,12 @@ from aegaeon_gateway.tenancy.buckets import Counting, connect
 from aegaeon_gateway.tenancy.charge import Charge
 from aegaeon_gateway.tenancy.file import TenantsFile
 from aegaeon_gateway.tenancy.limits import Limits
-from aegaeon_gateway.tenancy.model import Directory, Quota, Tenant
+from aegaeon_gateway.tenancy.model import ALIKE, Directory, Quota, Tenant
 from aegaeon_gateway.tenancy.salts import PrefixSalts
-from aegaeon_gateway.tenancy.tenants import Tenants
+from aegaeon_gateway.tenancy.tenants import Tenants, message_of
 
 __all__ = [
+    "ALIKE",
     "Charge",
     "Counting",
     "Directory",
@@ -19,4 +20,5 @@ __all__ = [
     "Tenants",
     "TenantsFile",
     "connect",
+    "message_of",
 ]

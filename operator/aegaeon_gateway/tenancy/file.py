@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from aegaeon_gateway.errors import ConfigError
-from aegaeon_gateway.tenancy.model import SHORTEST_KEY, Directory, Quota, Tenant, digest
+from aegaeon_gateway.tenancy.model import SHORTEST_KEY, Directory, Quota, Tenant, Terms, Tier, digest
 from aegaeon_proto.settings import read_settings
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,11 @@ class _Quota(_Strict):
     tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
 
 
+class _Terms(_Strict):
+    weight: Annotated[int, Field(ge=1)] = 1
+    tier: Tier = "standard"
+
+
 class _Tenant(_Strict):
     name: Annotated[str, Field(min_length=1)]
     models: tuple[str, ...]
@@ -40,6 +45,7 @@ class _Tenant(_Strict):
     key_files: tuple[str, ...] = ()
     quota: _Quota = _Quota()
     strict: bool = False
+    terms: dict[str, _Terms] = {}
 
 
 class _File(_Strict):
@@ -109,9 +115,7 @@ def _directory(file: _File, folder: Path) -> Directory:
     if problems:
         raise ConfigError("; ".join(dict.fromkeys(problems)))
     return Directory(
-        tenants=tuple(
-            Tenant(entry.name, frozenset(entry.models), _quota(entry.quota), entry.strict) for entry in file.tenants
-        ),
+        tenants=tuple(map(_tenant, file.tenants)),
         keys=keys,
         open_models=None if file.open_models is None else frozenset(file.open_models),
         model_quotas={name: _quota(quota) for name, quota in file.model_quotas.items()},
@@ -137,6 +141,11 @@ def _keys(tenant: _Tenant, folder: Path, problems: list[str]) -> list[str]:
             )
         hashes += [digest(line) for line in lines]
     return hashes
+
+
+def _tenant(tenant: _Tenant) -> Tenant:
+    terms = {model: Terms(entry.weight, entry.tier) for model, entry in tenant.terms.items()}
+    return Tenant(tenant.name, frozenset(tenant.models), _quota(tenant.quota), tenant.strict, terms)
 
 
 def _quota(quota: _Quota) -> Quota:

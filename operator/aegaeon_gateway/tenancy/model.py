@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Literal, get_args
 
 from aegaeon_gateway.errors import ModelNotFoundError, UnauthorizedError
 
@@ -21,6 +22,28 @@ class Quota:
 UNLIMITED = Quota()
 
 
+Tier = Literal["interactive", "standard", "batch"]
+_TIERS: tuple[Tier, ...] = get_args(Tier)
+_SERVICE_TIERS: Mapping[str, Tier] = {"default": "standard", "flex": "batch"}
+"""values of `service_tier` that ask for a tier; others leave it as it is"""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How requests stand beside others for their model when not all can be in time: their tenant's weight, the tier."""
+
+    weight: int = 1
+    tier: Tier = "standard"
+
+    def lowered(self, service_tier: str) -> Terms:
+        """As a request asks for it: a tier below its tenant's, never one above."""
+        requested = _SERVICE_TIERS.get(service_tier, self.tier)
+        return replace(self, tier=max(self.tier, requested, key=_TIERS.index))
+
+
+ALIKE = Terms()
+
+
 @dataclass(frozen=True, slots=True)
 class Tenant:
     """A client and the models that it may use. `name` is empty for a client without a key."""
@@ -30,6 +53,8 @@ class Tenant:
     quota: Quota = UNLIMITED
     strict: bool = False
     """its requests are refused where they name what has no effect"""
+    terms: Mapping[str, Terms] = field(default_factory=dict)
+    """by model, where they are given"""
 
     @property
     def anonymous(self) -> bool:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from aegaeon_gateway.errors import overloaded
 from aegaeon_gateway.tenancy.file import TenantsFile
-from aegaeon_gateway.tenancy.model import Directory, Quota, Tenant
+from aegaeon_gateway.tenancy.model import Directory, Quota, Tenant, Terms, Tier
 from aegaeon_proto.v1 import gateway_pb2 as pb
+from aegaeon_proto.v1 import model_pb2
 
 log = logging.getLogger(__name__)
+
+_TIERS: Mapping[Tier, model_pb2.Tier.ValueType] = {
+    "interactive": model_pb2.TIER_INTERACTIVE,
+    "standard": model_pb2.TIER_STANDARD,
+    "batch": model_pb2.TIER_BATCH,
+}
 
 
 class Tenants:
@@ -39,13 +47,24 @@ class Tenants:
 def directory_of(message: pb.Tenants) -> Directory:
     """The wire's form as plain values. The scheduler has checked that names and keys are unique."""
     return Directory(
-        tenants=tuple(
-            Tenant(entry.name, frozenset(entry.models), _quota(entry.quota), entry.strict) for entry in message.tenants
-        ),
+        tenants=tuple(map(_tenant, message.tenants)),
         keys={key: tenant.name for tenant in message.tenants for key in tenant.key_sha256},
         open_models=frozenset(message.open_models),
         model_quotas={name: _quota(quota) for name, quota in message.model_quotas.items()},
     )
+
+
+def message_of(terms: Terms) -> pb.Terms:
+    """The wire's form."""
+    return pb.Terms(weight=terms.weight, tier=_TIERS[terms.tier])
+
+
+def _tenant(tenant: pb.Tenant) -> Tenant:
+    tiers = {code: tier for tier, code in _TIERS.items()}
+    terms = {
+        model: Terms(entry.weight or 1, tiers.get(entry.tier, "standard")) for model, entry in tenant.terms.items()
+    }
+    return Tenant(tenant.name, frozenset(tenant.models), _quota(tenant.quota), tenant.strict, terms)
 
 
 def _quota(quota: pb.Quota) -> Quota:

@@ -202,6 +202,7 @@ class Options(Struct, frozen=True):
     parallel_calls: bool = True
     show_reasoning: bool = True
     priority: int = 0
+    service_tier: str = ""
     cache_salt: str = ""
     pooled: Pooled | None = None
 

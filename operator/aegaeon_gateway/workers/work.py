@@ -138,6 +138,7 @@ def _options(request: Request, dialect: Dialect, prompts: Prompts) -> Options:
         parallel_calls=chat is None or chat.parallel_tool_calls is not False,
         show_reasoning=chat is None or chat.include_reasoning is not False,
         priority=request.priority or 0,
+        service_tier=request.service_tier or "",
         cache_salt=request.cache_salt or "",
     )
 

@@ -57,6 +57,8 @@ Granted = Annotated[str, Field(min_length=1, max_length=200)]  # checked against
 
 
 _KEYS = ExclusiveFields("key_file", "key_secret_ref")
+Tier = Literal["interactive", "standard", "batch"]
+Weight = Annotated[int, Field(ge=1, le=100)]
 
 
 class Tenant(Strict):
@@ -80,6 +82,17 @@ class Tenant(Strict):
         default=None, description="Models and adapters of this ModelPool that it may use; default: all."
     )
     quota: Quota = Field(default=Quota(), description="Its limits over all models.")
+    tier: Tier | None = Field(
+        default=None,
+        description="Order of degradation among tenants of a model when not all requests can meet its objective: "
+        "`batch` misses it first, then `standard`, then `interactive`; default: standard. A request may have a lower "
+        "tier by its `service_tier` (policy `slack`).",
+    )
+    weight: Weight | None = Field(
+        default=None,
+        description="Share of a model's time among tenants of the same tier when not all requests can meet its "
+        "objective: a tenant of weight 2 gets twice the time of a tenant of weight 1; default: 1 (policy `slack`).",
+    )
     strict: bool = Field(
         default=False,
         description="Refuse its requests with parameters that have no effect, instead of answering them with a header "
@@ -102,12 +115,12 @@ class ServedModel(Strict):
         default=None, description="Maximum tokens of prompt and output together; default: the value in its config.json."
     )
     slo: Slo = Field(default=Slo(), description="Its service-level objective.")
-    tier: Literal["interactive", "standard", "batch"] = Field(
+    tier: Tier = Field(
         default="standard",
         description="Order of degradation when the engines cannot meet all objectives: `batch` misses its objective "
         "first, then `standard`, then `interactive` (policy `slack`).",
     )
-    weight: Annotated[int, Field(ge=1, le=100)] = Field(
+    weight: Weight = Field(
         default=1,
         description="Share of engine time among models of the same tier when the engines cannot meet all objectives: a "
         "model of weight 2 gets twice the time of a model of weight 1 (policy `slack`).",

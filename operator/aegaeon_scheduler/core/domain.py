@@ -55,10 +55,15 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a model stands beside others when not all can be in time: its tier, its weight among models of the tier."""
+    """How a model stands beside others, or a request beside others for its model, when not all can be in time: its
+    tier, its weight (of a request: its tenant's) in the tier."""
 
     tier: Tier = Tier.STANDARD
     weight: int = 1
+
+
+ALIKE = Terms()
+"""where neither is set"""
 
 
 @dataclass(frozen=True, slots=True)

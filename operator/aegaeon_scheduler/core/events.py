@@ -20,6 +20,7 @@ from aegaeon_proto.engine.reports import (
     TurnProgress,
 )
 from aegaeon_scheduler.core.domain import (
+    ALIKE,
     Footprint,
     GatewayId,
     InstanceId,
@@ -27,6 +28,7 @@ from aegaeon_scheduler.core.domain import (
     ModelName,
     Phase,
     SeqId,
+    Terms,
 )
 
 
@@ -85,8 +87,8 @@ class Submitted:
 
     `prefix_tokens` output tokens are with the client already; `arrival` is on the scheduler's clock, seconds. Tokens
     are due `defer_s` later than the model's objective says. `priority`: among those of its tenant, lower ones first.
-    `prefix_tokens` output tokens are with the client already; `arrival` is on the scheduler's clock, seconds;
-    `adapter`: the identity of the model's adapter that it is computed with; empty: none.
+    `adapter`: the identity of the model's adapter that it is computed with; empty: none. `terms`: its tier and its
+    tenant's weight, among the requests for its model.
     """
 
     seq: SeqId
@@ -101,6 +103,7 @@ class Submitted:
     tenant: str = ""
     priority: int = 0
     adapter: str = ""
+    terms: Terms = ALIKE
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from math import inf
 
-from aegaeon_scheduler.core.domain import GatewayId, InstanceId, Role
+from aegaeon_scheduler.core.domain import GatewayId, InstanceId, Role, Terms
 from aegaeon_scheduler.core.events import InstanceUp, Submitted
 
 
@@ -96,6 +96,7 @@ class Request:
     promised_from: float = field(init=False)  # its deadlines count from then on
     deferred: bool = field(init=False)  # later than its arrival: what is not deferred comes first
     tenant: str = field(init=False)
+    terms: Terms = field(init=False)  # among the requests for its model
     priority: int = field(init=False)
     prompt_tokens: int = field(init=False)
     prefix_tokens: int = field(init=False)
@@ -110,6 +111,7 @@ class Request:
         self.promised_from = event.arrival + event.defer_s
         self.deferred = event.defer_s > 0.0
         self.tenant = event.tenant
+        self.terms = event.terms
         self.priority = event.priority
         self.prompt_tokens = event.prompt_tokens
         self.prefix_tokens = event.prefix_tokens

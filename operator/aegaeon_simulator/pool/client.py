@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core import commands as cmd
-from aegaeon_scheduler.core.domain import ModelName, SeqId
+from aegaeon_scheduler.core.domain import ALIKE, ModelName, SeqId, Terms
 
 
 @dataclass
@@ -23,6 +23,7 @@ class Client:
     tenant: str = ""
     priority: int = 0
     adapter: str = ""
+    terms: Terms = ALIKE
     epoch: int = 1
     times: list[float] = field(default_factory=list)
     accepted: int = 0

@@ -35,7 +35,7 @@ class Clients:
         arrival, world = self._arrivals[index], self._world
         at = max(arrival.t_s, world.clock.now)
         client = world.request(f"r{index}", self._names[arrival.model], arrival.input_tokens, arrival.output_tokens, at)
-        client.tenant, client.defer_s = arrival.tenant, arrival.defer_s
+        client.tenant, client.defer_s, client.terms = arrival.tenant, arrival.defer_s, arrival.terms
         if index in self._after or arrival.session:
             client.ended = partial(self._next, index)
         self._sent[index] = client

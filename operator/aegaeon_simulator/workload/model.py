@@ -6,14 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import inf
 
-from aegaeon_scheduler.core.domain import Terms
+from aegaeon_scheduler.core.domain import ALIKE, Terms
 from aegaeon_simulator.workload.errors import WorkloadError
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """One request. Seconds since the start of the trace; lengths in tokens. `tenant`: whose it is; `session`: its
-    requests follow each other, each once the answer before has ended; `defer_s`: seconds by which it is due later."""
+    requests follow each other, each once the answer before has ended; `defer_s`: seconds by which it is due later;
+    `terms`: its tier, and its tenant's weight, among the requests for its model."""
 
     t_s: float
     model: int
@@ -22,6 +23,7 @@ class Arrival:
     tenant: str = ""
     session: str = ""
     defer_s: float = 0.0
+    terms: Terms = ALIKE
 
 
 @dataclass(frozen=True, slots=True)

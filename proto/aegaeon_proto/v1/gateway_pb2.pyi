@@ -183,6 +183,7 @@ class Submit(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     SALT_FIELD_NUMBER: _builtins.int
     PUBLIC_TOKENS_FIELD_NUMBER: _builtins.int
+    TERMS_FIELD_NUMBER: _builtins.int
     request: _builtins.str
     model: _builtins.str
     age_s: _builtins.float
@@ -218,6 +219,10 @@ class Submit(_message.Message):
     def pooling(self) -> _model_pb2.Pooling:
         """absent: text is generated"""
 
+    @_builtins.property
+    def terms(self) -> Global___Terms:
+        """of the request, among all for its model; absent: of a version without"""
+
     def __init__(
         self,
         *,
@@ -238,10 +243,11 @@ class Submit(_message.Message):
         priority: _builtins.int = ...,
         salt: _builtins.bytes = ...,
         public_tokens: _builtins.int = ...,
+        terms: Global___Terms | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "pooling", b"pooling", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "pooling", b"pooling", "sampling", b"sampling", "terms", b"terms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_identity", b"adapter_identity", "age_s", b"age_s", "choices", b"choices", "defer_s", b"defer_s", "identity", b"identity", "limits", b"limits", "model", b"model", "pooling", b"pooling", "priority", b"priority", "prompt", b"prompt", "public_tokens", b"public_tokens", "request", b"request", "salt", b"salt", "sampling", b"sampling", "tenant", b"tenant", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_identity", b"adapter_identity", "age_s", b"age_s", "choices", b"choices", "defer_s", b"defer_s", "identity", b"identity", "limits", b"limits", "model", b"model", "pooling", b"pooling", "priority", b"priority", "prompt", b"prompt", "public_tokens", b"public_tokens", "request", b"request", "salt", b"salt", "sampling", b"sampling", "tenant", b"tenant", "terms", b"terms", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -482,14 +488,61 @@ class Quota(_message.Message):
 Global___Quota: _TypeAlias = Quota  # noqa: Y015
 
 @_typing.final
+class Terms(_message.Message):
+    """How a request stands beside others for its model when not all can be in time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    TIER_FIELD_NUMBER: _builtins.int
+    weight: _builtins.int
+    """of its tenant: share of the engines' time in the tier; 0 means 1"""
+    tier: _model_pb2.Tier.ValueType
+    def __init__(
+        self,
+        *,
+        weight: _builtins.int = ...,
+        tier: _model_pb2.Tier.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tier", b"tier", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Terms: _TypeAlias = Terms  # noqa: Y015
+
+@_typing.final
 class Tenant(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class TermsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___Terms: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___Terms | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     NAME_FIELD_NUMBER: _builtins.int
     MODELS_FIELD_NUMBER: _builtins.int
     KEY_SHA256_FIELD_NUMBER: _builtins.int
     QUOTA_FIELD_NUMBER: _builtins.int
     STRICT_FIELD_NUMBER: _builtins.int
+    TERMS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     strict: _builtins.bool
     """its requests are refused where they name what has no effect"""
@@ -503,6 +556,10 @@ class Tenant(_message.Message):
 
     @_builtins.property
     def quota(self) -> Global___Quota: ...
+    @_builtins.property
+    def terms(self) -> _containers.MessageMap[_builtins.str, Global___Terms]:
+        """by model, where its ModelPool gives any"""
+
     def __init__(
         self,
         *,
@@ -511,10 +568,11 @@ class Tenant(_message.Message):
         key_sha256: _abc.Iterable[_builtins.str] | None = ...,
         quota: Global___Quota | None = ...,
         strict: _builtins.bool = ...,
+        terms: _abc.Mapping[_builtins.str, Global___Terms] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_sha256", b"key_sha256", "models", b"models", "name", b"name", "quota", b"quota", "strict", b"strict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_sha256", b"key_sha256", "models", b"models", "name", b"name", "quota", b"quota", "strict", b"strict", "terms", b"terms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

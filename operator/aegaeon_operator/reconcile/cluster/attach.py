@@ -12,6 +12,7 @@ from aegaeon_operator.reconcile.cluster.memo import Memo
 from aegaeon_operator.reconcile.cluster.resolve import Credentials, Inputs, Named, Resolved, ResolvedModel
 from aegaeon_operator.reconcile.cluster.shards import Shards
 from aegaeon_operator.reconcile.processes import quota_entry
+from aegaeon_operator.reconcile.tenants import terms_entry
 from aegaeon_operator.spec.crosscheck import allows
 from aegaeon_operator.spec.resources import ModelPool, Quota, ServedModel
 from aegaeon_operator.spec.tenancy import Claim, contradictions, shared_keys
@@ -180,12 +181,16 @@ def _document(pool: ModelPool, models: list[ServedModel], names: list[str], gran
 def _tenant(claim: Claim, hashes: list[str], served: set[str]) -> Json:
     """Return the entry of a tenant; `served`: the served names of its ModelPool."""
     tenant = claim.tenant
+    models = sorted(served.intersection(tenant.models or served))
+    entry = {"weight": tenant.weight or 1, "tier": f"TIER_{(tenant.tier or 'standard').upper()}"}
+    terms = dict.fromkeys(terms_entry(tenant, models), entry)
     return {
         "name": claim.known_as,
-        "models": sorted(served.intersection(tenant.models or served)),
+        "models": models,
         "key_sha256": sorted(hashes),
         "quota": quota_entry(tenant.quota),
         **({"strict": True} if tenant.strict else {}),
+        **({"terms": terms} if terms else {}),
     }
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from aegaeon_proto.codec.nouns import TIER_OF, TIERS
+from aegaeon_proto.codec.nouns import TIERS
 from aegaeon_proto.v1 import model_pb2
 from aegaeon_scheduler.config import ModelEntry, SourceEntry
-from aegaeon_scheduler.core.domain import ModelConfig, ModelName, Slo, Terms, Tier
+from aegaeon_scheduler.core.domain import ModelConfig, ModelName, Slo
+from aegaeon_scheduler.service.codec.terms import terms_from
 from aegaeon_scheduler.service.identity import identified
 
 
@@ -19,7 +20,7 @@ def spec_of(entry: ModelEntry) -> model_pb2.ModelSpec:
 
 def config_of(spec: model_pb2.ModelSpec) -> ModelConfig:
     """A model as the core knows it."""
-    terms = Terms(TIER_OF.get(spec.tier, Tier.STANDARD), spec.weight or 1)
+    terms = terms_from(spec.tier, spec.weight)
     return ModelConfig(ModelName(spec.name), Slo(spec.ttft_s, spec.tbt_s), terms, spec.identity)
 
 

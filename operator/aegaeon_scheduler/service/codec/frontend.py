@@ -9,6 +9,7 @@ from aegaeon_proto.codec.nouns import seq_to
 from aegaeon_proto.v1 import gateway_pb2
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.domain import GatewayId, ModelName, RejectCode, SeqId
+from aegaeon_scheduler.service.codec.terms import terms_from
 
 REJECTS: Mapping[RejectCode, gateway_pb2.RejectCode.ValueType] = {
     RejectCode.UNKNOWN_MODEL: gateway_pb2.REJECT_CODE_UNKNOWN_MODEL,
@@ -54,6 +55,7 @@ def submitted(gateway: GatewayId, submit: gateway_pb2.Submit, now: float) -> Ite
             tenant=submit.tenant,
             priority=submit.priority,
             adapter=submit.adapter_identity,
+            terms=terms_from(submit.terms.tier, submit.terms.weight),
         )
 
 

@@ -1,4 +1,4 @@
-"""Places of a batch that is too small for all that decode: who gets one next."""
+"""The batch that is too small for all sequences that decode, and the memory: who comes first, and who leaves."""
 
 from __future__ import annotations
 
@@ -9,35 +9,54 @@ from operator import itemgetter
 from aegaeon_scheduler.core.policies.slack.order import due
 from aegaeon_scheduler.core.state import Sequence
 
+_Who = tuple[int, str]
+"""a tier and a tenant"""
+
 
 def in_places(ready: list[Sequence], places: int, now: float, soon_s: float) -> list[Sequence]:
     """Sequences that decode, in the order in which they get the places of a batch that is too small for all: those in
-    time before late ones, first due first. If more are due within `soon_s`, or late, than there are places, and they
-    are of several tenants, each tenant has its part of the places, be it in time or late."""
+    time before late ones, first due first. If those that are due within `soon_s`, or late, are of several tenants or
+    tiers, upper tiers come first, and each tenant has its part of the places by weight, be it in time or late."""
     ready.sort(key=lambda seq: (due(seq) < now, due(seq)))
     pressed = [seq for seq in ready if due(seq) < now + soon_s]
-    counts = Counter(seq.tenant for seq in pressed)
-    if len(counts) < 2:
+    greedy = _greedy(pressed, places)
+    if len(greedy) < 2:
         return ready
-    part = places / len(counts)
-    taken = Counter[str]()
-    ranked: list[tuple[int, int, Sequence]] = []
+    taken = Counter[_Who]()
+    ranked: list[tuple[tuple[int, int, float], Sequence]] = []
     for seq in ready:
-        taken[seq.tenant] += 1
-        late = due(seq) < now
-        kind = 0 if counts[seq.tenant] <= part else 2 if late else 0
-        ranked.append((kind, taken[seq.tenant], seq) if late or due(seq) < now + soon_s else (1, 0, seq))
-    ranked.sort(key=itemgetter(0, 1))
-    return [seq for _, _, seq in ranked]
+        who, at = _who(seq), due(seq)
+        taken[who] += 1
+        kind = 1 if at >= now + soon_s else 2 if at < now and greedy[who] else 0
+        part = taken[who] / seq.terms.weight
+        ranked.append(((1, 0, 0.0) if kind == 1 else (kind, who[0], part), seq))
+    ranked.sort(key=itemgetter(0))
+    return [seq for _, seq in ranked]
+
+
+def _greedy(pressed: list[Sequence], places: int) -> dict[_Who, bool]:
+    """Tenants of each tier, and whether they need more than their part of the places that upper tiers leave."""
+    counts, weights = Counter(map(_who, pressed)), {_who(seq): seq.terms.weight for seq in pressed}
+    greedy: dict[_Who, bool] = {}
+    for level in sorted({level for level, _ in counts}):
+        tenants = [who for who in counts if who[0] == level]
+        total = sum(weights[who] for who in tenants)
+        greedy |= {who: counts[who] * total > places * weights[who] for who in tenants}
+        places = max(0, places - sum(counts[who] for who in tenants))
+    return greedy
 
 
 def due_last(sequences: Iterable[Sequence]) -> list[Sequence]:
-    """Sequences in the order in which they leave where memory is short: of each tenant those first that are due last,
-    of all tenants those that most of the same tenant are due before. So who has few keeps them."""
-    taken = Counter[str]()
-    ranked: list[tuple[int, float, Sequence]] = []
+    """Sequences in the order in which they leave where memory is short: lower tiers first, of each tenant those that
+    are due last, of all tenants those that most of the same tenant, over its weight, are due before."""
+    taken = Counter[_Who]()
+    ranked: list[tuple[int, float, float, Sequence]] = []
     for seq in sorted(sequences, key=due):
-        taken[seq.tenant] += 1
-        ranked.append((taken[seq.tenant], due(seq), seq))
-    ranked.sort(key=itemgetter(0, 1), reverse=True)
-    return [seq for _, _, seq in ranked]
+        taken[_who(seq)] += 1
+        ranked.append((seq.terms.tier.level, taken[_who(seq)] / seq.terms.weight, due(seq), seq))
+    ranked.sort(key=itemgetter(0, 1, 2), reverse=True)
+    return [seq for _, _, _, seq in ranked]
+
+
+def _who(seq: Sequence) -> _Who:
+    return seq.terms.tier.level, seq.tenant

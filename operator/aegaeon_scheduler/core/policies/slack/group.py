@@ -127,7 +127,7 @@ class Group(Batch):
         self.prompts = {seq.id: seq, **self.prompts} if first else self.prompts
         self.queues[row.queue] = {seq.id: seq, **queue} if first else queue
         self.prompts[seq.id] = self.queues[row.queue][seq.id] = seq
-        self.standing.clock(row.queue).arrive(row.queue[1], row.cost_s)
+        self.standing.clock(row.queue).arrive(row.queue[1], row.cost_s, seq.terms.weight)
 
     def dequeue(self, seq: Sequence) -> None:
         """A member's prompt waits no longer. Idempotent."""

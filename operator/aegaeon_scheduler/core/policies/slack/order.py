@@ -20,8 +20,8 @@ from aegaeon_scheduler.core.policies.slack.tenants import Clock
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Row, Sequence
 
-Queue = tuple[bool, str]
-"""prompts that are deferred or not, of a tenant: those of one model are one queue"""
+Queue = tuple[tuple[int, bool], str]
+"""prompts of a tenant that are of one tier, and deferred or not: those of one model are one queue"""
 
 
 class Member(Row):
@@ -44,7 +44,7 @@ class Member(Row):
 
 def queue_of(seq: Sequence) -> Queue:
     """The queue in which a prompt waits."""
-    return seq.deferred, seq.tenant
+    return (seq.terms.tier.level, seq.deferred), seq.tenant
 
 
 def member(seq: Sequence) -> Member:
@@ -57,22 +57,26 @@ class Standing:
     `tier_s` for its tier; `greed` is 0 to 1, how many times its part of the engines it holds.
 
     `weighed`: weights of models differ, so that they share out the time. `ranked`: some of its requests were deferred
-    or had a priority.
+    or had a priority. `tiered`: some had another tier than most.
     """
 
-    __slots__ = ("_clocks", "behind", "greed", "ranked", "tier_s", "weighed")
+    __slots__ = ("_clocks", "behind", "greed", "ranked", "tier_s", "tiered", "weighed")
 
     def __init__(self) -> None:
-        self._clocks: dict[bool, Clock] = {}
+        self._clocks: dict[tuple[int, bool], Clock] = {}
         self.behind = self.tier_s = self.greed = 0.0
-        self.weighed = self.ranked = False
+        self.weighed = self.ranked = self.tiered = False
 
     def clock(self, queue: Queue) -> Clock:
-        """The clock of the tenants whose prompts wait in a queue like this: deferred, or not."""
+        """The clock of the tenants whose prompts wait in a queue like this: of its tier, deferred or not."""
         clock = self._clocks.get(queue[0])
         if clock is None:
             clock = self._clocks[queue[0]] = Clock()
         return clock
+
+    def waits_below(self, queue: Queue) -> bool:
+        """Returns whether prompts of a lower tier wait."""
+        return self.tiered and any(clock.active for (tier, _), clock in self._clocks.items() if tier > queue[0][0])
 
 
 def tokens(seq: Sequence) -> int:
@@ -211,5 +215,5 @@ def begun(seq: Sequence, prompts: Iterable[Sequence]) -> None:
     member(first).queue_place, member(seq).queue_place = member(seq).queue_place, member(first).queue_place
 
 
-def _place(seq: Sequence) -> tuple[bool, int]:
-    return seq.deferred, member(seq).queue_place
+def _place(seq: Sequence) -> tuple[bool, int, int]:
+    return seq.deferred, seq.terms.tier.level, member(seq).queue_place

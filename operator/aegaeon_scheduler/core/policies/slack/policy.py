@@ -12,7 +12,7 @@ from math import inf
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Role, Stage
 from aegaeon_scheduler.core.policies import Move, Proposal
-from aegaeon_scheduler.core.policies.slack.admission import Gate, answer_tokens
+from aegaeon_scheduler.core.policies.slack.admission import ASSUMED_TOKENS, Gate
 from aegaeon_scheduler.core.policies.slack.balance import run_pass
 from aegaeon_scheduler.core.policies.slack.group import HOT_MARGIN, HOT_UTIL, SWAMPED_SHARE, Group, Kind, node_of
 from aegaeon_scheduler.core.policies.slack.order import Member, begun, due, member, queue_of, tokens, too_small
@@ -98,11 +98,12 @@ class SlackPolicy:
         return None if self._hot(group, util) else group
 
     def _crowded_out(self, seq: Sequence) -> bool:
-        """Returns whether other tenants' prompts fill the queue: one of theirs waits with what left an engine, a prompt
-        of another tenant where its model runs."""
-        clock = self._table.standing(seq.model).clock(queue_of(seq))
-        limit_s, own_s = LEVEL_SHARE * seq.model.config.slo.ttft_s, clock.demand_s(seq.tenant)
-        return own_s <= limit_s < clock.total_s - own_s
+        """Returns whether other tenants' prompts fill the queue, or a lower tier's wait. They may wait with what left
+        an engine; this one goes where its model runs."""
+        standing, queue = self._table.standing(seq.model), queue_of(seq)
+        limit_s, clock = LEVEL_SHARE * seq.model.config.slo.ttft_s, standing.clock(queue)
+        own_s = clock.demand_s(seq.tenant)
+        return standing.waits_below(queue) or own_s <= limit_s < clock.total_s - own_s
 
     def _closed(self, group: Group, inst: Instance, seq: Sequence) -> bool:
         return not group.may_go(inst) or self._too_small(inst, seq)
@@ -254,7 +255,8 @@ class SlackPolicy:
         if row.cost_s or inst is None or model.footprint is None:
             return
         estimate, length = self._estimates.of(model.name, inst.device), tokens(seq)
-        row.answer = 0.0 if model.pools else min(answer_tokens(model), float(seq.max_tokens))
+        answer = (model.output_tokens + ASSUMED_TOKENS) / (model.ended + model.running + 1.0)  # what has ended settles
+        row.answer = 0.0 if model.pools else min(answer, float(seq.max_tokens))
         row.token_s = estimate.step_s(inst.max_batch * length, inst.max_batch) / inst.max_batch
         row.cost_s = estimate.prefill_s(length) + row.answer * row.token_s
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Container
 from math import inf
 
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, Stage
+from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, Stage, Tier
 from aegaeon_scheduler.core.policies.slack.engines import View
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load, node_of
 from aegaeon_scheduler.core.policies.slack.order import Member, Objectives, Standing
@@ -169,6 +169,7 @@ class Table:
         if before is not group:
             group.members[seq.id] = seq
             group.standing.ranked |= seq.deferred or seq.priority != 0
+            group.standing.tiered |= seq.terms.tier is not Tier.STANDARD
             seq.batch = group
             group.remade()
         group.still = None

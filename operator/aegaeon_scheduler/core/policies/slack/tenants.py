@@ -13,17 +13,19 @@ _SPARE = 64  # entries that no longer hold, beside as many as there are tenants,
 
 
 class Clock:
-    """Engine seconds that tenants have had since their prompts wait together. The virtual time is what the tenant has
-    had that waits and has had least; who comes anew begins there, with neither credit nor debt."""
+    """Engine seconds over weight that tenants have had since their prompts wait together. The virtual time is what the
+    tenant has had that waits and has had least; who comes anew begins there, with neither credit nor debt."""
 
-    __slots__ = ("_demand", "_had", "_heap", "_level", "_total_s", "_waiting")
+    __slots__ = ("_demand", "_had", "_heap", "_level", "_total_s", "_waiting", "_weights", "weight")
 
     def __init__(self) -> None:
         self._had: dict[str, float] = {}  # of those that wait, or have had more than the virtual time
         self._waiting: dict[str, int] = {}  # prompts
         self._demand: dict[str, float] = {}  # engine seconds of the same
         self._heap: list[tuple[float, str]] = []  # of the same, and what no longer holds
+        self._weights: dict[str, int] = {}  # of those that something is kept of
         self._level = self._total_s = 0.0
+        self.weight = 0  # of all tenants of which a prompt waits
 
     @property
     def active(self) -> int:
@@ -35,11 +37,13 @@ class Clock:
         """Tenants of which something is kept."""
         return len(self._had)
 
-    def arrive(self, tenant: str, cost_s: float) -> None:
-        """A prompt of a tenant begins to wait."""
+    def arrive(self, tenant: str, cost_s: float, weight: int = 1) -> None:
+        """A prompt of a tenant begins to wait. Another weight counts once none of its prompts waited."""
         count = self._waiting.get(tenant, 0)
         if not count:
             self._put(tenant, max(self._now(), self._had.get(tenant, 0.0)))
+            self._weights[tenant] = weight
+            self.weight += weight
             self._demand[tenant] = 0.0
         self._waiting[tenant] = count + 1
         self._demand[tenant] += cost_s
@@ -52,16 +56,18 @@ class Clock:
         self._total_s -= cost_s
         if not self._waiting[tenant]:
             del self._waiting[tenant], self._demand[tenant]
+            self.weight -= self._weights[tenant]
         if not self._waiting:
             self._had.clear()
             self._heap.clear()
+            self._weights.clear()
             self._level = self._total_s = 0.0
 
     def charge(self, tenant: str, seconds: float) -> None:
         """A tenant has had so much, or so much less than was thought; one that is level with all others is let off."""
         had = self._had.get(tenant)
         if had is not None:
-            self._put(tenant, had + seconds)
+            self._put(tenant, had + seconds / self._weights[tenant])
 
     @property
     def total_s(self) -> float:
@@ -72,9 +78,11 @@ class Clock:
         """The same of a tenant."""
         return self._demand.get(tenant, 0.0)
 
-    def lead(self, tenant: str) -> float:
-        """Seconds that a tenant has had and now asks for beyond what the one has had that waits and has had least."""
-        return self._had.get(tenant, 0.0) + self._demand.get(tenant, 0.0) - self._now()
+    def lead(self, tenant: str, but_s: float = 0.0) -> float:
+        """Seconds over weight that a tenant has had and now asks for, all prompts but one, beyond what the one has had
+        that waits and has had least."""
+        demand_s = max(0.0, self._demand.get(tenant, 0.0) - but_s) / self._weights.get(tenant, 1)
+        return self._had.get(tenant, 0.0) + demand_s - self._now()
 
     def order(self) -> Iterator[str]:
         """Tenants that wait, the one first that has had least."""
@@ -91,7 +99,7 @@ class Clock:
         while heap and (heap[0][1] not in self._waiting or self._had.get(heap[0][1]) != heap[0][0]):
             had, tenant = heappop(heap)
             if tenant not in self._waiting and self._had.get(tenant) == had:
-                del self._had[tenant]
+                del self._had[tenant], self._weights[tenant]
         if heap:
             self._level = max(self._level, heap[0][0])
         return self._level

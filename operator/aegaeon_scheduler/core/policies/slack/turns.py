@@ -7,7 +7,7 @@ its KV stays.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import accumulate
 from math import inf
 from operator import itemgetter
@@ -188,10 +188,21 @@ class Turns:
 
         What was preempted half-made is brought back.
         """
-        seq = self._oldest(inst, group, group.prompts, now)
-        if seq is None or len(group.queues) < 2 or not self._greedy(group, member(seq).queue):
-            return seq
-        return self._fair(inst, group, member(seq).queue, now) or seq
+        for prompts in self._by_tier(group):
+            seq = self._oldest(inst, group, prompts, now)
+            if seq is not None and len(group.queues) > 1 and self._greedy(group, member(seq).queue):
+                seq = self._fair(inst, group, member(seq).queue, now) or seq
+            if seq is not None:
+                return seq
+        return None
+
+    def _by_tier(self, group: Group) -> Iterable[Mapping[SeqId, Sequence]]:
+        """Prompts of each tier, the upper ones first, be they late or in time."""
+        levels = sorted({tier for (tier, _), _ in group.queues}) if group.standing.tiered else []
+        if len(levels) < 2:
+            return (group.prompts,)
+        prompts = group.prompts.values()
+        return ({seq.id: seq for seq in prompts if seq.terms.tier.level == level} for level in levels)
 
     def _fair(self, inst: Instance, group: Group, like: Queue, now: float) -> Sequence | None:
         """Returns the first prompt of the tenant that has had least. Late ones of greedy tenants come behind all that
@@ -208,9 +219,9 @@ class Turns:
     def _greedy(self, group: Group, key: Queue) -> bool:
         """Returns whether prompts of a tenant that wait keep those of other tenants waiting for long."""
         clock, first = group.standing.clock(key), next(iter(group.queues[key].values()))
-        lead_s = clock.lead(key[1]) - member(first).cost_s
+        lead_s = clock.lead(key[1], member(first).cost_s)
         limit_s = LEVEL_SHARE * group.model.config.slo.ttft_s * len(self._table.of(group.model))
-        return clock.active > 1 and lead_s * clock.active > limit_s
+        return clock.active > 1 and lead_s * clock.weight > limit_s
 
     def _oldest(self, inst: Instance, group: Group, prompts: Mapping[SeqId, Sequence], now: float) -> Sequence | None:
         """First come first served, those in time before late ones, of these prompts of a group."""
@@ -274,7 +285,7 @@ class Turns:
         one of many that together take as long as several parts.
         """
         first = prompt.prefill[0]
-        return bool(prompt.tokens) or first.deferred or self._queue_is_long(group, first)
+        return bool(prompt.tokens) or first.deferred or self._queue_is_long(group, first) or group.standing.tiered
 
     def _queue_is_long(self, group: Group, first: Sequence) -> bool:
         """Returns whether a group's prompts take longer than one part: in a row they would hold up what it decodes.
@@ -292,19 +303,27 @@ class Turns:
         return any(taken > self._settings.part_s for taken in seconds)
 
     def _before_greedy(self, group: Group, first: Sequence) -> list[dict[SeqId, Sequence]]:
-        """Prompts of tenants that are not greedy, where the one that is next is none; else all."""
-        if self._greedy(group, member(first).queue):
-            return [group.prompts]
-        return [queue for key, queue in group.queues.items() if not self._greedy(group, key)]
+        """Prompts of no lower tier, of tenants that are not greedy where the one that is next is none."""
+        (level, _), _ = member(first).queue
+        greedy = self._greedy(group, member(first).queue)
+        queues = ((key, queue) for key, queue in group.queues.items() if key[0][0] <= level)
+        return [queue for key, queue in queues if greedy or not self._greedy(group, key)]
 
     def _decodes_first(self, group: Group, prompt: Proposal, now: float) -> bool:
         """Returns whether a prompt would make late what its own group decodes, and that is due before. A late one of a
         tenant with a long queue comes behind what others decode.
         """
         first, soon = prompt.prefill[0], now + 2 * self._settings.part_s
+        decoding = [seq for seq in group.members.values() if seq.stage is Stage.DECODE]
+        if group.standing.tiered:
+            above = [seq for seq in decoding if seq.terms.tier.level < first.terms.tier.level]
+            if _due(above, now) < soon:
+                return True
+            if not (prompt.tokens or first.deferred or self._queue_is_long(group, first)):
+                return False
         if due(first) < now and self._has_long_queue(group, first):
-            return self._decoding_due(group, now, first.tenant) < soon
-        return self._decoding_due(group, now) < min(due(first), soon)
+            return _due([seq for seq in decoding if seq.tenant != first.tenant], now) < soon
+        return _due(decoding, now) < min(due(first), soon)
 
     def _has_long_queue(self, group: Group, seq: Sequence) -> bool:
         """Returns whether prompts that wait of a sequence's tenant take long, with their answers."""
@@ -312,10 +331,9 @@ class Turns:
         demand_s = group.standing.clock(row.queue).demand_s(row.queue[1]) - row.cost_s
         return demand_s > LEVEL_SHARE * group.model.config.slo.ttft_s * len(self._table.of(group.model))
 
-    def _decoding_due(self, group: Group, now: float, except_of: str | None = None) -> float:
-        """When the first token of what it decodes is due that is not late, but for those of a tenant."""
-        decoding = (seq for seq in group.members.values() if seq.stage is Stage.DECODE and seq.tenant != except_of)
-        return min((at for at in map(due, decoding) if at >= now), default=inf)
+    def _decoding_due(self, group: Group, now: float) -> float:
+        """When the first token of what it decodes is due that is not late."""
+        return _due((seq for seq in group.members.values() if seq.stage is Stage.DECODE), now)
 
     # -- decode -----------------------------------------------------------------------------------------------------
 
@@ -355,3 +373,8 @@ class Turns:
 def _stands_back(group: Group, prompt: Sequence, now: float) -> bool:
     """Returns whether a prompt is late, and its model's time is not shared out by weight."""
     return due(prompt) < now and not group.standing.weighed
+
+
+def _due(sequences: Iterable[Sequence], now: float) -> float:
+    """When the first token of these is due that is not late."""
+    return min((at for at in map(due, sequences) if at >= now), default=inf)

@@ -389,7 +389,7 @@ TIDIED = $(CACHE)/tidy/$(call content,$(sort $(CXX_SOURCES)) $(wildcard .clang-t
 check: $(STAMP) native-dependencies ## lint, types, layers, generated files
 	@$(MAKE) --no-print-directory -j2 --output-sync=target check-types check-style
 	@$(MAKE) --no-print-directory generate
-	@git diff --exit-code --stat -- proto crds docs helm README.md || { echo "generated files differ: run make generate and commit" >&2; exit 1; }
+	@git diff --exit-code --stat -- proto crds docs helm README.md || { echo "these files differ from what is staged: git add what make generate and you have changed in them" >&2; exit 1; }
 check-types:
 	$(BIN)/mypy --cache-dir $(CACHE)/mypy
 check-style:

@@ -123,7 +123,7 @@ def _first_victims(pic: place.Picture, comer: place.Comer) -> tuple[engines.View
     for lot in comer.span.lots:
         load = pic.load_on(comer.group, lot.inst)
         for _, number, of in lot.slack:
-            if of.free and comer.may_go(of) and (victims := place._victims(pic, of, load)):
+            if of.free and comer.may_go(of) and (victims := place._victims(pic, of, load, 0.0)):
                 score = -max(x.rank for x in victims)
                 if best is None or (score, number) < best[:2]:
                     best = score, number, of, victims
@@ -200,6 +200,9 @@ RULES: dict[str, Variant] = {
     ),
     "victims by load and absence (rule 7): by slack alone": Variant(
         "place.py", patches=lambda: [(place, "_best_victims", _first_victims)], loads=CORE
+    ),
+    "first steps on a second engine (rule 7): free": Variant(
+        "place.py", patches=lambda: [(place.Comer, "visits", _is(0.0))], loads=(*CORE, "teams", "makes", "first uses")
     ),
     "price of absence (rule 7): 0": Variant(
         "place.py", patches=lambda: [(place, "absence_s", _is(0.0))], loads=(*CORE, "memory", "host")

@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.gpu_kernels import kernel_rows, profiled
 from benchmarks.gpu_rig import EIGHT_B, GB, MODEL, SEVEN_B, Bench, Placed, begin, median_s, memory_rate, placed
 from benchmarks.report import Row
 
@@ -21,7 +22,7 @@ from aegaeon_proto.engine.sampling import SamplingParams
 from aegaeon_sidecar.backends import Launched, StepInput
 from aegaeon_sidecar.sampling import SamplerState
 
-STEPS = 32
+STEPS, PROFILED = 32, 4
 SHORT, LONG = 128, 500  # tokens of context with a 7B's shape
 BATCHES = (1, 4, 8, 16)
 BAR_CONTEXT, BAR_BATCH = 2048, 16  # with an 8B's
@@ -98,6 +99,8 @@ def seven_b(bench: Bench, model: Placed, rate: float) -> None:
     one = [StepInput([5], LONG, model.blocks.allocate(40, 2**30), SamplerState())]
     waited = median_s(lambda: model.backend.step(MODEL, one), 21)
     figures.add(Row("7B: step, batch 1, waited for", waited * 1e3, "ms"))
+    kernels = profiled(lambda: [model.backend.step(MODEL, one) for _ in range(PROFILED)])
+    figures.add(*kernel_rows("7B: of that step", kernels, PROFILED, waited))
 
 
 def eight_b(bench: Bench, model: Placed, rate: float) -> None:

@@ -142,6 +142,8 @@ def _basis(plan: Figures) -> str:
         f"{plan['price_per_gpu_hour']:g} an hour; break-even is in proportion to GPU-seconds.",
         f"Constants of {device['name']}: {device['source']}.",
     ]
+    if plan["sessions"]:
+        lines.insert(1, "Serving without a pool is simulated without sessions: every request is sent at its time.")
     lines += [f"Derived, not measured: {what}" for what in device["derived"]]
     return "\n".join(lines)
 

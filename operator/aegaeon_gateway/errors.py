@@ -18,6 +18,7 @@ GatewayError
     ├── ConnectionsError     429, too many connections of one address
     ├── EngineError          500
     └── UnavailableError     503, with or without Retry-After
+        └── TextDroppedError  the model's text made room for others before a worker had the job
 """
 
 from __future__ import annotations
@@ -234,6 +235,14 @@ class UnavailableError(ApiError):
     @property
     def headers(self) -> dict[str, str]:
         return {} if self.retry_after_s is None else {"Retry-After": str(max(1, math.ceil(self.retry_after_s)))}
+
+
+class TextDroppedError(UnavailableError):
+    """The text of a model was dropped after its loading and before a worker had the job. Loading it again helps."""
+
+    def __init__(self) -> None:
+        message = "The model's tokenizer was dropped to make room for those of others; try again."
+        super().__init__(message, code="overloaded", retry_after_s=1.0)
 
 
 def overloaded(message: str, retry_after_s: float = 1.0) -> UnavailableError:

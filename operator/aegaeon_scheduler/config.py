@@ -9,7 +9,17 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, cast, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, create_model, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from aegaeon_proto.outbound.egress import DIRECT, Egress
@@ -24,6 +34,7 @@ from aegaeon_scheduler.core.config import SchedulerConfig as CoreConfig
 from aegaeon_scheduler.core.domain import Tier
 from aegaeon_scheduler.errors import ConfigError
 from aegaeon_scheduler.parts import with_parts
+from aegaeon_scheduler.policy_settings import without_removed
 
 T = TypeVar("T", bound=BaseModel)
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -185,7 +196,7 @@ class SchedulerConfig(_Frozen):
     tls: Path | None = None  # folder of ca.crt, tls.crt and tls.key: mutual TLS on both; None: plaintext
     lease: LeaseEntry | None = None  # who leads; None: this process, which is the only one
     pool: str = "default"
-    policy: PolicyEntry = _ENTRIES["slack"]()
+    policy: Annotated[PolicyEntry, BeforeValidator(without_removed)] = _ENTRIES["slack"]()
     models: tuple[ModelEntry, ...]
     tenants: dict[str, Any] | None = None  # message Tenants of proto/; None: gateways read their own file
     constants: Path | None = None  # latency constants by (model, device), as `aegaeon calibrate` writes them
@@ -265,7 +276,7 @@ def _read(path: Path) -> bytes:
 
 def _checked(path: Path, form: type[T], text: bytes) -> T:
     try:
-        return form.model_validate_json(text)
+        return form.model_validate_json(text, context=path)
     except ValidationError as error:
         raise ConfigError("\n".join(f"{path}: {_complaint(line)}" for line in error.errors())) from error
 

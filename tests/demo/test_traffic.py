@@ -11,7 +11,7 @@ from aiohttp import web
 
 from aegaeon_cli.demo.check import check
 from aegaeon_cli.demo.traffic import Chat, Traffic, conversations
-from aegaeon_cli.demo.verify import chat_ids, eos_id, load_model, text_of
+from aegaeon_cli.demo.verify import Verdict, chat_ids, eos_id, load_model, text_of, verify
 
 MODELS = ("llama", "qwen2")
 
@@ -47,6 +47,26 @@ async def test_answers_of_transformers_pass_with_exactly_the_promised_line(
     assert found.differences == ()
     assert found.sentence == "8 of 8 outputs identical to Hugging Face transformers"
     assert all(len(exchange.times) == len(exchange.tokens) for exchange in traffic.exchanges)
+
+
+async def test_equal_answers_are_computed_once(
+    tiny_models: dict[str, Path], peer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[int] = []
+
+    def counted(directory: Path, prompt: list[int], output: list[int]) -> Verdict:
+        computed.append(len(output))
+        return verify(directory, prompt, output)
+
+    monkeypatch.setattr("aegaeon_cli.demo.check.verify", counted)
+    directory = tiny_models["llama"]
+    async with peer(lambda body: _chunks(directory, _answer(directory, "which?", 8))) as url:
+        traffic = Traffic(url)
+        for _ in range(3):
+            await traffic.ask(Chat("llama", "which?"))
+        await traffic.close()
+    result = check(traffic.exchanges, tiny_models)
+    assert (result.identical, result.positions, computed) == (3, 24, [8])
 
 
 @pytest.mark.parametrize("fault", ["token", "text", "no ids"])

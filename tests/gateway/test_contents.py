@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
 
+import aiohttp
 import pytest
+from gateway.conftest import gateway_config
+from gateway.peer import Peer
 from gateway.test_texts import tokens_of
 
+from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.models.texts import Texts
+from aegaeon_gateway.run import serve
 from aegaeon_gateway.workers.files import digest, read_texts, tokenizer_of
 from aegaeon_gateway.workers.pool import WorkerPool
+from aegaeon_gateway.workers.supervisor import Starter
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase, ModelSource, ModelSpec
 
@@ -91,3 +98,36 @@ def test_hashes_change_with_what_they_are_of(
         file.write(" ")
     assert digest(read_texts(folder)) != before[0]
     assert (tokenizer_of(folder) != before[1]) is of_tokenizer
+
+
+async def test_a_change_of_the_catalog_at_any_moment_of_a_load_leaves_requests_the_text_they_wait_for(
+    model_directory: Path, workers: WorkerPool
+) -> None:
+    texts = Texts(workers)
+    status = ModelStatus(spec=ModelSpec(name="m", source=source(model_directory)), phase=ModelPhase.MODEL_PHASE_CACHED)
+    requests = [asyncio.create_task(tokens_of(workers, texts, model_directory)) for _ in range(2)]
+    while not all(request.done() for request in requests):
+        texts.keep([status])  # in every step of the loop, as when an engine ends meanwhile
+        await asyncio.sleep(0)
+    first, second = [request.result()[0] for request in requests]
+    assert first == second != []
+
+
+async def test_a_request_whose_text_is_dropped_before_a_worker_has_the_job_is_answered(
+    peer: Peer, start_workers: Starter
+) -> None:
+    async with serve(GatewayConfig(**gateway_config(peer)), start_workers) as served, aiohttp.ClientSession() as http:
+
+        async def complete() -> tuple[int, str]:
+            body = {"model": "tiny", "prompt": "hi", "max_tokens": 2}
+            async with http.post(f"http://127.0.0.1:{served.port}/v1/completions", json=body) as response:
+                return response.status, await response.text()
+
+        request = asyncio.create_task(complete())
+        while not served.texts._contents._uses:  # noqa: ASYNC110 - the very step in which the job is passed on
+            await asyncio.sleep(0)
+        models = served.catalog.models()
+        for listed in ([], models):
+            served.catalog.update(listed)
+        status, text = await request
+    assert status == 200, text

@@ -22,6 +22,7 @@ ROOT = HERE.parents[1]
 RATCHET = HERE / "ratchet.txt"
 PRODUCT = ("operator/", "sidecar/", "proto/", "native/")  # names of modules; a test's is a part of a sentence
 RULES = ("name", "docstring", "module")
+COMMAND = "PYTHONPATH=tests .venv/bin/python -m prose.english"  # from the root of the repository
 
 # Pronouns, participles and adverbs: a name is a noun of the field that says which thing, or a verb.
 NAMES = frozenset(
@@ -30,6 +31,11 @@ NAMES = frozenset(
 # A docstring begins with a verb ("Return ...") or with a noun ("The pods ..."), not with a clause used as a noun.
 STARTS = frozenset(("what", "whether", "of", "by", "it", "those"))
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+ADVICE = {  # what to write instead
+    "name": "a name says which thing, not only that there is one",
+    "docstring": f"begin it with a verb or a noun, not with {', '.join(sorted(STARTS))}",
+    "module": "name it by words of tests/prose/terms.txt, to which a term of the field may be added",
+}
 BINDING = {  # the nodes that define a name, and their field that holds it
     ast.Name: "id",
     ast.Attribute: "attr",
@@ -117,9 +123,9 @@ def compared(limits: Counts, present: Counts) -> Iterator[str]:
         pairs = zip(RULES, limits.get(name, (0, 0, 0)), present.get(name, (0, 0, 0)), strict=True)
         for rule, limit, number in pairs:
             if number > limit:
-                yield f"{name}: {number} {rule}s, at most {limit}: `python -m prose.english {name}` lists them"
+                yield f"{name}: {number} {rule}s, at most {limit}: {ADVICE[rule]}; `{COMMAND} {name} | grep {rule}`"
             elif number < limit:
-                yield f"{name}: {number} {rule}s, {limit} in {RATCHET.name}: `python -m prose.english --lower`"
+                yield f"{name}: {number} {rule}s, {limit} in {RATCHET.name}: `{COMMAND} --lower`, and commit that file"
 
 
 def lowered(limits: Counts, present: Counts) -> Counts:

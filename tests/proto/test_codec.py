@@ -71,6 +71,7 @@ MESSAGES: Mapping[type, type[Message]] = {
     reports.InstanceDraining: engine_pb2.Draining,
     **{kind: getattr(engine_pb2, kind.__name__) for kind in get_args(commands.Body) if kind is not commands.Cancel},
 }
+GUIDE = "docs/design/processes.md, Adding a field"
 RENAMED = {"bytes_moved": "bytes", "cached": "models"}
 OFF_THE_WIRE: Mapping[
     type, set[str]
@@ -226,14 +227,16 @@ def bodies(message: type[Message]) -> list[Any]:
 
 @given(values(commands.Command).filter(lambda command: command.body is not None))
 def test_a_command_arrives_as_it_was_sent(command: commands.Command) -> None:
-    assert command_from(engine_pb2.Command.FromString(command_to(command).SerializeToString())) == command
+    arrived = command_from(engine_pb2.Command.FromString(command_to(command).SerializeToString()))
+    assert arrived == command, f"a function `_from` of codec/commands.py loses a field: {GUIDE}"
 
 
 @given(values(Union[tuple(command_codec.WRITERS)]))
 def test_a_command_that_is_decided_arrives(body: commands.Body) -> None:
     out = engine_pb2.Command(id=1)
     command_codec.WRITERS[type(body)](out, body)
-    assert command_from(engine_pb2.Command.FromString(out.SerializeToString())).body == body
+    arrived = command_from(engine_pb2.Command.FromString(out.SerializeToString())).body
+    assert arrived == body, f"a function of codec/commands.py, `_to` or `_from`, loses a field: {GUIDE}"
 
 
 @given(values(reports.Report))
@@ -285,7 +288,8 @@ def test_a_model_reaches_the_next_scheduler_as_the_last_one_sent_it(spec: catalo
     "kind", [kind for kind in MESSAGES if kind not in (commands.Open, reports.Hello)], ids=lambda kind: kind.__name__
 )
 def test_a_type_has_the_fields_of_its_message(kind: type) -> None:
-    assert fields_on_wire(kind) == set(MESSAGES[kind].DESCRIPTOR.fields_by_name)
+    fields_of_message = set(MESSAGES[kind].DESCRIPTOR.fields_by_name)
+    assert fields_on_wire(kind) == fields_of_message, f"{kind.__module__} and proto/aegaeon_proto/v1: {GUIDE}"
 
 
 def test_a_hello_has_the_fields_of_its_message() -> None:

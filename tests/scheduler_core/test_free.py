@@ -22,7 +22,7 @@ def all_victims(picture: Picture, comer: place.Comer) -> Found:
     found = []
     for view in (v for v in comer.span.views if v.free and v.loads and comer.may_go(v)):
         load = picture.load_on(comer.group, view.inst)
-        victims = place._victims(picture, view, load)
+        victims = place._victims(picture, view, load, place.FIRST_MARGIN * comer.visits(view, load))
         if victims:
             score = view.util - max(x.rank - place._away_s(picture, x, load, view) for x in victims)
             found.append((score, view.inst.order, view, victims))
@@ -34,14 +34,18 @@ def all_room(picture: Picture, comer: place.Comer) -> Found:
     found = []
     for view in (v for v in comer.span.views if v.free and comer.may_go(v)):
         load = picture.load_on(comer.group, view.inst)
-        if place._has_room(view, load):
-            found.append((view.util + load.util, view.util, view.inst.order, view, load))
+        first = place.FIRST_WEIGHT * comer.visits(view, load) / comer.group.model.config.slo.ttft_s
+        util = view.util + load.util + first
+        if place._has_room(view, load) and not (first and view.loads and util > place.FULL_UTIL):
+            found.append((util, view.util, view.inst.order, view, load))
     return min(found, key=lambda x: x[:3])[3:] if found else None
 
 
 @interpreted
-@pytest.mark.parametrize("seed", range(3))
-def test_a_pass_finds_what_a_search_of_all_instances_finds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("seed", "first_s"), [(0, 0.0), (1, 0.0), (2, 0.0), (3, 0.1)])
+def test_a_pass_finds_what_a_search_of_all_instances_finds(
+    seed: int, first_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = {"room": 0, "victims": 0}
     best, roomiest = place._best_victims, place._roomiest
 
@@ -63,7 +67,7 @@ def test_a_pass_finds_what_a_search_of_all_instances_finds(seed: int, monkeypatc
     monkeypatch.setattr(place, "_roomiest", room)
     rng = random.Random(seed)
     config = SchedulerConfig(policy=SlackSettings(min_stay_s=0.0))
-    world = small_world(roles=[Role.UNIFIED] * 4, config=config, models=12)
+    world = small_world(roles=[Role.UNIFIED] * 4, config=config, models=12, first_s=first_s)
     for i in range(300):
         name = ModelName(f"m{rng.randrange(12)}")
         world.request(f"r{i}", name, rng.randrange(1, 60), rng.randrange(1, 80), rng.uniform(0.0, 12.0))

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_world import small_world
+from small_world import interpreted, small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
@@ -17,7 +17,8 @@ from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig
 from aegaeon_scheduler.core.domain import ALIKE, GatewayId, ModelConfig, ModelName, Role, SeqId, Slo, Terms, Tier
 from aegaeon_scheduler.core.policies.slack import SlackPolicy
 from aegaeon_scheduler.core.policies.slack.batch import due_last, in_places
-from aegaeon_scheduler.core.policies.slack.order import Member
+from aegaeon_scheduler.core.policies.slack.group import Group
+from aegaeon_scheduler.core.policies.slack.order import Member, member
 from aegaeon_scheduler.core.policies.slack.tenants import Clock
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_scheduler.core.state import Model, Sequence
@@ -125,6 +126,32 @@ def decided(rate: float, tenant: Callable[[int], str]) -> list[tuple[float, list
         world.request(f"r{i}", model, 50, 40, at=draw.uniform(0.1, 12.0)).tenant = tenant(i)
     world.run(100)
     return made
+
+
+@interpreted
+def test_a_tenant_pays_for_its_prompts_and_for_the_tokens_that_it_got(monkeypatch: pytest.MonkeyPatch) -> None:
+    paid: dict[str, float] = dict.fromkeys(("small", "big"), 0.0)
+    owed = dict(paid)
+    charge = SlackPolicy._charge
+
+    def begins(policy: SlackPolicy, group: Group, seq: Sequence) -> None:
+        row = member(seq)
+        before = row.charged
+        charge(policy, group, seq)
+        if row.charged and not before:
+            owed[seq.tenant] += row.cost_s + (40 - row.answer) * row.token_s
+
+    def noted(clock: Clock, tenant: str, seconds: float) -> None:
+        paid[tenant] += seconds
+
+    monkeypatch.setattr(SlackPolicy, "_charge", begins)
+    monkeypatch.setattr(Clock, "charge", noted)
+    world = pool()
+    submit(world, "small", 2.0, 0.1, 6.0)
+    submit(world, "big", 40.0, 0.1, 6.0)
+    world.run(60)
+    assert min(owed.values()) > 0.0
+    assert paid == pytest.approx(owed)
 
 
 def test_one_tenant_alone_is_served_as_clients_without_a_key_even_in_overload() -> None:

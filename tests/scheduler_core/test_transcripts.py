@@ -18,6 +18,10 @@ from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, Terms, Ti
 from aegaeon_simulator.pool.world import World
 
 FOLDER = Path(__file__).parent / "transcripts"
+MEANT = (
+    "the core decides otherwise; if that is meant: `make transcripts`, and review the diff. After another field of a "
+    "command or an event, raise FORMAT in aegaeon_scheduler/core/log.py as well"
+)
 M0, M1 = ModelName("m0"), ModelName("m1")
 
 
@@ -109,4 +113,4 @@ def test_the_core_decides_as_the_transcript_records(name: str) -> None:
     file = FOLDER / f"{name}.txt"
     if os.environ.get("WRITE_TRANSCRIPTS"):
         file.write_text(transcript.text, "utf-8")
-    assert transcript.text == file.read_text("utf-8")
+    assert transcript.text == file.read_text("utf-8"), MEANT

@@ -81,6 +81,8 @@ class ScriptedBrain:
     def role_of(self, instance: InstanceId) -> Role | None:
         return None
 
+    places_version = 0
+
     def all_of(self, kind: type) -> list[Any]:
         return [event for event in self.received if isinstance(event, kind)]
 

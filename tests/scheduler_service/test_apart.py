@@ -26,6 +26,13 @@ async def next_of_a(gateway: Any) -> gateway_pb2.ModelStatus:
     return next(one for one in catalog.models if one.spec.name == "tiny-a")
 
 
+async def next_of(sidecar: Any, kind: str) -> engine_pb2.Command:
+    """The next command of this kind."""
+    while (command := await sidecar.next()).WhichOneof("body") != kind:
+        pass
+    return command
+
+
 async def test_a_model_counts_as_served_while_a_pair_of_engines_that_can_exchange_kv_has_it(
     serve: Any, brain: Any, submit: Any
 ) -> None:
@@ -55,6 +62,22 @@ async def test_a_model_counts_as_served_while_a_pair_of_engines_that_can_exchang
         async for status in stack.status():
             of_a = next(one for one in status.models if one.model == "tiny-a")
             assert (of_a.phase, of_a.reason) == (alone.phase, alone.reason)
+
+
+async def test_a_model_whose_load_failed_too_often_has_no_engine_for_gateways(
+    serve: Any, brain: Any, submit: Any
+) -> None:
+    async with serve(brain) as stack:
+        sidecar = await stack.sidecar("u", models=[CACHED])
+        gateway = await stack.gateway()
+        await gateway.send(submit=submit())
+        for _ in range(brain.config.max_failures + 1):
+            load, turn = [await next_of(sidecar, kind) for kind in ("load", "turn")]
+            await sidecar.report(failed=engine_pb2.Failed(id=load.id, reason="a shard is truncated"))
+            await sidecar.report(skipped=engine_pb2.Skipped(id=turn.id, because=load.id))
+        assert (await gateway.next("rejected")).code == gateway_pb2.REJECT_CODE_MODEL_FAILED
+        failed = await next_of_a(gateway)
+        assert (failed.phase, list(failed.roles)) == (model_pb2.MODEL_PHASE_CACHED, [])  # as its engine reports it
 
 
 async def test_roles_that_fetch_a_model_on_demand_are_known_beside_those_that_have_it(serve: Any, brain: Any) -> None:

@@ -21,6 +21,7 @@ from aegaeon_scheduler.core.config import (
     policy_settings,
 )
 from aegaeon_scheduler.errors import ConfigError
+from aegaeon_scheduler.policy_settings import REMOVED
 
 MODEL = {"name": "m", "source": {"directory": "/m"}, "max_model_len": 0, "ttft_s": 1, "tbt_s": 0.1}
 FULL = {
@@ -83,6 +84,23 @@ def test_every_setting_of_slack_is_reached_by_a_gpupool(tmp_path: Path) -> None:
     assert core.policy == SlackSettings("slack", 4, 0.05, 9.0, 1.0, 0.05, True)
 
 
+def test_settings_that_slack_had_before_are_accepted_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = written(tmp_path, FULL | {"policy": {"lone_share": 0.2, "min_stay_s": 2, "first_weight": 3.0}})
+    assert core_config(load_config(path)).policy == SlackSettings(min_stay_s=2)
+    warnings = [record.getMessage() for record in caplog.records]
+    assert warnings == [
+        f"{path}: policy.{name}: the setting was removed and has no effect; delete it"
+        for name in ("first_weight", "lone_share")
+    ]
+
+
+def test_no_setting_of_a_policy_counts_as_removed() -> None:
+    for name, names in REMOVED.items():
+        assert not names & {field.name for field in fields(policy_settings(name))}
+
+
 def without(key: str) -> Any:
     return {k: v for k, v in FULL.items() if k != key}
 
@@ -94,6 +112,7 @@ def without(key: str) -> Any:
         (FULL | {"policy": {"name": "paper", "qmax": 3}}, "policy.qmax: unknown key"),
         (FULL | {"policy": {"name": "slack", "q_max_s": 3}}, "policy.q_max_s: unknown key"),
         (FULL | {"policy": {"name": "paper", "min_stay_s": 3}}, "policy.min_stay_s: unknown key"),
+        (FULL | {"policy": {"name": "paper", "lone_share": 0.3}}, "policy.lone_share: unknown key"),
         (FULL | {"policy": {"name": "paper", "alpha_floor": 1.5}}, "policy.alpha_floor: Input should be less than"),
         (FULL | {"policy": {"name": "prism", "min_stay_s": 3}}, "policy.min_stay_s: unknown key"),
         (FULL | {"policy": {"name": "slcak"}}, "policy.name: Input should be"),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import faulthandler
 import sys
 from collections.abc import Sequence
+from unittest.mock import patch
 
 from aegaeon_sidecar import process
 from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.backends import torch as torch_backend
 from aegaeon_sidecar.backends.torch import TorchBackend
 
 
@@ -21,5 +23,5 @@ class Segfault(TorchBackend):
 
 
 if __name__ == "__main__":
-    process.TorchBackend = Segfault  # type: ignore[misc]  # the seam is there for no other backend
-    sys.exit(process.main())
+    with patch.object(torch_backend, "TorchBackend", Segfault):
+        sys.exit(process.main())

@@ -80,6 +80,7 @@ FIELDS = {
 @pytest.mark.parametrize("name", [field.name for field in fields(commands.Turn)])
 def test_every_field_of_a_turn_command_reaches_the_turn(name: str) -> None:
     command = commands.Turn(ModelName("m"))
-    assert name in FIELDS, f"a value of {name} that is not its default belongs into FIELDS"
+    assert name in FIELDS, f"add a value of {name} that is not its default to FIELDS of this file"
     changed = replace(command, **{name: FIELDS[name]})
-    assert Turn.of(CommandId(1), changed) != Turn.of(CommandId(1), command)
+    reached = Turn.of(CommandId(1), changed) != Turn.of(CommandId(1), command)
+    assert reached, f"Turn.of in aegaeon_sidecar/engine/turn.py does not take {name} over"

@@ -306,6 +306,17 @@ def test_the_command_answers_whether_a_pool_takes_one_more() -> None:
     assert result.output.startswith("yes: 1 unified can take it: with the candidate")
 
 
+def test_a_trace_of_sessions_is_planned_and_the_baselines_have_none(tmp_path: Path) -> None:
+    trace, output = tmp_path / "trace.csv", tmp_path / "plan.json"
+    rows = [f"{2 * i},m{i % 2},7b,100,20,s{i % 3}" for i in range(30)]
+    trace.write_text("t_s,model,model_kind,input_len,output_len,session\n" + "\n".join(rows) + "\n")
+    result = CliRunner().invoke(main, ["plan", "--trace", str(trace), "--json", str(output)])
+    assert result.exit_code == 0, result.output
+    assert "Serving without a pool is simulated without sessions" in result.output
+    written = json.loads(output.read_text())
+    assert (written["sessions"], written["gpus"], written["serving"]["dedicated"]["gpus"]) == (3, 1, 2)
+
+
 def test_no_pool_at_all_is_a_plan_error() -> None:
     with pytest.raises(PlanError, match="serve no request"):
         plan(evaluator(count=1), gpus=0)

@@ -110,7 +110,9 @@ def test_models_that_the_file_omits_keep_their_objective(tmp_path: Path) -> None
         ("model,ttft_s,tbt_s\na,1,1\na,1,1\n", 3, "model a appears twice"),
         ("model,ttft_s,tbt_s\na,soon,1\n", 2, "ttft_s is 'soon'; it must be seconds"),
         ("model,ttft_s,tbt_s\na,1,0\n", 2, "tbt_s is '0'"),
-        ("model,ttft_s,tbt_s\na,1\n", 2, "tbt_s is None"),
+        ("model,ttft_s,tbt_s\na,1\n", 2, "has no tbt_s; add what is missing, or remove the line"),
+        ("ttft_s,tbt_s,model\n1\n", 2, "has no model and no tbt_s"),
+        ("model,ttft_s,tbt_s\n,1,1\n", 2, "has no model;"),
     ],
 )
 def test_a_bad_file_of_objectives_is_refused_with_its_line(tmp_path: Path, text: str, line: int, problem: str) -> None:

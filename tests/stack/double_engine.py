@@ -11,12 +11,14 @@ import os
 import sys
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native import CudaDevice, cuda_uuid
 from aegaeon_sidecar import device_probe, process, quarantine
+from aegaeon_sidecar.backends import torch as torch_backend
 from aegaeon_sidecar.backends.torch import TorchBackend, backend, cache
 from aegaeon_sidecar.engine import engine
 from aegaeon_sidecar.memory import gpu
@@ -52,7 +54,7 @@ if __name__ == "__main__":
         device_probe.check_products = nothing
         sys.exit(device_probe.main())
     quarantine.PROBE, quarantine.FIRST_PAUSE_S = "stack.double_engine", QUICK_S
-    process.TorchBackend = _on_cpu  # type: ignore[misc,assignment]  # no seam but for tests
+    patch.object(torch_backend, "TorchBackend", _on_cpu).start()
     backend.from_dlpack = cache.from_dlpack = in_host_memory
     engine.memory_infos = lambda *_: ()
     engine.enter = nothing

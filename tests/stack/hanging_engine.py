@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from unittest.mock import patch
 
 from conftest import FATAL_TOKEN
 from torch import Tensor
 
 from aegaeon_sidecar import process
 from aegaeon_sidecar.backends import StepInput
+from aegaeon_sidecar.backends import torch as torch_backend
 from aegaeon_sidecar.backends.torch import TorchBackend
 
 
@@ -24,5 +26,5 @@ class Hanging(TorchBackend):
 
 
 if __name__ == "__main__":
-    process.TorchBackend = Hanging  # type: ignore[misc]  # the seam is there for no other backend
-    sys.exit(process.main())
+    with patch.object(torch_backend, "TorchBackend", Hanging):
+        sys.exit(process.main())

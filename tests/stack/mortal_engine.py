@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from unittest.mock import patch
 
 import torch
 from conftest import FATAL_TOKEN
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from aegaeon_sidecar import process
 from aegaeon_sidecar.backends import StepInput
+from aegaeon_sidecar.backends import torch as torch_backend
 from aegaeon_sidecar.backends.torch import TorchBackend
 
 
@@ -24,5 +26,5 @@ class Mortal(TorchBackend):
 
 
 if __name__ == "__main__":
-    process.TorchBackend = Mortal  # type: ignore[misc]  # the seam is there for no other backend
-    sys.exit(process.main())
+    with patch.object(torch_backend, "TorchBackend", Mortal):
+        sys.exit(process.main())

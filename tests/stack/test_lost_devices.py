@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sidecar.driver_double import compiled_double
 from stack.double_engine import DRIVER, PROBE_RULES, RULES
-from stack.pods import Pods, running
+from stack.pods import START_S, Pods, running
 from stack.traffic import PROMPTS, stream
 
 MODELS = ("llama", "mistral", "qwen2", "qwen3")
@@ -54,6 +54,7 @@ async def test_a_gpu_that_is_lost_again_and_again_is_left_alone_until_it_is_heal
     double: dict[str, Any] = {
         "engine": "stack.double_engine",
         "memory": MEMORY,
+        "hold_s": START_S,  # no request is to fail because the machine is busy
         "settings": lambda name: {"device": f"cuda:{ORDINAL if name == SICK else 0}"},
         "environment": lambda name: {
             DRIVER: str(tmp_path / "driver.so"),

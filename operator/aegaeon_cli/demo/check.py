@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from aegaeon_cli.demo.traffic import Exchange
-from aegaeon_cli.demo.verify import TIE, chat_ids, eos_id, text_of, verify, with_end
+from aegaeon_cli.demo.verify import TIE, Verdict, chat_ids, eos_id, text_of, verify, with_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,19 @@ def _check_one(exchange: Exchange, directory: Path) -> tuple[str, int, int]:
     if exchange.error or not exchange.tokens:
         return f"{name}: {exchange.error or 'the answer contains no token ids'}", 0, 0
     output = with_end(exchange.tokens, exchange.finish_reason, eos_id(directory))
-    verdict = verify(directory, chat_ids(directory, exchange.chat.question), output)
+    verdict = _verdict(directory, exchange.chat.question, tuple(output))
     if not verdict.identical:
         where = f"token {verdict.first_difference} of {verdict.positions} is {verdict.gap:.3g} below the largest logit"
         return f"{name}: {where}", verdict.positions, verdict.ties
     if text_of(directory, output) != exchange.text:
         return f"{name}: the tokens are identical, but the text is not their decoding", verdict.positions, verdict.ties
     return "", verdict.positions, verdict.ties
+
+
+@lru_cache(maxsize=4096)
+def _verdict(directory: Path, question: str, output: tuple[int, ...]) -> Verdict:
+    """Cached: people under load get the same greedy answer again and again."""
+    return verify(directory, chat_ids(directory, question), output)
 
 
 def ties_sentence(result: Check) -> str:

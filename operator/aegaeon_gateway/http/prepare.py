@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import blake2b
+from typing import TypeAlias, TypeVar
 
-from aegaeon_gateway.errors import ApiError, ModelChangedError, TokenizerError, model_failed, overloaded
+from aegaeon_gateway.errors import (
+    ApiError,
+    ModelChangedError,
+    TextDroppedError,
+    TokenizerError,
+    model_failed,
+    overloaded,
+)
 from aegaeon_gateway.generation.request import Request, request_of
 from aegaeon_gateway.http.admission import check_body
 from aegaeon_gateway.http.exchange import Exchange
@@ -19,6 +27,9 @@ from aegaeon_gateway.models.catalog import served_length
 from aegaeon_gateway.models.contents import ModelText
 from aegaeon_gateway.tenancy import ALIKE, message_of
 from aegaeon_gateway.workers.wire import Job
+
+T = TypeVar("T")
+Work: TypeAlias = Callable[[str, Job, bytes | bytearray], Awaitable[T]]
 
 
 async def prepare(exchange: Exchange) -> None:
@@ -33,10 +44,8 @@ async def prepare(exchange: Exchange) -> None:
 
 async def worker_answer(exchange: Exchange) -> bytes:
     """The body of an answer that needs no engine. Raises ApiError."""
-    gateway, body = exchange.gateway, _body(exchange)
-    text, job = await _job(exchange)
-    with _loadable(exchange), gateway.texts.used(text):
-        answer, rendered = await gateway.workers.answer(exchange.client.owner_of(exchange.model_name), job, body)
+    gateway = exchange.gateway
+    _, (answer, rendered) = await _by_worker(exchange, gateway.workers.answer)
     tell_ignored(exchange.record, answer.ignored, gateway.metrics)
     return rendered
 
@@ -60,21 +69,37 @@ async def is_another(exchange: Exchange, error: ApiError) -> bool:
 
 async def _request(exchange: Exchange) -> Request:
     """The order of checks: what costs least first. Raises ApiError."""
-    gateway, client, spec = exchange.gateway, exchange.client, exchange.model.spec
+    gateway, client = exchange.gateway, exchange.client
     try:
-        text, job = await _job(exchange)
-        tail = exchange.history + _body(exchange) if exchange.history else _body(exchange)
-        with _loadable(exchange), gateway.texts.used(text):
-            done = await gateway.workers.prepare(client.owner_of(exchange.model_name), job, tail)
+        text, done = await _by_worker(exchange, gateway.workers.prepare)
     except ApiError as error:
         exchange.metrics.ended(error.outcome)
         raise
     exchange.drop_large_body()
+    spec = exchange.model.spec
     made = request_of(exchange.next_id(), spec, text.vocabulary, done, exchange.arrived, exchange.record.marks)
     salt = gateway.salts.of(client.tenant, spec.prefix_share, made.options.cache_salt)
     terms = client.tenant.terms.get(exchange.model_name, ALIKE).lowered(made.options.service_tier)
     message = None if terms == ALIKE else message_of(terms)
     return replace(made, tenant=client.tenant.name, terms=message, defer_s=exchange.defer_s, salt=salt)
+
+
+async def _by_worker(exchange: Exchange, work: Work[T]) -> tuple[ModelText, T]:
+    """The model's text, and a worker's reply; again when the text was dropped before a worker had the job.
+
+    Raises ApiError.
+    """
+    gateway = exchange.gateway
+    while True:
+        text, job = await _job(exchange)
+        body = exchange.history + _body(exchange) if exchange.history else _body(exchange)
+        try:
+            with _loadable(exchange), gateway.texts.used(text):
+                return text, await work(exchange.client.owner_of(exchange.model_name), job, body)
+        except TextDroppedError:
+            if time.monotonic() >= exchange.arrived + gateway.config.hold_s:
+                raise
+        exchange.model = await gateway.catalog.ready(exchange.model_name, gateway.config.hold_s)
 
 
 async def _job(exchange: Exchange) -> tuple[ModelText, Job]:

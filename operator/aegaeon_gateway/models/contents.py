@@ -11,7 +11,7 @@ import shutil
 import weakref
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
@@ -57,6 +57,7 @@ class Contents:
         self._kept: dict[bytes, _Kept] = {}
         self._loading: dict[bytes, asyncio.Task[ModelText]] = {}
         self._uses: Counter[bytes] = Counter()
+        self._awaited: Counter[bytes] = Counter()
 
     async def load(self, directory: Path) -> ModelText:
         """The text of the model in a folder of this machine. Raises TokenizerError, UnavailableError."""
@@ -71,7 +72,8 @@ class Contents:
                 task.add_done_callback(lambda _: self._loading.pop(key, None))
         del files
         try:
-            return await asyncio.shield(self._loading[key])
+            with _counted(self._awaited, key):
+                return await asyncio.shield(self._loading[key])
         except TokenizerError as error:
             raise TokenizerError(str(error).replace(str(self._place(key)), str(directory))) from error
 
@@ -82,16 +84,9 @@ class Contents:
         self._kept[key] = kept
         return kept.text
 
-    @contextmanager
-    def used(self, key: bytes) -> Iterator[None]:
+    def used(self, key: bytes) -> AbstractContextManager[None]:
         """While workers work with a text it is not dropped for others."""
-        self._uses[key] += 1
-        try:
-            yield
-        finally:
-            self._uses[key] -= 1
-            if not self._uses[key]:
-                del self._uses[key]
+        return _counted(self._uses, key)
 
     def drop(self, key: bytes) -> None:
         """Forget a model, which is loaded again when it is needed."""
@@ -100,8 +95,9 @@ class Contents:
             shutil.rmtree(self._place(key), ignore_errors=True)
 
     def keep_only(self, keys: Container[bytes]) -> None:
-        """No model of the catalog has the others."""
-        for key in [key for key in self._kept if key not in keys]:
+        """No model of the catalog has the others. A text whose `load` has not returned is unknown to the caller and
+        stays."""
+        for key in [key for key in self._kept if key not in keys and not self._awaited[key]]:
             self.drop(key)
 
     async def stop(self) -> None:
@@ -137,7 +133,7 @@ class Contents:
         for key in list(self._kept):
             if self.nbytes <= self._most_bytes:
                 return
-            if key != newest and not self._uses[key]:
+            if key != newest and not self._uses[key] and not self._awaited[key]:
                 self.drop(key)
 
     def _place(self, key: bytes) -> Path:
@@ -146,6 +142,17 @@ class Contents:
             self._folder = Path(mkdtemp(prefix="aegaeon-texts-"))
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         return self._folder / key.hex()[:32]
+
+
+@contextmanager
+def _counted(counter: Counter[bytes], key: bytes) -> Iterator[None]:
+    counter[key] += 1
+    try:
+        yield
+    finally:
+        counter[key] -= 1
+        if not counter[key]:
+            del counter[key]
 
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:

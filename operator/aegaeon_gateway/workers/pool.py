@@ -11,7 +11,7 @@ import logging
 import time
 from dataclasses import dataclass
 
-from aegaeon_gateway.errors import InvalidRequestError, QueueFullError, WireError, overloaded
+from aegaeon_gateway.errors import InvalidRequestError, QueueFullError, TextDroppedError, WireError, overloaded
 from aegaeon_gateway.workers.fair import Share
 from aegaeon_gateway.workers.lane import Lane, LaneConfig
 from aegaeon_gateway.workers.supervisor import Starter, Supervisor, restarting, start_process
@@ -112,7 +112,7 @@ class WorkerPool:
             await self._supervisor.read_grammars(job.key)
             reply, tail = await self._loaded(owner, job, body)
         if isinstance(reply, Missing | NeedsGrammars):
-            raise restarting()
+            raise TextDroppedError
         return reply, tail
 
     async def _loaded(self, owner: str, job: Job, body: bytes | bytearray) -> tuple[Reply, bytes]:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from aegaeon_gateway.errors import TokenizerError, UnavailableError, WireError, overloaded
+from aegaeon_gateway.errors import TextDroppedError, TokenizerError, UnavailableError, WireError, overloaded
 from aegaeon_gateway.workers.client import Control, Worker
 from aegaeon_gateway.workers.wire import Drop, Failed, Limit, Load, Loaded, Order, Spawn
 
@@ -138,7 +138,7 @@ class Supervisor:
                 if key in self._present:
                     return
                 if (folder := self._folders.get(key)) is None:
-                    raise restarting()  # the catalog does not serve it any more, or again since a moment ago
+                    raise TextDroppedError
                 await self._ask(Load(key, folder, _LOAD, grammars=key in self._grammars))
         finally:
             del self._reloading[key]
@@ -147,7 +147,7 @@ class Supervisor:
         try:
             async with self._loading:
                 if (folder := self._folders.get(key)) is None:
-                    raise restarting()
+                    raise TextDroppedError
                 await self._ask(Load(key, folder, _LOAD, grammars=True))
                 self._grammars[key] = None
                 while len(self._grammars) > _GRAMMARS:

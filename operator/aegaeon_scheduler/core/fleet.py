@@ -9,7 +9,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from aegaeon_scheduler.core.domain import Role
-from aegaeon_scheduler.core.state import Instance, Make, Model
+from aegaeon_scheduler.core.facts import Make
+from aegaeon_scheduler.core.state import Instance, Model
 
 _make, _order = attrgetter("make"), attrgetter("order")
 _MOST_ALIKE = 64  # kinds of models that are kept: pools have few, by what their nodes have cached

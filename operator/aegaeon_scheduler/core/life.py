@@ -12,11 +12,12 @@ from aegaeon_scheduler.core.book import blocks_for, least_slabs, slabs_of
 from aegaeon_scheduler.core.commands import Accept, Amend, Close, Reject, SequenceEnded, SequenceLost
 from aegaeon_scheduler.core.domain import PASSING, POISONED, Footprint, GatewayId, Phase, RejectCode, Role, Stage
 from aegaeon_scheduler.core.events import Submitted
+from aegaeon_scheduler.core.facts import Make
 from aegaeon_scheduler.core.fetches import Fetches
 from aegaeon_scheduler.core.nodes import apart, failed_beside
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Issued, Make, Model, Sequence
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence
 from aegaeon_scheduler.core.timers import Timers
 
 

@@ -61,6 +61,8 @@ class Mover:
             self._handoff.take_back(seq, reason)
         elif seq.place is Place.DEVICE or seq.turns:
             self._copies.swap_out(inst, seq, reason, tuple(seq.turns))
+        elif inst.draining:
+            self._life.lose(seq, reason, blame=0)  # its KV had left the device before
 
     def _to(self, seq: Sequence, inst: Instance, reason: str) -> None:
         if seq.home is None:

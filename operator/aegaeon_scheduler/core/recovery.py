@@ -1,13 +1,10 @@
-"""Attachment, failure and return of instances, gateways, models, and sequences under a new epoch.
-
-The gateway's prefix is the truth; a sequence that an attaching instance still holds is claimed by it, or closed after
-a lease.
-"""
+"""Attachment, failure and return of instances, gateways, models, and sequences under a new epoch."""
 
 from __future__ import annotations
 
-from aegaeon_scheduler.core.commands import Close, Reject, SequenceEnded
-from aegaeon_scheduler.core.domain import GatewayId, Held, InstanceId, Phase, Place, RejectCode, Role, Stage
+from aegaeon_scheduler.core.claims import Claims
+from aegaeon_scheduler.core.commands import Reject, SequenceEnded
+from aegaeon_scheduler.core.domain import GatewayId, InstanceId, Phase, Place, RejectCode, Stage
 from aegaeon_scheduler.core.events import CatalogChanged, InstanceUp, ModelReported, Submitted
 from aegaeon_scheduler.core.failures import Failures
 from aegaeon_scheduler.core.fetches import Fetches
@@ -29,7 +26,7 @@ class Recovery:
 
     def __init__(
         self, pool: Pool, policy: Policy, timers: Timers, life: Life, residency: Residency, handoff: HandOff,
-        failures: Failures, fetches: Fetches,
+        failures: Failures, fetches: Fetches, claims: Claims,
     ) -> None:  # fmt: skip
         self._pool = pool
         self._policy = policy
@@ -39,6 +36,7 @@ class Recovery:
         self._failures = failures
         self._fetches = fetches
         self._timers = timers
+        self._claims = claims
 
     # -- models ------------------------------------------------------------------------------------------------------
 
@@ -150,7 +148,7 @@ class Recovery:
         for held in [h for h in inst.held.values() if h.model == model.name]:
             seq = self._pool.sequences.get(held.seq)
             if seq is not None and seq.stage is Stage.QUEUED and seq.epoch > held.epoch and not seq.opened:
-                self._claim(inst, held, seq)
+                self._claims.claim(inst, held, seq)
         self._handoff.place_waiting(model)
         if model.running:
             self._failures.served_elsewhere(model)
@@ -164,9 +162,7 @@ class Recovery:
         if old is not None:
             restarted = old.incarnation != event.incarnation
             self.down(old.id, "was restarted" if restarted else "attached anew", died=restarted and not event.beside)
-            inst.switches, inst.loads = old.switches, old.loads
-            inst.busy_s, inst.stall_s, inst.switch_s = old.busy_s, old.stall_s, old.switch_s
-            inst.first_s, inst.ahead_s = old.first_s, old.ahead_s
+            inst.carry_over(old)
         for model in self._pool.models.values():
             if model.died_warming_up.get(inst.id) == inst.incarnation:
                 del model.died_warming_up[inst.id]  # its stream broke, and it has not died
@@ -185,7 +181,7 @@ class Recovery:
             self._pool.held.setdefault(held.seq, {})[inst.id] = held
             seq = self._pool.sequences.get(held.seq)
             if seq is not None and seq.opened and seq.epoch > held.epoch:
-                self.expire(inst.id, held, "it goes on elsewhere")
+                self._claims.expire(inst.id, held, "it goes on elsewhere")
             else:
                 self._timers.lease(inst.id, held)
 
@@ -282,7 +278,7 @@ class Recovery:
             self._pool.out.append(SequenceEnded(event.seq, event.epoch))
         else:
             self._life.submit(event, model)
-            self._claim_held(event)
+            self._claims.claim_held(event)
 
     def _again(self, seq: Sequence, event: Submitted) -> None:
         if event.epoch <= seq.epoch:
@@ -300,56 +296,7 @@ class Recovery:
             self._life.reject(seq, *refused)
             return
         self._life.queue(seq)
-        self._claim_held(event)
-
-    def _claim_held(self, event: Submitted) -> None:
-        seq = self._pool.sequences.get(event.seq)
-        holders = self._pool.held.get(event.seq)
-        if seq is None or not holders or seq.stage is not Stage.QUEUED:
-            return
-        best = max(holders.items(), key=lambda item: item[1].output_tokens)
-        inst = self._pool.instances.get(best[0])
-        if inst is not None:
-            self._claim(inst, best[1], seq)
-
-    def _claim(self, inst: Instance, held: Held, seq: Sequence) -> None:
-        """Go on with what an instance holds, if that is enough; close every other copy."""
-        if not self._usable(inst, held, seq):
-            return
-        self._unhold(inst, held)
-        self._life.withdraw(seq, f"{inst.id} still holds it")
-        seq.home = inst
-        inst.sequences[seq.id] = seq
-        self._residency.open(inst, seq, f"go on from {held.output_tokens} tokens that {inst.id} holds")
-        seq.output_tokens, seq.place = held.output_tokens, held.place
-        seq.kv_tokens = seq.projected_kv = held.kv_tokens
-        seq.model.waiting.pop(seq.id, None)
-        self._handoff.prefilled(seq)
-        for other in list(self._pool.held.get(seq.id, {}).items()):
-            self.expire(other[0], other[1], "another instance holds more of it")
-
-    def _usable(self, inst: Instance, held: Held, seq: Sequence) -> bool:
-        if held.model != seq.model.name or not inst.takes(seq) or held.prompt_tokens != seq.prompt_tokens:
-            return False
-        if held.place is Place.NONE or (held.place is Place.HOST and inst.role is Role.PREFILL):
-            return False
-        complete = held.output_tokens > 0 and held.kv_tokens >= held.prompt_tokens + held.output_tokens - 1
-        return complete and held.output_tokens >= seq.prefix_tokens and held.epoch < seq.epoch
-
-    def _unhold(self, inst: Instance, held: Held) -> None:
-        inst.held.pop(held.seq, None)
-        self._pool.unhold(inst.id, held.seq)
-
-    def expire(self, instance: InstanceId, held: Held, reason: str = "no gateway claimed it") -> None:
-        """Close a sequence that an instance holds and no gateway claims."""
-        inst = self._pool.instances.get(instance)
-        if inst is None or inst.held.get(held.seq) is not held:
-            return
-        self._unhold(inst, held)
-        seq = self._pool.sequences.get(held.seq)
-        if seq is None or seq.home is not inst or not seq.opened:
-            self._pool.send(inst, Close(held.seq, held.epoch), reason)
-            inst.memory_due = True
+        self._claims.claim_held(event)
 
     def gateway_down(self, gateway: GatewayId) -> None:
         """Its sequences have no reader."""

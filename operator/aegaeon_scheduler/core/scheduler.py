@@ -11,6 +11,7 @@ from typing import Any
 
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.book import least_slabs
+from aegaeon_scheduler.core.claims import Claims
 from aegaeon_scheduler.core.commands import Command
 from aegaeon_scheduler.core.config import PaperSettings, PrismSettings, SchedulerConfig
 from aegaeon_scheduler.core.conservation import check
@@ -63,7 +64,8 @@ class Scheduler:
         self._overtaking = Overtaking(pool, policy)
         self._reports = Reports(pool, policy, life, handoff)
         self._failures = Failures(pool, life, handoff, self._reports)
-        self._recovery = Recovery(pool, policy, timers, life, residency, handoff, self._failures, fetches)
+        claims = self._claims = Claims(pool, life, residency, handoff)
+        self._recovery = Recovery(pool, policy, timers, life, residency, handoff, self._failures, fetches, claims)
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.CatalogChanged: self._recovery.catalog,
             ev.StartHoldChanged: self._start_hold,
@@ -137,6 +139,11 @@ class Scheduler:
         inst = self._pool.instances.get(instance)
         return None if inst is None or inst.draining else inst.role
 
+    @property
+    def places_version(self) -> int:
+        """Rises whenever the engines that may take a model may have changed."""
+        return self._pool.fleet.version
+
     def places(self, before: float) -> dict[SeqId, int]:
         """Places in queues: see snapshot.places."""
         return places(self._pool, before)
@@ -170,7 +177,7 @@ class Scheduler:
         for seq in lost:
             self._life.cancel(seq, "its gateway did not submit it again")
         for instance, h in leases:
-            self._recovery.expire(instance, h)
+            self._claims.expire(instance, h)
         if self._timers.reattach_ended():
             for model in list(self._pool.models.values()):
                 self._handoff.place_waiting(model)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import InitVar, dataclass, field
-from functools import cache
-from math import inf
 
 from aegaeon_proto.engine.catalog import POOLING
 from aegaeon_scheduler.core.book import Book, Grant
@@ -16,7 +14,6 @@ from aegaeon_scheduler.core.commands import Body
 from aegaeon_scheduler.core.domain import (
     CommandId,
     Footprint,
-    GatewayId,
     Held,
     InstanceId,
     Lacking,
@@ -27,13 +24,13 @@ from aegaeon_scheduler.core.domain import (
     Role,
     SeqId,
     Stage,
-    Terms,
 )
 from aegaeon_scheduler.core.events import InstanceUp, Submitted
+from aegaeon_scheduler.core.facts import Attachment, ModelCounters, Request
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Model:
+class Model(ModelCounters):
     """One model of the catalog and its counters."""
 
     config: ModelConfig
@@ -49,18 +46,6 @@ class Model:
     withdrawn: bool = False
     # Incarnations of instances that were lost in a turn that warmed it up: there are no more of these.
     died_warming_up: dict[InstanceId, str] = field(default_factory=dict)
-    queued: int = 0
-    running: int = 0
-    ended: int = 0
-    loads: int = 0
-    poisoned: int = 0  # sequences that ended because no engine could go on with them
-    output_tokens: int = 0
-    on_time: int = 0
-    worked_at: float = -inf  # when an engine last had a step of its sequences behind it
-    answered_at: float = -inf  # when a token of it came last, or a request of it ended with its answer
-    busy_s: float = 0.0
-    stall_s: float = 0.0
-    switch_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.name = self.config.name
@@ -150,7 +135,7 @@ class Issued(Grant):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Sequence:
+class Sequence(Request):
     """One choice of one request.
 
     `home` is the instance that it runs or will run on, `opened` whether an Open was sent there; `source` still owns a
@@ -170,19 +155,6 @@ class Sequence:
     open_id: CommandId | None = None
     batch: Batch | None = None  # set by the policy, as is `row`
     row: Row | None = None
-    epoch: int = field(init=False)
-    since: int = field(init=False)
-    gateway: GatewayId = field(init=False)
-    arrival: float = field(init=False)
-    promised_from: float = field(init=False)  # its deadlines count from then on
-    deferred: bool = field(init=False)  # later than its arrival: what is not deferred comes first
-    tenant: str = field(init=False)
-    terms: Terms = field(init=False)  # among the requests for its model
-    priority: int = field(init=False)
-    prompt_tokens: int = field(init=False)
-    prefix_tokens: int = field(init=False)
-    max_tokens: int = field(init=False)
-    adapter: str = field(init=False)
     output_tokens: int = field(init=False)
     home: Instance | None = field(init=False)
     source: Instance | None = field(init=False)
@@ -204,19 +176,7 @@ class Sequence:
 
     def restart(self, event: Submitted) -> None:
         """Take what the gateway says as the truth; nothing is placed anywhere."""
-        self.epoch = self.since = event.epoch
-        self.gateway = event.gateway
-        self.arrival = event.arrival
-        self.promised_from = event.arrival + event.defer_s
-        self.deferred = event.defer_s > 0.0
-        self.tenant = event.tenant
-        self.terms = event.terms
-        self.priority = event.priority
-        self.prompt_tokens = event.prompt_tokens
-        self.prefix_tokens = event.prefix_tokens
-        self.max_tokens = event.max_tokens
-        self.adapter = event.adapter
-        self.output_tokens = event.prefix_tokens
+        self.submit(event)
         self.displace()
 
     def displace(self) -> None:
@@ -260,48 +220,16 @@ class Sequence:
         return self.promised_from + slo.ttft_s + self.output_tokens * slo.tbt_s
 
 
-@dataclass(slots=True, frozen=True, eq=False)
-class Make:
-    """The properties that decide whether a sequence of some length fits an instance. `make` gives one for all that are
-    alike."""
-
-    role: Role
-    slab_bytes: int
-    slabs: int
-    host_slabs: int
-
-
-make = cache(Make)
-
-
 @dataclass(slots=True, eq=False, repr=False)
-class Instance:
+class Instance(Attachment):
     """One attachment of a sidecar: facts from its reports, and its program so far."""
 
     event: InitVar[InstanceUp]
     order: int
-    id: InstanceId = field(init=False)
-    incarnation: str = field(init=False)
-    node: str = field(init=False)
-    role: Role = field(init=False)
-    device: str = field(init=False)
-    slab_bytes: int = field(init=False)
-    slabs: int = field(init=False)
-    host_slabs: int = field(init=False)
-    max_batch: int = field(init=False)
-    make: Make = field(init=False)
     book: Book = field(init=False)
     reported: list[ModelName] = field(init=False)  # resident before this attachment, size still unknown
     shared: dict[ModelName, ModelName] = field(init=False)  # of these, the name that they share slabs under
     next_id: int = 1
-    switches: int = 0
-    loads: int = 0
-    ended: int = 0  # sequences that ended here, and left room for good
-    busy_s: float = 0.0
-    stall_s: float = 0.0
-    switch_s: float = 0.0
-    first_s: float = 0.0  # of busy_s: first steps of models
-    ahead_s: float = 0.0  # of first_s: those that no sequence waited for
     phases: dict[ModelName, Phase] = field(default_factory=dict)
     without: dict[ModelName, dict[str, str]] = field(default_factory=dict)  # adapters that failed here, and why
     weights: dict[ModelName, Weights] = field(default_factory=dict)
@@ -331,16 +259,7 @@ class Instance:
     memory_due: bool = False  # a Close freed memory that no report shows yet
 
     def __post_init__(self, event: InstanceUp) -> None:
-        self.id = event.instance
-        self.incarnation = event.incarnation
-        self.node = event.node
-        self.role = event.role
-        self.device = event.device
-        self.slab_bytes = event.slab_bytes
-        self.slabs = event.slabs
-        self.host_slabs = event.host_slabs
-        self.max_batch = max(1, event.max_batch)
-        self.make = make(event.role, event.slab_bytes, event.slabs, event.host_slabs)
+        self.attach(event)
         self.book = Book(event.slabs, event.slab_bytes, event.memory)
         self.reported = list(event.resident)
         self.tried.update(event.resident)

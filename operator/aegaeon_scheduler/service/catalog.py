@@ -211,7 +211,7 @@ class Catalog:
             self._changed()
 
     def engines_changed(self) -> None:
-        """One takes nothing new any more: what others have of the models may be of no use without it."""
+        """An engine takes nothing new, or a model failed there: what others have may be of no use without it."""
         self._changed()
 
     def status(self) -> gateway_pb2.CatalogStatus:

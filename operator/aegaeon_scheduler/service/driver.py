@@ -50,6 +50,10 @@ class Brain(Protocol):
     def role_of(self, instance: InstanceId) -> Role | None:
         """Role of an engine; None: it is not attached, or takes nothing new."""
 
+    @property
+    def places_version(self) -> int:
+        """Rises whenever the engines that may take a model may have changed."""
+
 
 class Link(Protocol):
     """The way to a sidecar."""
@@ -191,6 +195,12 @@ class Driver:
         """A sidecar is gone, with all that it held."""
         self.handles.lost(instance)
         self.handle(events.InstanceDown(instance))
+
+    def failed(self, event: events.CommandFailed) -> bool:
+        """A command failed; True when an engine may serve a model no longer: its load failed too often."""
+        before = self._brain.places_version
+        self.handle(event)
+        return self._brain.places_version != before
 
     def done(self, event: events.CommandDone, handle: engine_pb2.KvHandle | None) -> None:
         """A command ended well; a SwapOut brings a handle."""

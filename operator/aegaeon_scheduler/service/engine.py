@@ -254,6 +254,9 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             self._drains(attachment, event)
         elif isinstance(event, events.CommandDone):
             self._driver.done(event, report.done.handle if report.done.HasField("handle") else None)
+        elif isinstance(event, events.CommandFailed):
+            if self._driver.failed(event):
+                self._catalog.engines_changed()
         elif event is not None:
             self._driver.handle(event)
 

@@ -33,6 +33,7 @@ def plan_json(plan: Plan, evaluator: PoolEvaluator, price: float, gpus_per_devic
         "latency_s": plan.best.parts.latency_s,
         "gpu_hours_a_day_by_tenant": {name or "none": hours * each for name, hours in plan.tenants.items()},
         "tokens_per_s": plan.tokens_per_s,
+        "sessions": evaluator.sessions(),
         "window": {"seconds": traffic.window_s, "seeds": evaluator.seeds if traffic.random else 1},
         "price_per_gpu_hour": price,
         "device": {

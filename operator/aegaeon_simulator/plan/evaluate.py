@@ -106,6 +106,10 @@ class PoolEvaluator:
         evaluated = (p for (name, s, shape), p in self._known.items() if name == policy and s.unified and not shape)
         return sorted(evaluated, key=lambda p: p.gpus)
 
+    def sessions(self) -> int:
+        """Sessions of the first draw, whose requests wait for the answer before them."""
+        return len({a.session for a in self._draws[0].arrivals if a.session})
+
     def suffices(self, point: Point) -> bool:
         """True when the objective is met at its confidence."""
         return point.share.low >= self.objective.share

@@ -26,12 +26,15 @@ class Static:
 
 
 def with_copies(workload: Workload, copies: tuple[int, ...]) -> Workload:
-    """Every model so many times; its requests go to its copies in turn. Copies of one model stand side by side."""
+    """Every model so many times; its requests go to its copies in turn. Copies of one model stand side by side.
+
+    These baselines are modelled without sessions: every request is sent at its time.
+    """
     first = [sum(copies[:m]) for m in range(len(copies))]
     turn: defaultdict[int, int] = defaultdict(int)
     arrivals = []
     for a in workload.arrivals:
-        arrivals.append(replace(a, model=first[a.model] + turn[a.model] % copies[a.model]))
+        arrivals.append(replace(a, model=first[a.model] + turn[a.model] % copies[a.model], session=""))
         turn[a.model] += 1
     kinds = tuple(kind for kind, count in zip(workload.kinds, copies, strict=True) for _ in range(count))
     return Workload(kinds, tuple(arrivals))

@@ -24,6 +24,7 @@ def read_slos(path: Path, names: Sequence[str], defaults: Sequence[Slo]) -> tupl
             reader = csv.DictReader(file, skipinitialspace=True)
             _check_columns(path, list(reader.fieldnames or []))
             for row in reader:
+                _check_row(path, reader.line_num, row)
                 name = _model(path, reader.line_num, row, names)
                 if name in of:
                     raise TraceError(path, reader.line_num, f"model {name} appears twice; remove one of the lines")
@@ -40,8 +41,15 @@ def _check_columns(path: Path, columns: list[str]) -> None:
         raise TraceError(path, 1, f"lacks the columns {', '.join(missing)}; it has {has}; add them")
 
 
+def _check_row(path: Path, line: int, row: Row) -> None:
+    """Refuse a row that ends before its last column, or leaves one empty."""
+    missing = [name for name in COLUMNS if not row[name]]
+    if missing:
+        raise TraceError(path, line, f"has no {' and no '.join(missing)}; add what is missing, or remove the line")
+
+
 def _model(path: Path, line: int, row: Row, names: Sequence[str]) -> str:
-    name = row["model"] or ""
+    name = row["model"]
     if name not in names:
         few = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
         raise TraceError(path, line, f"model {name!r} has no requests; the models are {few}; correct the name")
@@ -50,7 +58,7 @@ def _model(path: Path, line: int, row: Row, names: Sequence[str]) -> str:
 
 def _seconds(path: Path, line: int, row: Row, column: str) -> float:
     try:
-        value = float(row[column] or "")
+        value = float(row[column])
     except ValueError:
         value = nan
     if not 0 < value < inf:

@@ -40,7 +40,8 @@ class Proposal:
 class Move:
     """A wish of the pool pass: have sequences of one model on an instance, its weights loaded ahead of their turns.
 
-    Without an instance they leave theirs: KV to the host tier, queued prompts back to where all wait.
+    Without an instance they leave theirs: KV to the host tier, queued prompts back to where all wait; KV that is on the
+    host tier of an instance that drains is given up.
     """
 
     model: Model

@@ -26,7 +26,8 @@ def drain(picture: Picture) -> None:
             picture.evict(view, load, f"{view.inst.id} is draining")
     if draining:
         for _, _, group, _, rest in sorted(picture.waiting()):
-            _shelter(picture, group, rest)
+            if not _shelter(picture, group, rest):
+                _strand(picture, group)
 
 
 def _has_refuge(picture: Picture, group: Group, inst: Instance) -> bool:
@@ -34,18 +35,32 @@ def _has_refuge(picture: Picture, group: Group, inst: Instance) -> bool:
     return any(group.may_go(i) and (not placed or i.node == inst.node) for i in picture.pool.instances.values())
 
 
-def _shelter(picture: Picture, group: Group, rest: Still) -> None:
+def _shelter(picture: Picture, group: Group, rest: Still) -> bool:
     """One that has left joins the group of its model where there is one, as no instance has two of a model."""
     homes = {seq.home for seq in group.members.values() if seq.home is not None}
     if rest.only is not None or not any(home.draining for home in homes):
-        return
+        return False
     for other in picture.table.of(group.model):
         inst = other.inst
         if inst is not None and inst.node == rest.node and other.kind is group.kind and group.may_go(inst):
             members = tuple(group.members.values())
             picture.table.merge(group, other)
             picture.moves.append(Move(group.model, members, inst, "joins its model where no engine is draining"))
-            return
+            return True
+    return False
+
+
+def _strand(picture: Picture, group: Group) -> None:
+    """KV that was preempted on an instance which drains, where nothing takes it over: computed again elsewhere. Where
+    nothing serves its model it waits as for any engine, unless its prompts alone could be computed."""
+    places = picture.pool.fleet.of(group.model)
+    if not (places.served or places.halved):
+        return
+    homes = {seq.home for seq in group.members.values() if seq.home is not None and seq.home.draining}
+    ends = [home for home in homes if not _has_refuge(picture, group, home)]
+    kept = tuple(s for s in group.members.values() if s.place is Place.HOST and s.source is None and s.home in ends)
+    if kept:
+        picture.moves.append(Move(group.model, kept, None, "its engine is draining, and none takes its KV over"))
 
 
 RELIEF_SHARE = 0.25

@@ -7,6 +7,7 @@ seconds of copies, and of the engine where it idles meanwhile; the price of a pr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.estimate import Estimates
@@ -141,6 +142,9 @@ FULL_UTIL = 0.9
 """utilization beyond which nothing is placed on an engine, but what is urgent"""
 IDLE_MARGIN = 4.0
 """times its absence that a victim must have more slack where the engine is its own, and idles meanwhile"""
+FIRST_WEIGHT, FIRST_MARGIN = 3.0, 20.0
+"""times the first steps of a model that has run on another engine: what they count where a place is chosen, as a share
+of TTFT, and how much more slack a victim must have. Nothing runs beside them"""
 
 
 def place_waiting(picture: Picture) -> None:
@@ -178,6 +182,25 @@ class Comer:
         near = [view for view in views if reach.near(name, view.inst)]
         return near or [view for view in views if reach.may_read(name, view.inst, self._rest.node)]
 
+    @cached_property
+    def _returns(self) -> bool:
+        """True when an instance that it may go to has run its model, and has no group of it."""
+        group, picture, node = self.group, self._picture, self._rest.node
+        name, only = group.model.name, self._only
+        return any(
+            name in inst.tried
+            and (only is None or inst is only)
+            and (node is None or inst.node == node)
+            and name not in picture.view(inst).models
+            and group.may_go(inst)
+            for inst in picture.pool.fleet.of(group.model).open
+        )
+
+    def visits(self, view: View, load: Load) -> float:
+        """Seconds of first steps that it would take there, though its model has run where it may go; else 0."""
+        seconds = new_s(self._picture.pool.estimates, load, view.inst)
+        return seconds if seconds and self._returns else 0.0
+
     def may_go(self, view: View) -> bool:
         """Returns whether a group may be on this instance at all; what is there is another matter."""
         inst, group, picture = view.inst, self.group, self._picture
@@ -206,17 +229,23 @@ def _to_room(picture: Picture, comer: Comer) -> bool:
 
 
 def _roomiest(picture: Picture, comer: Comer) -> tuple[View, Load] | None:
-    """Returns the least busy of every make that has room."""
+    """Returns the least busy of every make that has room; first steps count as time that it takes of an engine."""
     best: tuple[float, float, int, View, Load] | None = None
+    ttft_s = max(comer.group.model.config.slo.ttft_s, 1e-9)
     for lot in comer.span.lots:
         load = picture.load_on(comer.group, lot.inst)
         if load.nbytes > lot.room:
             continue
-        view = next((v for v in still(lot.idle) if _has_room(v, load) and comer.may_go(v)), None)
-        if view is not None:
-            score = (view.util + load.util, view.util, view.inst.order)
+        for view in (v for v in still(lot.idle) if _has_room(v, load) and comer.may_go(v)):
+            first = FIRST_WEIGHT * comer.visits(view, load) / ttft_s
+            util = view.util + load.util + first
+            if first and view.loads and util > FULL_UTIL:
+                continue
+            score = (util, view.util, view.inst.order)
             if best is None or score < best[:3]:
                 best = (*score, view, load)
+            if not first:
+                break  # all others are busier
     return None if best is None else best[3:]
 
 
@@ -270,7 +299,7 @@ def _best_victims(picture: Picture, comer: Comer) -> tuple[View, list[Load]] | N
                 break
             if not view.free or view.most <= least or not comer.may_go(view):
                 continue
-            victims = _victims(picture, view, load)
+            victims = _victims(picture, view, load, FIRST_MARGIN * comer.visits(view, load))
             if victims:
                 score = view.util - max(x.rank - _away_s(picture, x, load, view) for x in victims)
                 if best is None or (score, order) < best[:2]:
@@ -278,12 +307,12 @@ def _best_victims(picture: Picture, comer: Comer) -> tuple[View, list[Load]] | N
     return None if best is None else best[2:]
 
 
-def _victims(picture: Picture, view: View, load: Load) -> list[Load]:
+def _victims(picture: Picture, view: View, load: Load, more_s: float) -> list[Load]:
     """Groups to evict, most slack first, until it fits; none when it would not or that costs more than it saves."""
     over = view.over(load)
     victims: list[Load] = []
     for x in picture.leaving(view):
-        if not _pays(picture, view, x, load) or not (_is_below(x, load) or may_leave(x.group)):
+        if not _pays(picture, view, x, load, more_s) or not (_is_below(x, load) or may_leave(x.group)):
             continue
         victims.append(x)
         over -= view.freed(x)
@@ -292,15 +321,15 @@ def _victims(picture: Picture, view: View, load: Load) -> list[Load]:
     return []
 
 
-def _pays(picture: Picture, view: View, victim: Load, load: Load) -> bool:
-    """Returns whether a victim has so much more slack that it can be absent.
+def _pays(picture: Picture, view: View, victim: Load, load: Load, more_s: float) -> bool:
+    """Returns whether a victim has so much more slack that it can be absent; `more_s`: for first steps.
 
     Beside other groups a switch costs the engine nothing: they run meanwhile. A tier above pays no price.
     """
     least_s = PREEMPT_SHARE * load.group.ttft_s
     if len(view.loads) == 1 and not _is_below(victim, load):
         least_s = max(least_s, IDLE_MARGIN * _away_s(picture, victim, load, view))
-    return victim.rank > load.rank + least_s
+    return victim.rank > load.rank + least_s + more_s
 
 
 def _is_below(victim: Load, load: Load) -> bool:

@@ -269,13 +269,14 @@ class SlackPolicy:
             clock.charge(seq.tenant, row.cost_s)
 
     def _settle(self, seq: Sequence) -> None:
-        """A sequence that decoded ends: its tenant pays for the tokens that there were."""
+        """A sequence leaves, and not from prefill to decode: its tenant pays for the tokens that there were."""
         group = self._table.group(seq)
-        if group is None or seq.stage is not Stage.DECODE or not member(seq).charged:
+        if group is None or (seq.prefilled and seq.stage is Stage.PREFILL):
             return
         row = member(seq)
-        row.charged = False
-        group.standing.clock(row.queue).charge(row.queue[1], (seq.output_tokens - row.answer) * row.token_s)
+        if row.charged:
+            group.standing.clock(row.queue).charge(row.queue[1], (seq.output_tokens - row.answer) * row.token_s)
+            row.answer = float(seq.output_tokens)
 
     def reshaped(self, model: Model) -> None:
         """See Policy."""

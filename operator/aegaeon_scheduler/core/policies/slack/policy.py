@@ -275,7 +275,7 @@ class SlackPolicy:
             return
         row = member(seq)
         if row.charged:
-            group.standing.clock(row.queue).charge(seq.tenant, (seq.output_tokens - row.answer) * row.token_s)
+            group.standing.clock(row.queue).charge(row.queue[1], (seq.output_tokens - row.answer) * row.token_s)
             row.answer = float(seq.output_tokens)
 
     def reshaped(self, model: Model) -> None:

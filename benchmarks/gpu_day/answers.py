@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from benchmarks.gpu_day.manifests import Roles
 from benchmarks.truth_stack import Alone, Reply
 
-from aegaeon_scheduler.core.domain import Slo
+from aegaeon_scheduler.core.domain import Slo, Terms, Tier
 from aegaeon_simulator.workload import Arrival, Workload
 
 
@@ -26,13 +28,13 @@ class Answers:
 
     def write(self, file: Path) -> None:
         """As JSON."""
-        file.write_text(json.dumps(asdict(self)) + "\n", "utf-8")
+        file.write_text(json.dumps(asdict(self), default=attrgetter("value")) + "\n", "utf-8")
 
 
 def read_answers(file: Path) -> Answers:
-    """Of an earlier stage. Raises OSError when it left none."""
+    """Read the answers of an earlier stage. Raises OSError when it left none."""
     found = json.loads(file.read_text("utf-8"))
-    arrivals = tuple(Arrival(**arrival) for arrival in found["workload"]["arrivals"])
+    arrivals = tuple(map(_arrival, found["workload"]["arrivals"]))
     return Answers(
         found["roles"],
         Slo(**found["slo"]),
@@ -41,3 +43,10 @@ def read_answers(file: Path) -> Answers:
         found["switches"],
         {name: Alone(**alone) for name, alone in found["alone"].items()},
     )
+
+
+def _arrival(entry: dict[str, Any]) -> Arrival:
+    """Read a request; older records have no terms."""
+    terms = entry.get("terms", {})
+    tier = Tier(terms.get("tier", Tier.STANDARD))
+    return Arrival(**entry | {"terms": Terms(tier, terms.get("weight", 1))})

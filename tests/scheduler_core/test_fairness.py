@@ -13,8 +13,8 @@ from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, Sla
 from aegaeon_scheduler.core.domain import ModelName, Role
 from aegaeon_scheduler.core.policies.slack import policy as policy_module
 from aegaeon_scheduler.core.policies.slack import shares
-from aegaeon_scheduler.core.policies.slack.group import Kind
 from aegaeon_scheduler.core.policies.slack.order import member
+from aegaeon_scheduler.core.policies.slack.ranks import Kind
 from aegaeon_scheduler.core.policies.slack.table import TIER_SHARE
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_simulator.pool.world import World

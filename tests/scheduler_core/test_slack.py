@@ -11,8 +11,9 @@ from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, policy_settings
 from aegaeon_scheduler.core.domain import ModelName, Role
 from aegaeon_scheduler.core.policies.slack import place
-from aegaeon_scheduler.core.policies.slack.group import Group, Kind
+from aegaeon_scheduler.core.policies.slack.group import Group
 from aegaeon_scheduler.core.policies.slack.policy import SlackPolicy
+from aegaeon_scheduler.core.policies.slack.ranks import Kind
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_scheduler.core.state import Sequence
 from aegaeon_simulator.pool.world import World

@@ -128,6 +128,39 @@ def decided(rate: float, tenant: Callable[[int], str]) -> list[tuple[float, list
     return made
 
 
+def test_prompts_that_came_before_an_engine_had_their_model_count_as_those_that_came_after() -> None:
+    world = pool()
+    world.run(0.5)
+    (engine,) = world.engines
+    world.kill(engine)
+    submit(world, "big", 60.0, 1.0, 21.0)
+    submit(world, "small", 2.0, 8.0, 21.0)
+    world.run(6.0, idle=False)
+    world.start(engine)
+    world.run(60.0)
+    assert on_time(of(world, "small")) >= 0.97
+
+
+def test_a_request_of_tier_batch_begins_before_deferred_ones_of_the_tier_above() -> None:
+    world = pool()
+    submit(world, "night", 200.0, 0.0, 1.0)
+    for client in of(world, "night"):
+        client.defer_s = 86_400.0
+    submit(world, "flex", 2.0, 2.0, 6.0, terms=Terms(Tier.BATCH))
+    world.run(60.0)
+    assert on_time(of(world, "flex")) == 1.0
+
+
+def test_a_weight_that_changes_counts_although_a_prompt_waits() -> None:
+    clock = Clock()
+    clock.arrive("a", 1.0, 1)
+    clock.arrive("b", 1.0, 1)
+    clock.arrive("a", 1.0, 4)
+    assert clock.weight == 5
+    clock.charge("a", 8.0)
+    assert clock.lead("a") == pytest.approx(8.0 / 4 + 2.0 / 4)
+
+
 @interpreted
 def test_a_tenant_pays_for_its_prompts_and_for_the_tokens_that_it_got(monkeypatch: pytest.MonkeyPatch) -> None:
     paid: dict[str, float] = dict.fromkeys(("small", "big"), 0.0)

@@ -11,9 +11,10 @@ from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.commands import Command
 from aegaeon_scheduler.core.config import SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Role
-from aegaeon_scheduler.core.policies.slack.group import URGENT_SHARE, Group
+from aegaeon_scheduler.core.policies.slack.group import Group
 from aegaeon_scheduler.core.policies.slack.order import due
 from aegaeon_scheduler.core.policies.slack.policy import SlackPolicy
+from aegaeon_scheduler.core.policies.slack.ranks import URGENT_SHARE
 
 
 def has_little(group: Group, now: float, settings: SlackSettings) -> bool:

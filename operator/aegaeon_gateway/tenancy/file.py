@@ -34,7 +34,7 @@ class _Quota(_Strict):
 
 
 class _Terms(_Strict):
-    weight: Annotated[int, Field(ge=1)] = 1
+    weight: Annotated[int, Field(ge=1, le=100)] = 1
     tier: Tier = "standard"
 
 

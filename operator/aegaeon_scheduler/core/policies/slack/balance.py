@@ -9,9 +9,10 @@ from aegaeon_scheduler.core.domain import Place, Stage
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.batch import due_last
 from aegaeon_scheduler.core.policies.slack.engines import View
-from aegaeon_scheduler.core.policies.slack.group import HOT_UTIL, SWAMPED_SHARE, Group, Load, Still, may_leave
+from aegaeon_scheduler.core.policies.slack.group import Group, Load, may_leave
 from aegaeon_scheduler.core.policies.slack.order import kv_blocks
 from aegaeon_scheduler.core.policies.slack.place import Picture, place_waiting
+from aegaeon_scheduler.core.policies.slack.ranks import HOT_UTIL, SWAMPED_SHARE, Still
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Sequence

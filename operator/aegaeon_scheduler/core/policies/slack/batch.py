@@ -47,15 +47,16 @@ def _greedy(pressed: list[Sequence], places: int) -> dict[_Who, bool]:
 
 
 def due_last(sequences: Iterable[Sequence]) -> list[Sequence]:
-    """Sequences in the order in which they leave where memory is short: lower tiers first, of each tenant those that
-    are due last, of all tenants those that most of the same tenant, over its weight, are due before."""
+    """Sequences in the order in which they leave where memory is short: deferred ones and lower tiers first, of each
+    tenant those that are due last, of all tenants those that most of the same tenant, over its weight, are due before.
+    """
     taken = Counter[_Who]()
-    ranked: list[tuple[int, float, float, Sequence]] = []
+    ranked: list[tuple[bool, int, float, float, Sequence]] = []
     for seq in sorted(sequences, key=due):
         taken[_who(seq)] += 1
-        ranked.append((seq.terms.tier.level, taken[_who(seq)] / seq.terms.weight, due(seq), seq))
-    ranked.sort(key=itemgetter(0, 1, 2), reverse=True)
-    return [seq for _, _, _, seq in ranked]
+        ranked.append((seq.deferred, seq.terms.tier.level, taken[_who(seq)] / seq.terms.weight, due(seq), seq))
+    ranked.sort(key=itemgetter(0, 1, 2, 3), reverse=True)
+    return [seq for *_, seq in ranked]
 
 
 def _who(seq: Sequence) -> _Who:

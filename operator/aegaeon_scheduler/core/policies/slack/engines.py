@@ -14,7 +14,8 @@ from math import inf
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import ModelName
 from aegaeon_scheduler.core.estimate import Estimates
-from aegaeon_scheduler.core.policies.slack.group import Group, Load, Order, Still, in_reach
+from aegaeon_scheduler.core.policies.slack.group import Group, Load, in_reach
+from aegaeon_scheduler.core.policies.slack.ranks import Order, Still
 from aegaeon_scheduler.core.state import Instance
 
 

@@ -5,79 +5,27 @@ Placed on an instance it is resident or loading; without one it waits in host me
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from math import inf, nan
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import Place, Role, SeqId, Stage
+from aegaeon_scheduler.core.domain import Place, SeqId, Stage
 from aegaeon_scheduler.core.estimate import Estimate, Estimates
-from aegaeon_scheduler.core.policies.slack.order import ALIKE, Queue, Scale, Standing, due, kv_blocks, member, tokens
+from aegaeon_scheduler.core.policies.slack.order import (
+    ALIKE,
+    Level,
+    Queue,
+    Scale,
+    Standing,
+    due,
+    kv_blocks,
+    member,
+    tokens,
+)
+from aegaeon_scheduler.core.policies.slack.ranks import LONE_SHARE, PREEMPT_SHARE, Kind, Order, Still
 from aegaeon_scheduler.core.state import Batch, Instance, Model, Sequence
-
-URGENT_SHARE = 0.5
-"""of TTFT: with less slack a group is placed even where there is no time, and before parts of long prompts"""
-HOT_UTIL = 0.6
-"""utilization beyond which a group is hot: newcomers begin a second one where there is time"""
-HOT_MARGIN = 0.25
-"""a batch of one has a utilization already: a group is hot when it asks for this much more"""
-SWAMPED_SHARE = 0.25
-"""of TTFT that a group's prompts take beyond which it is hot as well: a model that all ask for at once"""
-LONE_SHARE = 0.3
-"""of TTFT: a group with one sequence in time ranks so much later, with n of them an n-th of it: where not all can be in
-time, those that share their steps with fewest come late"""
-PREEMPT_SHARE = 0.3
-"""of TTFT: a group must rank so much later than the one that preempts it"""
-
-
-class Kind(Enum):
-    """The work that a group does."""
-
-    WHOLE = (Role.UNIFIED,)
-    PROMPTS = (Role.PREFILL,)
-    DECODES = (Role.DECODE, Role.UNIFIED)
-
-    @property
-    def roles(self) -> tuple[Role, ...]:
-        """Roles of instances that a group of this kind may be placed on."""
-        roles: tuple[Role, ...] = self.value
-        return roles
-
-
-@dataclass(slots=True)
-class Still:
-    """A group at rest: deadlines in order, tokens of context, KV blocks; the instance and the node it is bound to.
-
-    `nbytes`: of its weights and KV; `longest`: tokens of its longest member.
-    """
-
-    dues: list[float]
-    context: int
-    blocks: int
-    nbytes: int
-    longest: int
-    only: Instance | None
-    node: str | None
-
-    def soonest(self, now: float) -> tuple[float, int, int]:
-        """When the most urgent member in time is due; how many are late, and in time."""
-        late = bisect_left(self.dues, now)
-        alive = len(self.dues) - late
-        return (self.dues[late] if alive else inf), late, alive
-
-
-class Order(NamedTuple):
-    """Seconds on the scheduler's clock: when a group's most urgent token is due, what it is sorted by, the least rank
-    of what is preempted for it, until when these hold unless it changes, and until when they are no less than that."""
-
-    key: float
-    rank: float
-    least: float
-    until: float = -inf
-    rises_until: float = -inf
 
 
 class Holder(Protocol):
@@ -89,12 +37,30 @@ class Holder(Protocol):
 
 
 class Group(Batch):
-    """`prompts` are the members whose prefill is still to be issued, first come first served; `queues` are those of
-    each tenant, deferred ones separately."""
+    """`prompts` are the members whose prefill is still to be issued, first come first served; `levels` are those of
+    each tier, `queues` those of each tenant in it, deferred ones separately."""
 
     __slots__ = (
-        "_behind", "_due", "_loads", "_order", "_size", "_until", "inst", "kind", "members", "model", "number",
-        "prompts", "queues", "scale", "served", "since", "standing", "still", "watcher",
+        "_behind",
+        "_due",
+        "_loads",
+        "_order",
+        "_size",
+        "_until",
+        "inst",
+        "kind",
+        "levels",
+        "members",
+        "model",
+        "number",
+        "prompts",
+        "queues",
+        "scale",
+        "served",
+        "since",
+        "standing",
+        "still",
+        "watcher",
     )  # fmt: skip
 
     def __init__(self, model: Model, kind: Kind, number: int, standing: Standing) -> None:
@@ -105,6 +71,7 @@ class Group(Batch):
         self.inst: Instance | None = None
         self.members: dict[SeqId, Sequence] = {}
         self.prompts: dict[SeqId, Sequence] = {}
+        self.levels: dict[Level, dict[SeqId, Sequence]] = {}
         self.queues: dict[Queue, dict[SeqId, Sequence]] = {}
         self.still: Still | None = None
         self.since = inf  # seconds; when it was first ready to run where it is
@@ -123,20 +90,23 @@ class Group(Batch):
         if seq.id in self.prompts:
             return
         row = member(seq)
-        queue = self.queues.get(row.queue, {})
-        self.prompts = {seq.id: seq, **self.prompts} if first else self.prompts
-        self.queues[row.queue] = {seq.id: seq, **queue} if first else queue
-        self.prompts[seq.id] = self.queues[row.queue][seq.id] = seq
-        self.standing.clock(row.queue).arrive(row.queue[1], row.cost_s, seq.terms.weight)
+        level, tenant = row.queue
+        self.prompts = _with(self.prompts, seq, first)
+        self.levels[level] = _with(self.levels.get(level, {}), seq, first)
+        self.queues[row.queue] = _with(self.queues.get(row.queue, {}), seq, first)
+        self.standing.clock(row.queue).arrive(tenant, row.cost_s, seq.terms.weight)
 
     def dequeue(self, seq: Sequence) -> None:
         """A member's prompt waits no longer. Idempotent."""
         if self.prompts.pop(seq.id, None) is not None:
             row = member(seq)
-            del self.queues[row.queue][seq.id]
+            level, tenant = row.queue
+            del self.queues[row.queue][seq.id], self.levels[level][seq.id]
             if not self.queues[row.queue]:
                 del self.queues[row.queue]
-            self.standing.clock(row.queue).depart(row.queue[1], row.cost_s)
+            if not self.levels[level]:
+                del self.levels[level]
+            self.standing.clock(row.queue).depart(tenant, row.cost_s)
 
     def changed(self) -> None:
         """Marks all that was computed from what a member has, or from what the group's model is, as out of date."""
@@ -285,6 +255,13 @@ class Group(Batch):
         if still.only is None:
             self.still = still
         return still
+
+
+def _with(prompts: dict[SeqId, Sequence], seq: Sequence, first: bool) -> dict[SeqId, Sequence]:
+    if first:
+        return {seq.id: seq, **prompts}
+    prompts[seq.id] = seq
+    return prompts
 
 
 def in_reach(groups: Iterable[Group], now: float, limits: Mapping[str | None, tuple[float, float]]) -> list[Group]:

@@ -20,7 +20,9 @@ from aegaeon_scheduler.core.policies.slack.tenants import Clock
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Row, Sequence
 
-Queue = tuple[tuple[int, bool], str]
+Level = tuple[int, bool]
+"""a tier, and whether prompts are deferred"""
+Queue = tuple[Level, str]
 """prompts of a tenant that are of one tier, and deferred or not: those of one model are one queue"""
 
 

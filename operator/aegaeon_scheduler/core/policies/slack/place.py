@@ -13,16 +13,9 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.engines import Free, Span, View, still
-from aegaeon_scheduler.core.policies.slack.group import (
-    PREEMPT_SHARE,
-    URGENT_SHARE,
-    Group,
-    Load,
-    Order,
-    Still,
-    may_leave,
-)
+from aegaeon_scheduler.core.policies.slack.group import Group, Load, may_leave
 from aegaeon_scheduler.core.policies.slack.order import due, too_small
+from aegaeon_scheduler.core.policies.slack.ranks import PREEMPT_SHARE, URGENT_SHARE, Order, Still
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.policies.slack.weights import Reach
 from aegaeon_scheduler.core.pool import Pool
@@ -239,6 +232,8 @@ def _roomiest(picture: Picture, comer: Comer) -> tuple[View, Load] | None:
         for view in (v for v in still(lot.idle) if _has_room(v, load) and comer.may_go(v)):
             first = FIRST_WEIGHT * comer.visits(view, load) / ttft_s
             util = view.util + load.util + first
+            if best is not None and view.util + load.util > best[0]:
+                break  # all others are busier
             if first and view.loads and util > FULL_UTIL:
                 continue
             score = (util, view.util, view.inst.order)

@@ -14,8 +14,9 @@ from aegaeon_scheduler.core.domain import Role, Stage
 from aegaeon_scheduler.core.policies import Move, Proposal
 from aegaeon_scheduler.core.policies.slack.admission import ASSUMED_TOKENS, Gate
 from aegaeon_scheduler.core.policies.slack.balance import run_pass
-from aegaeon_scheduler.core.policies.slack.group import HOT_MARGIN, HOT_UTIL, SWAMPED_SHARE, Group, Kind, node_of
+from aegaeon_scheduler.core.policies.slack.group import Group, node_of
 from aegaeon_scheduler.core.policies.slack.order import Member, begun, due, member, queue_of, tokens, too_small
+from aegaeon_scheduler.core.policies.slack.ranks import HOT_MARGIN, HOT_UTIL, SWAMPED_SHARE, Kind
 from aegaeon_scheduler.core.policies.slack.shares import Shares
 from aegaeon_scheduler.core.policies.slack.table import Table, disagreements
 from aegaeon_scheduler.core.policies.slack.turns import LEVEL_SHARE, Turns
@@ -61,14 +62,15 @@ class SlackPolicy:
         self._pool.ask_pass()
         group = self._table.group(seq)
         seq.row = seq.row or Member(seq)
-        member(seq).due_from = seq.promised_from + self._price_s(seq)  # a tenant's clock would be added here
+        member(seq).due_from = seq.promised_from + self._price_s(seq)
         if group is None:
             self._warm.count_request(seq.model, now)
             kind = self._table.prompt_kind(seq.model, seq)
+            member(seq).queue = queue_of(seq)
             group = self._joinable(seq, kind) or self._create(seq, kind)
             self._table.join(group, seq)
         if seq.projected_kv == 0:
-            self._price(seq)
+            self._price(seq, group)
             group.enqueue(seq)
         return group.inst
 
@@ -248,8 +250,10 @@ class SlackPolicy:
                 proposal.batch.dequeue(seq)
         self._table.view(inst)  # measured at once: a pass over hundreds of instances takes long enough
 
-    def _price(self, seq: Sequence) -> None:
-        """Prices a sequence in seconds of an engine: its prompt, and a place in a full batch for each token."""
+    def _price(self, seq: Sequence, group: Group) -> None:
+        """Prices a sequence in seconds of an engine: its prompt, and a place in a full batch for each token. One that
+        waits already came before an engine had its model.
+        """
         row, model = member(seq), seq.model
         inst = next(iter(self._pool.fleet.of(model).open), None)
         if row.cost_s or inst is None or model.footprint is None:
@@ -259,6 +263,8 @@ class SlackPolicy:
         row.answer = 0.0 if model.pools else min(answer, float(seq.max_tokens))
         row.token_s = estimate.step_s(inst.max_batch * length, inst.max_batch) / inst.max_batch
         row.cost_s = estimate.prefill_s(length) + row.answer * row.token_s
+        if seq.id in group.prompts:
+            group.standing.clock(row.queue).reprice(row.queue[1], row.cost_s)
 
     def _charge(self, group: Group, seq: Sequence) -> None:
         """A prompt begins while others wait: its tenant pays for it, and for the answer that is expected."""
@@ -266,7 +272,7 @@ class SlackPolicy:
         clock = group.standing.clock(row.queue)
         if not row.charged and clock.active > 1:
             row.charged = True
-            clock.charge(seq.tenant, row.cost_s)
+            clock.charge(row.queue[1], row.cost_s)
 
     def _settle(self, seq: Sequence) -> None:
         """A sequence leaves, and not from prefill to decode: its tenant pays for the tokens that there were."""

@@ -8,8 +8,9 @@ from math import inf
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, Stage, Tier
 from aegaeon_scheduler.core.policies.slack.engines import View
-from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load, node_of
+from aegaeon_scheduler.core.policies.slack.group import Group, Load, node_of
 from aegaeon_scheduler.core.policies.slack.order import Member, Objectives, Standing
+from aegaeon_scheduler.core.policies.slack.ranks import Kind
 from aegaeon_scheduler.core.policies.slack.urgent import Urgent
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Sequence

@@ -38,8 +38,11 @@ class Clock:
         return len(self._had)
 
     def arrive(self, tenant: str, cost_s: float, weight: int = 1) -> None:
-        """A prompt of a tenant begins to wait. Another weight counts once none of its prompts waited."""
+        """A prompt of a tenant begins to wait. Its weight is the one of the last that came."""
         count = self._waiting.get(tenant, 0)
+        if count:
+            self.weight += weight - self._weights[tenant]
+            self._weights[tenant] = weight
         if not count:
             self._put(tenant, max(self._now(), self._had.get(tenant, 0.0)))
             self._weights[tenant] = weight
@@ -48,6 +51,11 @@ class Clock:
         self._waiting[tenant] = count + 1
         self._demand[tenant] += cost_s
         self._total_s += cost_s
+
+    def reprice(self, tenant: str, more_s: float) -> None:
+        """A prompt of a tenant that waits takes so much more than was thought."""
+        self._demand[tenant] += more_s
+        self._total_s += more_s
 
     def depart(self, tenant: str, cost_s: float) -> None:
         """A prompt of a tenant waits no longer."""

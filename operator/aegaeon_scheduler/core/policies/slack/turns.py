@@ -17,9 +17,10 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Place, SeqId, Stage
 from aegaeon_scheduler.core.policies import Proposal
 from aegaeon_scheduler.core.policies.slack.batch import in_places
-from aegaeon_scheduler.core.policies.slack.group import URGENT_SHARE, Group, Order
+from aegaeon_scheduler.core.policies.slack.group import Group
 from aegaeon_scheduler.core.policies.slack.order import Queue, due, in_order, member, priced
 from aegaeon_scheduler.core.policies.slack.place import FULL_UTIL
+from aegaeon_scheduler.core.policies.slack.ranks import URGENT_SHARE, Order
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Sequence, Weights
@@ -197,12 +198,11 @@ class Turns:
         return None
 
     def _by_tier(self, group: Group) -> Iterable[Mapping[SeqId, Sequence]]:
-        """Prompts of each tier, the upper ones first, be they late or in time."""
-        levels = sorted({tier for (tier, _), _ in group.queues}) if group.standing.tiered else []
-        if len(levels) < 2:
+        """Prompts of each tier, the upper ones first, be they late or in time; deferred ones behind all others."""
+        if not group.standing.tiered or len(group.levels) < 2:
             return (group.prompts,)
-        prompts = group.prompts.values()
-        return ({seq.id: seq for seq in prompts if seq.terms.tier.level == level} for level in levels)
+        levels = sorted(group.levels, key=lambda level: (level[1], level[0]))
+        return [group.levels[level] for level in levels]
 
     def _fair(self, inst: Instance, group: Group, like: Queue, now: float) -> Sequence | None:
         """Returns the first prompt of the tenant that has had least. Late ones of greedy tenants come behind all that

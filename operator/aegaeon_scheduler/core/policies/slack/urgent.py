@@ -9,7 +9,8 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.policies.slack.group import URGENT_SHARE, Group
+from aegaeon_scheduler.core.policies.slack.group import Group
+from aegaeon_scheduler.core.policies.slack.ranks import URGENT_SHARE
 
 _EDGE_S = 1e-6  # asked so much sooner than need be: sums are rounded
 _SPARE = 64  # entries that no longer hold, beside as many as there are groups, before they are cleared away

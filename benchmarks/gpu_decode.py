@@ -96,10 +96,10 @@ def seven_b(bench: Bench, model: Placed, rate: float) -> None:
     drawn = [SamplerState(SamplingParams(temperature=0.8, top_p=0.95, seed=row)) for row in range(8)]
     drawn_s = step_s(bench, model, SHORT, drawn)
     figures.add(Row(f"7B: step, batch 8, {SHORT} tokens, top-p", drawn_s * 1e3, "ms", limit * 1e3, "<=", 1.3))
-    one = [StepInput([5], LONG, model.blocks.allocate(40, 2**30), SamplerState())]
-    waited = median_s(lambda: model.backend.step(MODEL, one), 21)
+    single = [StepInput([5], LONG, model.blocks.allocate(40, 2**30), SamplerState())]
+    waited = median_s(lambda: model.backend.step(MODEL, single), 21)
     figures.add(Row("7B: step, batch 1, waited for", waited * 1e3, "ms"))
-    kernels = profiled(lambda: [model.backend.step(MODEL, one) for _ in range(PROFILED)])
+    kernels = profiled(lambda: [model.backend.step(MODEL, single) for _ in range(PROFILED)])
     figures.add(*kernel_rows("7B: of that step", kernels, PROFILED, waited))
 
 

@@ -16,6 +16,7 @@ from aegaeon_scheduler.core.policies.slack import (
     order,
     place,
     policy,
+    ranks,
     shares,
     table,
     turns,
@@ -77,7 +78,7 @@ def _setting(name: str, value: float, loads: tuple[str, ...] = EVERY, **more: fl
 
 def _constant(name: str, value: float, loads: tuple[str, ...] = EVERY, **more: float) -> tuple[str, Variant]:
     """A number beside its rule, in every module that reads it."""
-    modules = (admission, balance, engines, group, order, place, policy, shares, table, turns, weights)
+    modules = (ranks, admission, balance, engines, group, order, place, policy, shares, table, turns, weights)
     values = {name: value, **more}
 
     def patches() -> list[Patch]:

@@ -34,7 +34,7 @@ from aegaeon_scheduler.core.config import SchedulerConfig as CoreConfig
 from aegaeon_scheduler.core.domain import Tier
 from aegaeon_scheduler.errors import ConfigError
 from aegaeon_scheduler.parts import with_parts
-from aegaeon_scheduler.policy_settings import without_removed
+from aegaeon_scheduler.removed_settings import without_removed
 
 T = TypeVar("T", bound=BaseModel)
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -11,11 +11,11 @@ from operator_objects import Json, gpu_pool, model_pool, observed
 from tests.operator.test_manifests import GPU, MODELS, ONE_MODEL, load, problems
 
 from aegaeon_gateway.tenancy import TenantsFile
-from aegaeon_gateway.tenancy.model import Terms
 from aegaeon_operator.podrunner import unusable_keys
 from aegaeon_operator.reconcile.cluster.attach import Attached, attach
 from aegaeon_operator.reconcile.tenants import tenants_file
 from aegaeon_operator.spec import load_manifests
+from aegaeon_proto.engine.catalog import Terms, Tier
 from aegaeon_proto.parts import joined
 from aegaeon_proto.v1 import gateway_pb2, model_pb2
 
@@ -146,7 +146,7 @@ def test_terms_of_tenants_reach_a_gateway_without_a_cluster(tmp_path: Path) -> N
     documents = (GPU, ONE_MODEL.rstrip() + RED.replace("quota", "weight: 2, tier: batch, quota"), SECOND.rstrip() + RED)
     (tmp_path / "tenants.json").write_text(json.dumps(tenants_file(load(tmp_path, *documents).pools[0])))
     (red,) = TenantsFile(tmp_path / "tenants.json").current().tenants
-    assert red.terms == {"llama": Terms(2, "batch")}
+    assert red.terms == {"llama": Terms(Tier.BATCH, 2)}
 
 
 def test_tenants_of_two_namespaces_are_two() -> None:

@@ -21,7 +21,7 @@ from aegaeon_scheduler.core.config import (
     policy_settings,
 )
 from aegaeon_scheduler.errors import ConfigError
-from aegaeon_scheduler.policy_settings import REMOVED
+from aegaeon_scheduler.removed_settings import REMOVED
 
 MODEL = {"name": "m", "source": {"directory": "/m"}, "max_model_len": 0, "ttft_s": 1, "tbt_s": 0.1}
 FULL = {

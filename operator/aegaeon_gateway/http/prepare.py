@@ -25,8 +25,9 @@ from aegaeon_gateway.http.ignored import tell_ignored
 from aegaeon_gateway.http.intake import TOKEN_BYTES
 from aegaeon_gateway.models.catalog import served_length
 from aegaeon_gateway.models.contents import ModelText
-from aegaeon_gateway.tenancy import ALIKE, message_of
+from aegaeon_gateway.tenancy import lowered, message_of
 from aegaeon_gateway.workers.wire import Job
+from aegaeon_proto.engine.catalog import ALIKE
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[str, Job, bytes | bytearray], Awaitable[T]]
@@ -79,7 +80,7 @@ async def _request(exchange: Exchange) -> Request:
     spec = exchange.model.spec
     made = request_of(exchange.next_id(), spec, text.vocabulary, done, exchange.arrived, exchange.record.marks)
     salt = gateway.salts.of(client.tenant, spec.prefix_share, made.options.cache_salt)
-    terms = client.tenant.terms.get(exchange.model_name, ALIKE).lowered(made.options.service_tier)
+    terms = lowered(client.tenant.terms.get(exchange.model_name, ALIKE), made.options.service_tier)
     message = None if terms == ALIKE else message_of(terms)
     return replace(made, tenant=client.tenant.name, terms=message, defer_s=exchange.defer_s, salt=salt)
 

@@ -4,12 +4,11 @@ from aegaeon_gateway.tenancy.buckets import Counting, connect
 from aegaeon_gateway.tenancy.charge import Charge
 from aegaeon_gateway.tenancy.file import TenantsFile
 from aegaeon_gateway.tenancy.limits import Limits
-from aegaeon_gateway.tenancy.model import ALIKE, Directory, Quota, Tenant
+from aegaeon_gateway.tenancy.model import Directory, Quota, Tenant, lowered
 from aegaeon_gateway.tenancy.salts import PrefixSalts
 from aegaeon_gateway.tenancy.tenants import Tenants, message_of
 
 __all__ = [
-    "ALIKE",
     "Charge",
     "Counting",
     "Directory",
@@ -20,5 +19,6 @@ __all__ = [
     "Tenants",
     "TenantsFile",
     "connect",
+    "lowered",
     "message_of",
 ]

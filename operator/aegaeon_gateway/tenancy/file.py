@@ -15,7 +15,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from aegaeon_gateway.errors import ConfigError
-from aegaeon_gateway.tenancy.model import SHORTEST_KEY, Directory, Quota, Tenant, Terms, Tier, digest
+from aegaeon_gateway.tenancy.model import SHORTEST_KEY, Directory, Quota, Tenant, digest
+from aegaeon_proto.engine.catalog import Terms, Tier
 from aegaeon_proto.settings import read_settings
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class _Quota(_Strict):
 
 class _Terms(_Strict):
     weight: Annotated[int, Field(ge=1, le=100)] = 1
-    tier: Tier = "standard"
+    tier: Tier = Tier.STANDARD
 
 
 class _Tenant(_Strict):
@@ -144,7 +145,7 @@ def _keys(tenant: _Tenant, folder: Path, problems: list[str]) -> list[str]:
 
 
 def _tenant(tenant: _Tenant) -> Tenant:
-    terms = {model: Terms(entry.weight, entry.tier) for model, entry in tenant.terms.items()}
+    terms = {model: Terms(entry.tier, entry.weight) for model, entry in tenant.terms.items()}
     return Tenant(tenant.name, frozenset(tenant.models), _quota(tenant.quota), tenant.strict, terms)
 
 

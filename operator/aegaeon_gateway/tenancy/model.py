@@ -6,9 +6,10 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, get_args
+from operator import attrgetter
 
 from aegaeon_gateway.errors import ModelNotFoundError, UnauthorizedError
+from aegaeon_proto.engine.catalog import Terms, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,26 +23,14 @@ class Quota:
 UNLIMITED = Quota()
 
 
-Tier = Literal["interactive", "standard", "batch"]
-_TIERS: tuple[Tier, ...] = get_args(Tier)
-_SERVICE_TIERS: Mapping[str, Tier] = {"default": "standard", "flex": "batch"}
+_SERVICE_TIERS: Mapping[str, Tier] = {"default": Tier.STANDARD, "flex": Tier.BATCH}
 """values of `service_tier` that ask for a tier; others leave it as it is"""
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """How requests stand beside others for their model when not all can be in time: their tenant's weight, the tier."""
-
-    weight: int = 1
-    tier: Tier = "standard"
-
-    def lowered(self, service_tier: str) -> Terms:
-        """As a request asks for it: a tier below its tenant's, never one above."""
-        requested = _SERVICE_TIERS.get(service_tier, self.tier)
-        return replace(self, tier=max(self.tier, requested, key=_TIERS.index))
-
-
-ALIKE = Terms()
+def lowered(terms: Terms, service_tier: str) -> Terms:
+    """Terms with the tier that a request asks for: one below its tenant's, never one above."""
+    requested = _SERVICE_TIERS.get(service_tier, terms.tier)
+    return replace(terms, tier=max(terms.tier, requested, key=attrgetter("level")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
 from aegaeon_gateway.errors import overloaded
 from aegaeon_gateway.tenancy.file import TenantsFile
-from aegaeon_gateway.tenancy.model import Directory, Quota, Tenant, Terms, Tier
+from aegaeon_gateway.tenancy.model import Directory, Quota, Tenant
+from aegaeon_proto.codec.nouns import TIERS, terms_from
+from aegaeon_proto.engine.catalog import Terms
 from aegaeon_proto.v1 import gateway_pb2 as pb
-from aegaeon_proto.v1 import model_pb2
 
 log = logging.getLogger(__name__)
-
-_TIERS: Mapping[Tier, model_pb2.Tier.ValueType] = {
-    "interactive": model_pb2.TIER_INTERACTIVE,
-    "standard": model_pb2.TIER_STANDARD,
-    "batch": model_pb2.TIER_BATCH,
-}
 
 
 class Tenants:
@@ -56,14 +50,11 @@ def directory_of(message: pb.Tenants) -> Directory:
 
 def message_of(terms: Terms) -> pb.Terms:
     """The wire's form."""
-    return pb.Terms(weight=terms.weight, tier=_TIERS[terms.tier])
+    return pb.Terms(weight=terms.weight, tier=TIERS[terms.tier])
 
 
 def _tenant(tenant: pb.Tenant) -> Tenant:
-    tiers = {code: tier for tier, code in _TIERS.items()}
-    terms = {
-        model: Terms(entry.weight or 1, tiers.get(entry.tier, "standard")) for model, entry in tenant.terms.items()
-    }
+    terms = {model: terms_from(entry.tier, entry.weight) for model, entry in tenant.terms.items()}
     return Tenant(tenant.name, frozenset(tenant.models), _quota(tenant.quota), tenant.strict, terms)
 
 

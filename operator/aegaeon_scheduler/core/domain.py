@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NewType
 
-from aegaeon_proto.engine.catalog import Footprint, Tier
+from aegaeon_proto.engine.catalog import ALIKE, Footprint, Terms, Tier
 from aegaeon_proto.engine.ids import CommandId, InstanceId, KvShape, ModelName, SeqId
 from aegaeon_proto.engine.reports import FailureKind, Memory, OutsideSlabs, PrefixReuse, Role, ShapeMemory
 from aegaeon_proto.engine.sequences import Finish, Held, Place
@@ -54,25 +54,12 @@ class Slo:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """How a model stands beside others, or a request beside others for its model, when not all can be in time: its
-    tier, its weight (of a request: its tenant's) in the tier."""
-
-    tier: Tier = Tier.STANDARD
-    weight: int = 1
-
-
-ALIKE = Terms()
-"""where neither is set"""
-
-
-@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """A model of the catalog: its served name, its objective, its terms. `identity`: of what is computed under it."""
 
     name: ModelName
     slo: Slo
-    terms: Terms = Terms()
+    terms: Terms = ALIKE
     identity: str = ""
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from aegaeon_proto.codec.errors import ProtocolError
 from aegaeon_proto.codec.fields import Fields
-from aegaeon_proto.engine.catalog import ModelPhase, Tier
+from aegaeon_proto.engine.catalog import ModelPhase, Terms, Tier
 from aegaeon_proto.engine.ids import SeqId
 from aegaeon_proto.engine.reports import FailureKind, Role
 from aegaeon_proto.engine.sampling import ConstraintKind
@@ -68,6 +68,11 @@ CONSTRAINT_KIND_OF: Mapping[int, ConstraintKind | None] = {code: kind for kind, 
 _HANDLE_LISTS = ("blocks", "output", "slabs")
 _HANDLE = Fields(KvHandle, *_HANDLE_LISTS)
 E = TypeVar("E", bound=Enum)
+
+
+def terms_from(tier: int, weight: int) -> Terms:
+    """The terms of a model or request; a tier of a later version counts as standard."""
+    return Terms(TIER_OF.get(tier, Tier.STANDARD), weight or 1)
 
 
 def named(table: Mapping[int, E], value: int, where: str) -> E:

@@ -68,6 +68,19 @@ _LEVELS = {Tier.INTERACTIVE: -1, Tier.STANDARD: 0, Tier.BATCH: 1}
 
 
 @dataclass(frozen=True, slots=True)
+class Terms:
+    """How a model stands beside others, or a request beside others for its model, when not all can be in time: its
+    tier, its weight (of a request: its tenant's) in the tier."""
+
+    tier: Tier = Tier.STANDARD
+    weight: int = 1
+
+
+ALIKE = Terms()
+"""where neither is set"""
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterSpec:
     """A low-rank adapter of a model. `identity`: of what is computed under the name."""
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from aegaeon_proto.codec.nouns import TIERS
+from aegaeon_proto.codec.nouns import TIERS, terms_from
 from aegaeon_proto.v1 import model_pb2
 from aegaeon_scheduler.config import ModelEntry, SourceEntry
 from aegaeon_scheduler.core.domain import ModelConfig, ModelName, Slo
-from aegaeon_scheduler.service.codec.terms import terms_from
 from aegaeon_scheduler.service.identity import identified
 
 

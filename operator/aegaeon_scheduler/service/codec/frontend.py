@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from aegaeon_proto.codec.nouns import seq_to
+from aegaeon_proto.codec.nouns import seq_to, terms_from
 from aegaeon_proto.v1 import gateway_pb2
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.domain import GatewayId, ModelName, RejectCode, SeqId
-from aegaeon_scheduler.service.codec.terms import terms_from
 
 REJECTS: Mapping[RejectCode, gateway_pb2.RejectCode.ValueType] = {
     RejectCode.UNKNOWN_MODEL: gateway_pb2.REJECT_CODE_UNKNOWN_MODEL,

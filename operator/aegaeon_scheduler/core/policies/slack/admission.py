@@ -22,13 +22,14 @@ from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
-ASSUMED_TOKENS = 200.0  # of an answer, as if one had been seen of each model
+_ASSUMED_TOKENS = 200.0  # of an answer, as if one had been seen of each model
 _MOST_ALIVE = 8  # members beyond which one more hardly changes how long the last one lives
 
 
-def answer_tokens(model: Model) -> float:
-    """Tokens of an answer of this model, about: those that run now count as well."""
-    return (model.output_tokens + ASSUMED_TOKENS) / (model.ended + 1.0)
+def answer_tokens(model: Model, running: int = 0) -> float:
+    """Tokens of an answer of this model, about: the tokens of those that run now count as well, and they themselves as
+    so many answers."""
+    return (model.output_tokens + _ASSUMED_TOKENS) / (model.ended + running + 1.0)
 
 
 def lives(tokens: float, alive: int, due: float = 1e9) -> float:

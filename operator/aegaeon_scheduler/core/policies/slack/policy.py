@@ -12,7 +12,7 @@ from math import inf
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Role, Stage
 from aegaeon_scheduler.core.policies import Move, Proposal
-from aegaeon_scheduler.core.policies.slack.admission import ASSUMED_TOKENS, Gate
+from aegaeon_scheduler.core.policies.slack.admission import Gate, answer_tokens
 from aegaeon_scheduler.core.policies.slack.balance import run_pass
 from aegaeon_scheduler.core.policies.slack.group import Group, node_of
 from aegaeon_scheduler.core.policies.slack.order import Member, begun, due, member, queue_of, tokens, too_small
@@ -259,7 +259,7 @@ class SlackPolicy:
         if row.cost_s or inst is None or model.footprint is None:
             return
         estimate, length = self._estimates.of(model.name, inst.device), tokens(seq)
-        answer = (model.output_tokens + ASSUMED_TOKENS) / (model.ended + model.running + 1.0)  # what has ended settles
+        answer = answer_tokens(model, model.running)  # what has ended settles
         row.answer = 0.0 if model.pools else min(answer, float(seq.max_tokens))
         row.token_s = estimate.step_s(inst.max_batch * length, inst.max_batch) / inst.max_batch
         row.cost_s = estimate.prefill_s(length) + row.answer * row.token_s

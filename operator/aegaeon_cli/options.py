@@ -38,7 +38,7 @@ trace_option = click.option(
     "--trace",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="CSV (or .csv.gz) with t_s, model, input_len, output_len; optionally tenant, session.",
+    help="CSV (or .csv.gz) with t_s, model, input_len, output_len; optionally tenant, session, pause_s, shared_len.",
 )
 slos_option = click.option(
     "--slos",

@@ -15,6 +15,7 @@ from aegaeon_simulator.results.report import by_tier, report, seconds_by_device
 from aegaeon_simulator.settings import PRODUCTION, Settings
 from aegaeon_simulator.workload import Workload
 from aegaeon_simulator.workload.artifact import resampled
+from aegaeon_simulator.workload.content import shares_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ def _check_baseline(run: Run) -> None:
             f"{policy} is modelled without sessions: no request waits for the answer before it; leave the column "
             f"session out"
         )
+    if shares_text(run.workload.arrivals):
+        raise SettingsError(f"{policy} is modelled without a prefix cache; leave the column shared_len out")
 
 
 def _check_also(run: Run) -> None:

@@ -10,6 +10,7 @@ from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.domain import CommandId, Finish, ModelName, Place, Role, SeqId
 from aegaeon_simulator.engine.lanes import Lanes
+from aegaeon_simulator.engine.prefix import find
 from aegaeon_simulator.engine.spec import Chunk, Running, Sequence, part_s, together_s
 from aegaeon_simulator.engine.state import EngineState
 from aegaeon_simulator.errors import WireViolationError
@@ -131,12 +132,40 @@ class ComputeLane:
         if q.place is Place.HOST or q.copying is not None:
             self._await_kv(turn, part)
             return
-        if not self._has_room(turn, q, part.tokens):
+        copy_s = self._reuse(q)
+        tokens = min(part.tokens, q.prompt + q.output - q.kv)
+        if not self._has_room(turn, q, tokens):
             turn.parts = deque(p for p in turn.parts if p.seq != q.seq)
             self._advance()
             return
-        seconds = part_s(self._state.models[q.model].latency, q.kv, part.tokens)
-        self._prefill(turn, [(q, part.tokens)], seconds)
+        self._compute(turn, q, tokens, copy_s)
+
+    def _compute(self, turn: Running, q: Sequence, tokens: int, copy_s: float) -> None:
+        """Compute a part of a prompt, once what was found of it on the host is here."""
+
+        def begin() -> None:
+            self._prefill(turn, [(q, tokens)], part_s(self._state.models[q.model].latency, q.kv, tokens))
+
+        if copy_s:
+            turn.wait_s += copy_s
+            self._state.usage.switch_s += copy_s
+            self._state.later(copy_s, begin)
+        else:
+            begin()
+
+    def _reuse(self, q: Sequence) -> float:
+        """Begin a prompt behind what is cached of it in both tiers; returns the seconds of the copy from the host."""
+        if q.content is None or q.place is not Place.NONE or q.kv:
+            return 0.0
+        state, served = self._state, self._state.models[q.model]
+        per, most = served.footprint.kv_block_tokens, (q.prompt + q.output - 1) // served.footprint.kv_block_tokens
+        on_device = find((state.device.cache,), q.content, per, most)
+        run = find((state.device.cache, state.host.cache), q.content, per, most)
+        q.kv = run * per
+        state.keep_in(state.device, q)
+        state.device.cache.reused(q.content, per, run)
+        state.usage.reused_tokens += q.kv
+        return (run - on_device) * served.footprint.kv_block_bytes / served.latency.kv_bytes_per_s
 
     def _prefill(self, turn: Running, batch: list[tuple[Sequence, int]], seconds: float) -> None:
         """Compute so many tokens of these prompts together; a prompt that is complete samples a token."""
@@ -146,8 +175,10 @@ class ComputeLane:
             self._state.usage.prefill_s += seconds
             for q, tokens in batch:
                 turn.prefill_tokens += tokens
+                self._state.usage.prefill_tokens += tokens
                 if self._state.sequences.get(q.seq) is q:
                     q.kv += tokens
+                    self._state.keep_in(self._state.device, q)
                     complete = q.kv >= q.prompt + q.output
                     self._produced(turn, q, [self._state.clock.now]) if complete else self._note(turn, q)
             self._advance()

@@ -135,6 +135,8 @@ class CopyLanes:
 
         def done() -> None:
             self._state.device.shrink(fp, q.blocks)
+            self._state.keep_in(self._state.host, q)
+            self._state.leave(self._state.device, q)
             q.blocks, q.place, q.copying, q.handle_of = 0, Place.HOST, None, send.id
             kv = q.kv
             if q.closing:
@@ -175,11 +177,13 @@ class CopyLanes:
             self._completion.fail(send, FailureKind.NO_MEMORY, f"the grant of {slabs} slabs is too small")
             return False
         q.copying, q.blocks = send.id, blocks
+        self._state.keep_in(self._state.device, q)
         nbytes, began = blocks * fp.kv_block_bytes, self._state.clock.now
 
         def done() -> None:
             if q.host:
                 self._state.host.shrink(fp, q.host)
+                self._state.leave(self._state.host, q)
             q.host, q.place, q.copying, q.handle_of = 0, Place.DEVICE, None, None
             if q.closing:
                 self._state.drop(q)

@@ -123,8 +123,9 @@ class Engine:
             self._reopen(send, body, held, prompt)
         else:
             self.state.sequences[body.seq] = Sequence(
-                body.seq, body.epoch, body.model, prompt.prompt_tokens, prompt.prefix_tokens, prompt.length
-            )
+                body.seq, body.epoch, body.model, prompt.prompt_tokens, prompt.prefix_tokens, prompt.length,
+                content=prompt.content,
+            )  # fmt: skip
 
     def _reopen(self, send: cmd.Send, body: cmd.Open, held: Sequence, prompt: Prompt) -> None:
         """A sequence that is here goes on; its reader gets again what it has not received."""

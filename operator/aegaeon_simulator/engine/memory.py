@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core.domain import Footprint, KvShape, Memory, ShapeMemory
+from aegaeon_simulator.engine.prefix import PrefixCache
 from aegaeon_simulator.errors import WireViolationError
 
 
 @dataclass
 class Tier:
-    """One tier; `used` blocks and `mapped` slabs by shape, `weights` slabs."""
+    """One tier; `used` blocks and `mapped` slabs by shape, `weights` slabs. Memory that is free holds `cache`."""
 
     slabs: int
     slab_bytes: int
+    now: Callable[[], float] = lambda: 0.0
     weights: int = 0
     used: dict[KvShape, int] = field(default_factory=dict)
     mapped: dict[KvShape, int] = field(default_factory=dict)
     block_bytes: dict[KvShape, int] = field(default_factory=dict)
     free: int = field(init=False)  # slabs that nothing is mapped to
+    cache: PrefixCache = field(init=False)
     _reported: dict[KvShape, ShapeMemory] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.free = self.slabs - self.weights
+        self.cache = PrefixCache(self.slab_bytes, self.slabs * self.slab_bytes)
 
     def _slabs_for(self, shape: KvShape, blocks: int) -> int:
         return -(-blocks * self.block_bytes[shape] // self.slab_bytes)
@@ -33,6 +38,7 @@ class Tier:
             raise WireViolationError(f"a load needs {slabs} slabs, {self.free} are free")
         self.weights += slabs
         self.free -= slabs
+        self._evict()
 
     def drop_weights(self, slabs: int) -> None:
         """Unmap a model's slabs."""
@@ -53,7 +59,16 @@ class Tier:
         self.mapped[shape] = self.mapped.get(shape, 0) + extra
         self.free -= extra
         self._reported = None
+        self._evict()
         return extra
+
+    def _evict(self) -> None:
+        """Evict cached blocks whose memory was allocated."""
+        if self.cache.nbytes:
+            held = sum(
+                mapped * self.slab_bytes - self.used[s] * self.block_bytes[s] for s, mapped in self.mapped.items()
+            )
+            self.cache.fit(self.free * self.slab_bytes + held, self.now())
 
     def shrink(self, footprint: Footprint, blocks: int) -> None:
         """Free blocks; slabs that empties go back to the pool."""

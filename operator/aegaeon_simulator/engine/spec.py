@@ -10,6 +10,7 @@ from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants
 from aegaeon_scheduler.core.domain import CommandId, Footprint, InstanceId, Memory, ModelName, Place, Role, SeqId
+from aegaeon_simulator.workload.content import Content
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,13 @@ def part_s(latency: LatencyConstants, done: int, tokens: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Facts that the driver adds to Open. `length`: output tokens after which the sequence ends by itself."""
+    """Facts that the driver adds to Open. `length`: output tokens after which the sequence ends by itself; `content`:
+    what it shares with others; None: nothing of it is kept for others."""
 
     prompt_tokens: int
     prefix_tokens: int
     length: int
+    content: Content | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class Sequence:
     handle_of: CommandId | None = None
     closing: bool = False
     sampled: bool = False  # a token came out here: its prompt is in
+    content: Content | None = None
 
 
 @dataclass

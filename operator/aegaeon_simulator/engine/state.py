@@ -8,7 +8,7 @@ from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.domain import Memory, ModelName, SeqId
 from aegaeon_simulator.clock import Clock
 from aegaeon_simulator.engine.memory import Tier, report
-from aegaeon_simulator.engine.spec import EngineSpec, Sequence, Served
+from aegaeon_simulator.engine.spec import EngineSpec, Sequence, Served, part_s
 from aegaeon_simulator.results.usage import DeviceUsage
 
 
@@ -22,8 +22,8 @@ class EngineState:
         self.models = models
         self.clock = clock
         self.alive = True
-        self.device = Tier(spec.slabs, spec.slab_bytes)
-        self.host = Tier(spec.host_slabs, spec.slab_bytes)
+        self.device = Tier(spec.slabs, spec.slab_bytes, lambda: clock.now)
+        self.host = Tier(spec.host_slabs, spec.slab_bytes, lambda: clock.now)
         self.resident: dict[ModelName, ModelName] = {}  # each with the name that its slabs were taken under
         self.sequences: dict[SeqId, Sequence] = {}
         self.usage = DeviceUsage(spec.device, spec.gpus)
@@ -42,9 +42,26 @@ class EngineState:
         """Run the action after `seconds`, if the engine is alive then."""
         self.clock.at(self.clock.now + seconds, lambda: action() if self.alive else None)
 
+    def keep_in(self, tier: Tier, q: Sequence) -> None:
+        """The sequence has blocks in this tier: others find those that are full."""
+        if q.content is not None:
+            fp = self.models[q.model].footprint
+            tier.cache.hold(q.seq, q.content, fp.kv_block_tokens, fp.kv_block_bytes)
+            tier.cache.publish(q.seq, q.kv // fp.kv_block_tokens)
+
+    def leave(self, tier: Tier, q: Sequence) -> None:
+        """The sequence gives its blocks in this tier back: they stay cached."""
+        served, tokens = self.models[q.model], q.prompt + q.output
+        per = served.footprint.kv_block_tokens
+        token_s = part_s(served.latency, 0, tokens) / tokens
+        tier.cache.release(q.seq, q.kv // per, self.clock.now, token_s * per)
+
     def drop(self, q: Sequence) -> None:
         """Free the sequence's blocks and forget it."""
         fp = self.models[q.model].footprint
+        if q.content is not None:
+            self.leave(self.device, q)
+            self.leave(self.host, q)
         if q.blocks:
             self.device.shrink(fp, q.blocks)
         if q.host:

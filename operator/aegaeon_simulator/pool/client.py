@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.domain import ALIKE, ModelName, SeqId, Terms
+from aegaeon_simulator.workload.content import Content
 
 
 @dataclass
@@ -24,6 +25,7 @@ class Client:
     priority: int = 0
     adapter: str = ""
     terms: Terms = ALIKE
+    content: Content | None = None
     epoch: int = 1
     times: list[float] = field(default_factory=list)
     accepted: int = 0

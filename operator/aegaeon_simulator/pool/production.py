@@ -38,7 +38,9 @@ def simulate_production(
     clients = Clients(world, names, workload.arrivals)
     _run(world, workload, settings, progress)
     requests = clients.served()
-    return Outcome(requests, [e.state.usage for e in world.engines.values()], world.clock.now, world.clock.steps)
+    usage = [engine.state.usage for engine in world.engines.values()]
+    least = clients.least_tokens(machines.first.block_tokens)
+    return Outcome(requests, usage, world.clock.now, world.clock.steps, least)
 
 
 def _run(world: World, workload: Workload, settings: Settings, progress: Callable[[float], None]) -> None:

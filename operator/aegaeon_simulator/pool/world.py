@@ -236,7 +236,7 @@ class World:
         client = self.clients[seq]
         if epoch != client.epoch:
             return None
-        return Prompt(client.prompt_tokens, len(client.times), client.length)
+        return Prompt(client.prompt_tokens, len(client.times), client.length, client.content)
 
     def _token(self, seq: SeqId, epoch: int, index: int, times: list[float], finish: Finish | None) -> None:
         client = self.clients[seq]

@@ -43,12 +43,14 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The results of a run of `gpus` devices over `span_s` seconds. `events`: how many the run took."""
+    """The results of a run of `gpus` devices over `span_s` seconds. `events`: how many the run took; `least_tokens`: of
+    prompts that were answered, with a prefix cache without limits for all engines; None: no prompts begin alike."""
 
     requests: list[Served]
     usage: list[DeviceUsage]
     span_s: float
     events: int
+    least_tokens: int | None = None
 
     def attainment(self, slo: Slo) -> Attainment:
         """All three forms over every request offered."""

@@ -50,7 +50,19 @@ def report(outcome: Outcome, slo_of: SloOf, names: Sequence[str], kinds: Sequenc
         "worst_decile": worst_decile(requests, slo_of),
         **({"tenants": tenants} if tenants else {}),
         **({"sessions": sessions} if sessions else {}),
+        **({"prompt_tokens": prompts} if (prompts := prompt_tokens(outcome)) else {}),
     }
+
+
+def prompt_tokens(outcome: Outcome) -> dict[str, float]:
+    """Tokens of prompts that were computed and that were found in prefix caches, and of the former the least possible;
+    empty where no prompts begin alike."""
+    if outcome.least_tokens is None:
+        return {}
+    computed = sum(u.prefill_tokens for u in outcome.usage)
+    reused = sum(u.reused_tokens for u in outcome.usage)
+    ratio = computed / max(outcome.least_tokens, 1)
+    return {"computed": computed, "reused": reused, "least": outcome.least_tokens, "computed_by_least": ratio}
 
 
 def _gaps(requests: Sequence[Served]) -> list[float]:

@@ -21,6 +21,8 @@ class DeviceUsage:
     switch_s: float = 0.0
     first_s: float = 0.0  # of models' first decode steps, beside those themselves
     stalls: list[float] = field(default_factory=list)  # of each change of the model, seconds
+    prefill_tokens: int = 0  # of prompts, computed
+    reused_tokens: int = 0  # of prompts, found in the prefix cache
     disk_loads: int = 0  # loads of weights that were not in host memory
     _blocked_since: float | None = None
 

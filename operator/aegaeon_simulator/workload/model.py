@@ -14,7 +14,8 @@ from aegaeon_simulator.workload.errors import WorkloadError
 class Arrival:
     """One request. Seconds since the start of the trace; lengths in tokens. `tenant`: whose it is; `session`: its
     requests follow each other, each once the answer before has ended; `defer_s`: seconds by which it is due later;
-    `terms`: its tier, and its tenant's weight, among the requests for its model."""
+    `terms`: its tier, and its tenant's weight, among the requests for its model; `pause_s`: seconds after the answer
+    before it in its session; `shared_tokens`: with which all prompts of its tenant for its model begin."""
 
     t_s: float
     model: int
@@ -24,6 +25,8 @@ class Arrival:
     session: str = ""
     defer_s: float = 0.0
     terms: Terms = ALIKE
+    pause_s: float = 0.0
+    shared_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class Workload:
                 t_s=a.t_s / time,
                 input_tokens=_scale(a.input_tokens, input_tokens),
                 output_tokens=_scale(a.output_tokens, output_tokens),
+                pause_s=a.pause_s / time,
+                shared_tokens=round(a.shared_tokens * input_tokens),
             )
             for a in self.arrivals
         )

@@ -1,5 +1,5 @@
 """Traces from CSV files (also .gz): `t_s, model` (or `model_idx`), `input_len, output_len`; optional `model_kind`,
-`tenant`, `session`."""
+`tenant`, `session`, `pause_s`, `shared_len`."""
 
 from __future__ import annotations
 
@@ -115,18 +115,34 @@ def _model(path: Path, line: int, row: Row) -> str:
     return name
 
 
-def _tokens(path: Path, line: int, row: Row, column: str) -> int:
+def _tokens(path: Path, line: int, row: Row, column: str, least: int = 1) -> int:
     text = row[column]
     tokens = parse_count(text or "", MOST_TOKENS)
-    if not tokens:
-        raise TraceError(path, line, f"{column} is {text!r}; it must be a number of tokens from 1 to {MOST_TOKENS}")
+    if tokens is None or tokens < least:
+        limits = f"from {least} to {MOST_TOKENS}"
+        raise TraceError(path, line, f"{column} is {text!r}; it must be a number of tokens {limits}")
     return tokens
 
 
 def _arrival(path: Path, line: int, row: Row, t_s: float) -> Arrival:
     """A row's request, before its model has a number."""
     input_tokens, output_tokens = (_tokens(path, line, row, column) for column in ("input_len", "output_len"))
-    return Arrival(t_s, 0, input_tokens, output_tokens, row.get("tenant") or "", row.get("session") or "")
+    tenant, session = row.get("tenant") or "", row.get("session") or ""
+    shared = _tokens(path, line, row, "shared_len", least=0) if row.get("shared_len") else 0
+    return Arrival(
+        t_s, 0, input_tokens, output_tokens, tenant, session, pause_s=_pause(path, line, row), shared_tokens=shared
+    )
+
+
+def _pause(path: Path, line: int, row: Row) -> float:
+    text = row.get("pause_s") or "0"
+    try:
+        pause_s = float(text)
+    except ValueError:
+        pause_s = -1.0
+    if not 0.0 <= pause_s < float("inf"):
+        raise TraceError(path, line, f"pause_s is {text!r}; it must be seconds, 0 or more")
+    return pause_s
 
 
 def _kind(path: Path, line: int | None, name: str | None, extra: Collection[str]) -> str:

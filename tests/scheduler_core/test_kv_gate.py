@@ -66,6 +66,13 @@ def test_no_prompt_begins_above_the_gate_and_fewer_sequences_are_moved_out() -> 
     assert gated.moved < 0.6 * without.moved
 
 
+def test_with_roles_the_engines_that_decode_count_too() -> None:
+    roles = (Role.PREFILL, Role.DECODE)
+    (_, gated), (_, without) = (watched(replace(CONFIG, hold_s=300.0, kv_gate=gate), roles) for gate in (GATE, 0.0))
+    assert gated.most < 0.85
+    assert without.most > 0.9
+
+
 def test_who_waits_beyond_hold_gets_503_with_the_reason_and_when_to_retry() -> None:
     world = long_answers(replace(CONFIG, hold_s=5.0, kv_gate=GATE))
     refused = [client.rejected for client in world.clients.values() if client.rejected]

@@ -1,5 +1,6 @@
 """Admission of new sessions by the KV in use: they wait while it fills more than a share of its room on every engine
-that may take them, so that what decodes there can grow and is not preempted for prompts that come meanwhile.
+that may prefill them, or on every one that may decode them. So what decodes can grow, and is not preempted for prompts
+that come meanwhile.
 
 The room of an engine is its memory less the weights of models that sequences on it need: idle weights are unloaded on
 demand. Prompts that wait on an engine count with the KV that they will have.
@@ -39,8 +40,7 @@ class KvGate:
         """Returns true when a sequence has to wait. Answers that a client reads already go on."""
         if not self._pool.config.kv_gate or seq.prefix_tokens or not prompt_bytes(seq):
             return False
-        engines = self._engines(seq)
-        return bool(engines) and all(self._spare(inst) <= 0 for inst in engines)
+        return any(engines and all(self._spare(inst) <= 0 for inst in engines) for engines in self._needed(seq))
 
     def passing(self, inst: Instance) -> list[Sequence]:
         """Sequences that waited and fit below the gate of this engine now, in the order of their arrival."""
@@ -48,13 +48,17 @@ class KvGate:
         for seq in self._pool.gated.values():
             if spare <= 0:
                 break
-            if inst in self._engines(seq):
+            if inst in self._pool.fleet.of(seq.model).open and not self.holds(seq):
                 passing.append(seq)
                 spare -= prompt_bytes(seq)
         return passing
 
-    def _engines(self, seq: Sequence) -> list[Instance]:
-        return [inst for inst in self._pool.fleet.of(seq.model).open if inst.role is not Role.DECODE]
+    def _needed(self, seq: Sequence) -> list[list[Instance]]:
+        """Engines of which it needs one to prefill, and those of which it needs one to decode."""
+        open_to = self._pool.fleet.of(seq.model).open
+        apart = any(inst.role is Role.PREFILL for inst in open_to)
+        roles = (Role.DECODE, Role.PREFILL) if apart else (Role.DECODE,)
+        return [[inst for inst in open_to if inst.role is not role] for role in roles]
 
     def _spare(self, inst: Instance) -> float:
         """Bytes below the gate; at least 1 on an engine without KV, so that one session may always begin there."""

@@ -87,7 +87,7 @@ STACKS = $(wildcard tests/stack/test_*.py tests/*/test_process.py) tests/picker/
   tests/operator/test_local_scaling.py $(addprefix tests/sidecar/test_,again.py exactness.py)
 # Hours of virtual time and random traffic: `make test-core`, with the core that wheels and images have.
 TRAFFIC = tests/simulator \
-  $(addprefix tests/scheduler_core/test_,any_order.py fairness.py pairs.py place_bound.py scarce.py tiers.py turn_bound.py)
+  $(addprefix tests/scheduler_core/test_,any_order.py fairness.py kv_gate.py pairs.py place_bound.py scarce.py tenants.py tiers.py turn_bound.py)
 # Decode kernels in Triton's interpreter, the same bits wherever a prompt is cut, schemas' outputs: `make test-kernels`.
 KERNELS = $(addprefix tests/backend/test_,paged.py cuts.py draws.py kernels.py reference_kernel.py conformance.py)
 test: export AEGAEON_CORE := interpreted

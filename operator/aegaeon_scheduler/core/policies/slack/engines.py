@@ -14,7 +14,7 @@ from math import inf
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import ModelName
 from aegaeon_scheduler.core.estimate import Estimates
-from aegaeon_scheduler.core.policies.slack.group import Group, Load, in_reach
+from aegaeon_scheduler.core.policies.slack.group import Group, Load
 from aegaeon_scheduler.core.policies.slack.ranks import Order, Still
 from aegaeon_scheduler.core.state import Instance
 
@@ -221,7 +221,7 @@ class Free:
         """Returns waiting groups without those that nothing on their node can take, as of the start: most end here."""
         limits: dict[str | None, tuple[float, float]] = {node: _limits(views) for node, views in self._on.items()}
         limits[None] = self._spans[None].room, self._spans[None].most
-        return in_reach(waiting, now, limits)
+        return [group for group in waiting if not group.out_of_reach(now, limits)]
 
     def beyond(self, order: Order, rest: Still) -> bool:
         """Returns whether none of the instances has so much room, or a group late enough, for a group that waits."""

@@ -8,7 +8,7 @@ from math import inf
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, Stage, Tier
 from aegaeon_scheduler.core.policies.slack.engines import View
-from aegaeon_scheduler.core.policies.slack.group import Group, Load, node_of
+from aegaeon_scheduler.core.policies.slack.group import Group, Load
 from aegaeon_scheduler.core.policies.slack.order import Member, Objectives, Standing
 from aegaeon_scheduler.core.policies.slack.ranks import Kind
 from aegaeon_scheduler.core.policies.slack.urgent import Urgent
@@ -210,7 +210,7 @@ class Table:
         if not any(inst.without for inst in self._pool.instances.values()):
             return  # no look at all groups that wait
         for group in [g for g in self.waiting.values() if g.model.without]:
-            node = node_of(group)
+            node = group.node()
             places = [inst for inst in self._pool.fleet.of(group.model).open if node in (None, inst.node)]
             if not places or any(group.may_go(inst) for inst in places):
                 continue

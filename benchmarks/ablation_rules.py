@@ -138,13 +138,12 @@ def _least_used(pool: Any, inst: Any, idle: list[Any]) -> list[Any]:
 def _first_victims(pic: snapshot.Picture, comer: place.Comer) -> tuple[engines.View, list[group.Load]] | None:
     """Engine whose victim has the most slack, its load and the victim's absence apart."""
     best: tuple[float, int, engines.View, list[group.Load]] | None = None
-    for lot in comer.span.lots:
-        load = pic.load_on(comer.group, lot.inst)
-        for _, number, of in lot.slack:
-            if of.free and comer.may_go(of) and (victims := place._victims(pic, of, load, 0.0)):
-                score = -max(x.rank for x in victims)
-                if best is None or (score, number) < best[:2]:
-                    best = score, number, of, victims
+    for _, number, of in comer.span.slack:
+        load = pic.load_on(comer.group, of.inst)
+        if of.free and comer.may_go(of) and (victims := place._victims(pic, of, load, 0.0)):
+            score = -max(x.rank for x in victims)
+            if best is None or (score, number) < best[:2]:
+                best = score, number, of, victims
     return None if best is None else best[2:]
 
 
@@ -214,7 +213,7 @@ RULES: dict[str, Variant] = {
         "placement.py", patches=lambda: [(placement.Arrivals, "_idle_weights", _is(None))], loads=CORE
     ),
     "least busy place (rule 7): any that fits": Variant(
-        "place.py", patches=lambda: [(engines.Lot, "idle", property(lambda lot: lot._views))], loads=CORE
+        "place.py", patches=lambda: [(engines.Span, "idle", property(lambda span: span.views))], loads=CORE
     ),
     "victims by load and absence (rule 7): by slack alone": Variant(
         "place.py", patches=lambda: [(place, "_best_victims", _first_victims)], loads=CORE

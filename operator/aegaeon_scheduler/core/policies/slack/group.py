@@ -15,7 +15,6 @@ from aegaeon_scheduler.core.domain import SeqId
 from aegaeon_scheduler.core.estimate import Estimate, Estimates
 from aegaeon_scheduler.core.policies.slack.order import (
     ALIKE,
-    Level,
     Queue,
     Scale,
     Standing,
@@ -37,8 +36,8 @@ class Holder(Protocol):
 
 
 class Group(Batch):
-    """`prompts` are the members whose prefill is still to be issued, first come first served; `levels` are those of
-    each tier, `queues` those of each tenant in it, deferred ones separately."""
+    """`prompts` are the members whose prefill is still to be issued, first come first served; `queues`
+    are those of each tier and tenant, deferred ones separately."""
 
     __slots__ = (
         "_behind",
@@ -49,7 +48,6 @@ class Group(Batch):
         "_until",
         "inst",
         "kind",
-        "levels",
         "members",
         "model",
         "number",
@@ -71,7 +69,6 @@ class Group(Batch):
         self.inst: Instance | None = None
         self.members: dict[SeqId, Sequence] = {}
         self.prompts: dict[SeqId, Sequence] = {}
-        self.levels: dict[Level, dict[SeqId, Sequence]] = {}
         self.queues: dict[Queue, dict[SeqId, Sequence]] = {}
         self.still: Still | None = None
         self.since = inf  # seconds; when it was first ready to run where it is
@@ -90,23 +87,18 @@ class Group(Batch):
         if seq.id in self.prompts:
             return
         row = member(seq)
-        level, tenant = row.queue
         self.prompts = _with(self.prompts, seq, first)
-        self.levels[level] = _with(self.levels.get(level, {}), seq, first)
         self.queues[row.queue] = _with(self.queues.get(row.queue, {}), seq, first)
-        self.standing.clock(row.queue).arrive(tenant, row.cost_s, seq.terms.weight)
+        self.standing.clock(row.queue).arrive(seq.tenant, row.cost_s, seq.terms.weight)
 
     def dequeue(self, seq: Sequence) -> None:
         """A member's prompt waits no longer. Idempotent."""
         if self.prompts.pop(seq.id, None) is not None:
             row = member(seq)
-            level, tenant = row.queue
-            del self.queues[row.queue][seq.id], self.levels[level][seq.id]
+            del self.queues[row.queue][seq.id]
             if not self.queues[row.queue]:
                 del self.queues[row.queue]
-            if not self.levels[level]:
-                del self.levels[level]
-            self.standing.clock(row.queue).depart(tenant, row.cost_s)
+            self.standing.clock(row.queue).depart(seq.tenant, row.cost_s)
 
     def changed(self) -> None:
         """Marks all that was computed from what a member has, or from what the group's model is, as out of date."""

@@ -133,25 +133,22 @@ def _to_room(picture: Picture, comer: Comer) -> bool:
 
 
 def _roomiest(picture: Picture, comer: Comer) -> tuple[View, Load] | None:
-    """Returns the least busy of every make that has room; first steps count as time that it takes of an engine."""
+    """Returns the least busy that has room; first steps count as time that it takes of an engine."""
     best: tuple[float, float, int, View, Load] | None = None
     ttft_s = max(comer.group.model.config.slo.ttft_s, 1e-9)
-    for lot in comer.span.lots:
-        load = picture.load_on(comer.group, lot.inst)
-        if load.nbytes > lot.room:
+    for view in still(comer.span.idle):
+        if best is not None and view.util > best[0]:
+            break  # all others are busier
+        load = picture.load_on(comer.group, view.inst)
+        if not _has_room(view, load) or not comer.may_go(view):
             continue
-        for view in (v for v in still(lot.idle) if _has_room(v, load) and comer.may_go(v)):
-            first = FIRST_WEIGHT * comer.visits(view, load) / ttft_s
-            util = view.util + load.util + first
-            if best is not None and view.util + load.util > best[0]:
-                break  # all others are busier
-            if first and view.loads and util > FULL_UTIL:
-                continue
-            score = (util, view.util, view.inst.order)
-            if best is None or score < best[:3]:
-                best = (*score, view, load)
-            if not first:
-                break  # all others are busier
+        first = FIRST_WEIGHT * comer.visits(view, load) / ttft_s
+        util = view.util + load.util + first
+        if first and view.loads and util > FULL_UTIL:
+            continue
+        score = (util, view.util, view.inst.order)
+        if best is None or score < best[:3]:
+            best = (*score, view, load)
     return None if best is None else best[3:]
 
 
@@ -195,21 +192,17 @@ def _best_victims(picture: Picture, comer: Comer) -> tuple[View, list[Load]] | N
     """In order of what each can score at best, so that the search ends before most of them."""
     best: tuple[float, int, View, list[Load]] | None = None
     least_s = PREEMPT_SHARE * comer.group.ttft_s
-    for lot in comer.span.lots:
-        load = picture.load_on(comer.group, lot.inst)
-        least = load.rank + least_s
-        if lot.most <= least:
+    for bound, order, view in comer.span.slack:
+        if best is not None and bound > best[0]:
+            break
+        load = picture.load_on(comer.group, view.inst)
+        if not view.free or view.most <= load.rank + least_s or not comer.may_go(view):
             continue
-        for bound, order, view in lot.slack:
-            if best is not None and bound > best[0]:
-                break
-            if not view.free or view.most <= least or not comer.may_go(view):
-                continue
-            victims = _victims(picture, view, load, FIRST_MARGIN * comer.visits(view, load))
-            if victims:
-                score = view.util - max(x.rank - _away_s(picture, x, load, view) for x in victims)
-                if best is None or (score, order) < best[:2]:
-                    best = score, order, view, victims
+        victims = _victims(picture, view, load, FIRST_MARGIN * comer.visits(view, load))
+        if victims:
+            score = view.util - max(x.rank - _away_s(picture, x, load, view) for x in victims)
+            if best is None or (score, order) < best[:2]:
+                best = score, order, view, victims
     return None if best is None else best[2:]
 
 

@@ -89,9 +89,6 @@ class SlackPolicy:
     def reshaped(self, model: Model) -> None:
         """See Policy."""
         self._table.reshaped(model)
-        for group in self._table.of(model):
-            group.still = None
-            group.changed()
 
     def unissued(self, inst: Instance, seq: Sequence) -> None:
         """See Policy. It comes first again."""

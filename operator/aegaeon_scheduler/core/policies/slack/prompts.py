@@ -7,6 +7,7 @@ its KV stays.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from math import inf
@@ -88,10 +89,12 @@ class Prompts:
 
     def _by_tier(self, group: Group) -> Iterable[Mapping[SeqId, Sequence]]:
         """Prompts of each tier, the upper ones first, be they late or in time; deferred ones behind all others."""
-        if not group.standing.tiered or len(group.levels) < 2:
+        if not group.standing.tiered:
             return (group.prompts,)
-        levels = sorted(group.levels, key=lambda level: (level[1], level[0]))
-        return [group.levels[level] for level in levels]
+        levels: dict[tuple[bool, int], dict[SeqId, Sequence]] = defaultdict(dict)
+        for seq in group.prompts.values():
+            levels[seq.deferred, seq.terms.tier.level][seq.id] = seq
+        return [levels[level] for level in sorted(levels)]
 
     def _fair(self, inst: Instance, group: Group, like: Queue, now: float) -> Sequence | None:
         """Returns the first prompt of the tenant that has had least. Late ones of greedy tenants come behind all that

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from itertools import islice
 from math import inf
+from operator import itemgetter
 
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Role, Stage
@@ -16,6 +17,7 @@ from aegaeon_scheduler.core.policies.slack.admission import Gate, answer_tokens
 from aegaeon_scheduler.core.policies.slack.balance import run_pass
 from aegaeon_scheduler.core.policies.slack.group import Group, node_of
 from aegaeon_scheduler.core.policies.slack.order import Member, begun, due, member, queue_of, tokens, too_small
+from aegaeon_scheduler.core.policies.slack.prefix import pull
 from aegaeon_scheduler.core.policies.slack.ranks import HOT_MARGIN, HOT_UTIL, SWAMPED_SHARE, Kind
 from aegaeon_scheduler.core.policies.slack.shares import Shares
 from aegaeon_scheduler.core.policies.slack.table import Table, disagreements
@@ -83,13 +85,16 @@ class SlackPolicy:
         if inst is None or model.footprint is None:
             return 0.0
         cheap_s = CHEAP_SHARE * model.config.slo.ttft_s
-        prompt_s = self._estimates.of(model.name, inst.device).prefill_s(tokens(seq))
+        prompt_s = self._estimates.of(model.name, inst.device).part_s(*seq.to_compute(inst))
         return standing.greed * PROMPT_PRICE * max(0.0, prompt_s - cheap_s)
 
     def _joinable(self, seq: Sequence, kind: Kind) -> Group | None:
         model = seq.model
         of = (g for g in self._table.of(model) if g.kind is kind and not self._apart(g, seq))
         groups = [g for g in of if not (g.inst and self._closed(g, g.inst, seq))]
+        home = self._home(groups, seq)
+        if home is not None:
+            return home
         if len(groups) > 1 and self._crowded_out(seq):
             groups = [g for g in groups if g.inst] or groups
         if not groups or model.footprint is None:
@@ -98,6 +103,12 @@ class SlackPolicy:
         util = min(utils)
         group = groups[utils.index(util)]
         return None if self._hot(group, util) else group
+
+    def _home(self, groups: list[Group], seq: Sequence) -> Group | None:
+        """Returns the one that has most of a prompt in its engine's prefix cache, unless it is hot."""
+        pulls = [(pull(self._estimates, seq, g.inst), g) for g in groups if g.inst is not None and seq.cached]
+        most, group = max(pulls, key=itemgetter(0), default=(0.0, None))
+        return group if most and group and not self._hot(group, self._util(group)) else None
 
     def _crowded_out(self, seq: Sequence) -> bool:
         """Returns whether other tenants' prompts fill the queue, or a lower tier's wait. They may wait with what left
@@ -171,9 +182,10 @@ class SlackPolicy:
                 continue
             if not any(g.model is group.model for g in self._table.at(inst)) and not self._too_small(inst, seq):
                 holders.append(inst)
-        return min(
-            holders, key=lambda i: (self._table.view(i).util + self._floor(group.model, i), i.order), default=None
-        )
+        return min(holders, key=lambda i: (self._busy(group, i) - pull(self._estimates, seq, i), i.order), default=None)
+
+    def _busy(self, group: Group, inst: Instance) -> float:
+        return self._table.view(inst).util + self._floor(group.model, inst)
 
     def refusal(self, seq: Sequence, now: float) -> str | None:
         """See Policy and gate.py."""
@@ -262,7 +274,8 @@ class SlackPolicy:
         answer = answer_tokens(model, model.running)  # what has ended settles
         row.answer = 0.0 if model.pools else min(answer, float(seq.max_tokens))
         row.token_s = estimate.step_s(inst.max_batch * length, inst.max_batch) / inst.max_batch
-        row.cost_s = estimate.prefill_s(length) + row.answer * row.token_s
+        cached = seq.cached_on(group.inst or inst)
+        row.cost_s = estimate.part_s(cached, length - cached) + row.answer * row.token_s
         if seq.id in group.prompts:
             group.standing.clock(row.queue).reprice(row.queue[1], row.cost_s)
 

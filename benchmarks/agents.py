@@ -48,6 +48,7 @@ PANELS = {
     "16 models, 64 agents": Panel(16, 4),
     "24 models, 96 agents": Panel(24, 4),
     "8 models, 96 agents": Panel(8, 12),
+    "2 models, 160 agents": Panel(2, 80),
 }
 
 

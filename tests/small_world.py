@@ -72,6 +72,7 @@ def small_world(
     terms: Mapping[ModelName, Terms] = MappingProxyType({}),
     pooling: int = 0,
     first_s: float = 0.0,
+    prefix_reuse: bool = True,
     ttfts: Sequence[float] = (2.0,),
 ) -> World:
     """A world of `models` models (m0, m1, ...) and one engine per role (e0, e1, ...), on `nodes` nodes in turn.
@@ -79,6 +80,7 @@ def small_world(
     With `contents` they are so many models under several names, in turn; with 0 nothing is known of their content.
     The first `pooling` models generate nothing: their requests end with the prompt.
     A model's first decode step on an engine takes `first_s` longer, or a turn that warms up takes it before.
+    Without `prefix_reuse` engines compute every prompt from its first token.
     `ttfts`: those of the models, seconds, in turn.
     The memory of a node holds the weights of `host_models` models, or of all with 0; its disk takes 1 s for each.
     """
@@ -93,6 +95,7 @@ def small_world(
             max_batch,
             node=f"node-{i % nodes}",
             first_s=first_s,
+            prefix_reuse=prefix_reuse,
             host_cache_bytes=host_models * 100 * SLAB_BYTES,
             disk_bytes_per_s=100.0 * SLAB_BYTES,
         )

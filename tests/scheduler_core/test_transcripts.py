@@ -15,7 +15,9 @@ from small_world import small_world
 
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, SlackSettings, policy_settings
 from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, Terms, Tier
+from aegaeon_simulator.pool.clients import Clients
 from aegaeon_simulator.pool.world import World
+from aegaeon_simulator.workload import Arrival
 
 FOLDER = Path(__file__).parent / "transcripts"
 MEANT = (
@@ -85,6 +87,19 @@ def overtaken(transcript: Transcript) -> World:
     return world
 
 
+def conversation(transcript: Transcript) -> World:
+    world = small_world([Role.UNIFIED] * 2, 2, 160, config=_plain_config(), observe=transcript.observe)
+    talk = [Arrival(t, 0, n, 4, session="talk") for t, n in ((0.1, 2500), (1.5, 2600), (3.0, 2700))]
+    Clients(world, [M0, M1], [*talk[:2], Arrival(2.4, 1, 40, 60), talk[2]])
+    world.run(until=10.0)
+    return world
+
+
+def _plain_config() -> SchedulerConfig:
+    latency = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
+    return SchedulerConfig(policy=policy_settings("slack"), latency=latency, refine=False)
+
+
 SCENARIOS: dict[str, tuple[str, Callable[[Transcript], World]]] = {
     "preempted": (
         "Room for one model: a long answer of m0 is preempted for m1, then resumed.",
@@ -99,6 +114,11 @@ SCENARIOS: dict[str, tuple[str, Callable[[Transcript], World]]] = {
     "overtaken": (
         "A prompt comes while m0 decodes far ahead of its reader: its next turn is dropped, the running one cut short.",
         overtaken,
+    ),
+    "conversation": (
+        "Room for one model: m1 has e0 when the third prompt of a conversation with m0 comes, whose first two are in "
+        "the cache of e0. It waits for e0 while there is time, though e1 has nothing to do.",
+        conversation,
     ),
     "lost": ("Engine e0 dies while it decodes: the sequence is submitted again with its prefix, and e1 goes on.", lost),
 }

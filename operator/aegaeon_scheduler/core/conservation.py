@@ -30,6 +30,7 @@ def _contradictions(pool: Pool, policy: Policy) -> Iterator[str]:
     yield from _of_held(pool)
     if not pool.fleet.agrees():
         yield "the instances that may take a model are others than those that were found"
+    yield from pool.prefixes.check()
     yield from policy.check(pool.now)
     running = Counter(s.model for s in pool.sequences.values() if s.stage not in (Stage.QUEUED, Stage.LOST))
     for model in pool.models.values():

@@ -88,7 +88,8 @@ class Submitted:
     `prefix_tokens` output tokens are with the client already; `arrival` is on the scheduler's clock, seconds. Tokens
     are due `defer_s` later than the model's objective says. `priority`: among those of its tenant, lower ones first.
     `adapter`: the identity of the model's adapter that it is computed with; empty: none. `terms`: its tier and its
-    tenant's weight, among the requests for its model.
+    tenant's weight, among the requests for its model. `chain`: hashes of the prompt's beginnings (see core.prefix),
+    equal where engines may share them; empty: nothing of it is shared.
     """
 
     seq: SeqId
@@ -104,6 +105,7 @@ class Submitted:
     priority: int = 0
     adapter: str = ""
     terms: Terms = ALIKE
+    chain: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

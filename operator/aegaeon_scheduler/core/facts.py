@@ -102,6 +102,7 @@ class Request:
     prefix_tokens: int = field(init=False)
     max_tokens: int = field(init=False)
     adapter: str = field(init=False)
+    chain: tuple[int, ...] = field(init=False)
 
     def submit(self, event: Submitted) -> None:
         """Take them from the event."""
@@ -117,3 +118,4 @@ class Request:
         self.prefix_tokens = event.prefix_tokens
         self.max_tokens = event.max_tokens
         self.adapter = event.adapter
+        self.chain = event.chain

@@ -103,6 +103,7 @@ class HandOff:
         seq.place = Place.DEVICE
         seq.held_until = 0.0
         if seq.prefilled:
+            self._pool.prefixes.computed(seq, inst)
             self._life.stage(seq, Stage.DECODE)
             self._residency.join(inst, seq)
         else:

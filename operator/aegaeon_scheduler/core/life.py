@@ -44,6 +44,7 @@ class Life:
         """A new sequence into the queue, or a Reject when it can never run or the queue is full."""
         pool = self._pool
         seq = Sequence(event, model, pool.tick())
+        seq.cached = pool.prefixes.find(seq, pool.instances)
         model.asked_at = pool.now
         pool.sequences[seq.id] = seq
         self._count(seq.stage, seq, 1)

@@ -1,6 +1,7 @@
 """The event log: JSON lines, a header (format, version, configuration), then one line per event with its commands.
 
-It has lengths and names, never prompts. A replay checks whether the same events still give the same commands.
+It has lengths, names and keyed hashes, never prompts. A replay checks whether the same events still give the same
+commands.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from aegaeon_scheduler.core.config import PolicySettings, SchedulerConfig
 from aegaeon_scheduler.core.errors import LogError
 from aegaeon_scheduler.core.scheduler import Scheduler
 
-FORMAT = 3  # 3: a footprint has a task
+FORMAT = 4  # 4: a submission has the hashes of its prompt's beginnings
 _NAMED: dict[str, type] = {
     t.__name__: t
     for t in (

@@ -11,6 +11,7 @@ from aegaeon_scheduler.core.domain import CommandId, Held, InstanceId, KvShape, 
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.fleet import Fleet
 from aegaeon_scheduler.core.hosts import Hosts
+from aegaeon_scheduler.core.prefix import Prefixes
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence
 
 
@@ -28,6 +29,7 @@ class Pool:
         self.config = config
         self.estimates = Estimates(config)
         self.hosts = Hosts()
+        self.prefixes = Prefixes()
         self.models: dict[ModelName, Model] = {}
         self.instances: dict[InstanceId, Instance] = {}
         self.fleet = Fleet()

@@ -224,6 +224,7 @@ class Recovery:
             inst.leave(model)
         for held in inst.held.values():
             self._pool.unhold(instance, held.seq)
+        self._pool.prefixes.lost(inst)
         self._policy.instance_down(inst)
         if died and not inst.draining:
             for seq in _ran(inst):
@@ -290,6 +291,7 @@ class Recovery:
             return
         self._life.withdraw(seq, "its gateway submitted it again")
         seq.restart(event)
+        seq.cached = self._pool.prefixes.find(seq, self._pool.instances)
         self._life.accept(seq)
         refused = self._life.unfit(seq)
         if refused is not None:

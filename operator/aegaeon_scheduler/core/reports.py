@@ -124,12 +124,20 @@ class Reports:
             if event.end:
                 self._turn_over(inst, issued)
         inst.book.report(event.memory)
+        if issued is not None and len(issued.prefills) == 1:
+            self._saw_reuse(inst, issued.prefills[0], event)
         for progress in event.progress:
             self._progress(inst, issued, progress)
         if issued is not None and event.end:
             self.reschedule(inst, issued)
             correct(inst, issued)
         self.memory(inst, event.memory)
+
+    def _saw_reuse(self, inst: Instance, seq: Sequence, event: TurnProgress) -> None:
+        """A prompt began: what has its KV and was not computed was in the engine's prefix cache."""
+        kv_tokens = next((p.kv_tokens for p in event.progress if p.seq == seq.id), 0)
+        if seq.chain and kv_tokens and not seq.kv_tokens and seq.home is inst:
+            self._pool.prefixes.reused(seq, inst, kv_tokens - event.prefill_tokens)
 
     def _measure(self, inst: Instance, issued: Issued, event: TurnProgress) -> None:
         model = issued.model
@@ -195,6 +203,7 @@ class Reports:
         if seq.stage is Stage.PREFILL and p.kv_tokens:
             seq.place = Place.DEVICE
             if p.output_tokens > seq.prefix_tokens:
+                self._pool.prefixes.computed(seq, inst)
                 self._handoff.prefilled(seq)
 
     def _counts(self, seq: Sequence, p: Progress) -> bool:

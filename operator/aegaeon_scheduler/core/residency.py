@@ -125,10 +125,10 @@ class Residency:
 
     def _turn(self, inst: Instance, proposal: Proposal, fitted: Fitted, after: tuple[CommandId, ...]) -> Issued:
         fp, decode, steps = proposal.model.fp, fitted.decode, fitted.steps
-        growth = self._room.growth(proposal, decode, steps) if fitted.growth.away else fitted.growth
+        growth = self._room.growth(inst, proposal, decode, steps) if fitted.growth.away else fitted.growth
         blocks, spare, _ = growth
         slabs = inst.book.slabs_for(fp, blocks, fitted.tight) + spare
-        parts = tuple(part for seq in proposal.prefill for part in self._parts(seq, proposal.part_of(seq)))
+        parts = tuple(part for seq in proposal.prefill for part in self._parts(inst, seq, proposal))
         body = Turn(proposal.model.name, parts, tuple(s.id for s in decode), steps, slabs)
         turn = self._pool.issue(inst, body, proposal.reason, after, model=proposal.model)
         inst.book.grant_kv(turn, fp, blocks, fitted.tight, spare)
@@ -136,7 +136,7 @@ class Residency:
         for seq in decode:
             self._enlist(turn, seq, max(1, min(steps, seq.max_tokens - seq.output_tokens)))
         for seq in proposal.prefill:
-            self._enlist(turn, seq, proposal.part_of(seq))
+            self._enlist(turn, seq, seq.cached_on(inst) + proposal.part_of(seq, inst))
         turn.alone = not self._pool.suspects.keys().isdisjoint(turn.members)
         self._on_lane(inst, turn, inst.weights[proposal.model.name])
         return turn
@@ -171,10 +171,15 @@ class Residency:
         parked = self._pool.parked
         return any((s.home is None or s.id in parked) and inst.takes(s) for s in self._pool.sequences.values())
 
-    def _parts(self, seq: Sequence, left: int) -> list[PrefillPart]:
+    def _parts(self, inst: Instance, seq: Sequence, proposal: Proposal) -> list[PrefillPart]:
+        """Parts of what is expected to be left behind the cached part of a prompt: where that is gone, no turn takes
+        longer for it."""
+        left = proposal.part_of(seq, inst)
         if seq.model.pools:
             return [PrefillPart(seq.id, left)]  # the engine fills its passes with the prompts of a turn
         chunk = self._pool.config.prefill_chunk_tokens
+        if seq.cached_on(inst):
+            left = -(-left // chunk) * chunk
         return [PrefillPart(seq.id, min(chunk, left - at)) for at in range(0, left, chunk)]
 
     def _on_lane(self, inst: Instance, turn: Issued, weights: Weights) -> None:

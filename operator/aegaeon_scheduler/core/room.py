@@ -52,14 +52,14 @@ class Room:
         self._copies = copies
         self._life = life
 
-    def growth(self, proposal: Proposal, decode: list[Sequence], steps: int) -> Growth:
+    def growth(self, inst: Instance, proposal: Proposal, decode: list[Sequence], steps: int) -> Growth:
         """The growth of the turn's sequences. A prompt begins only where all of it fits: its cached part comes with the
         first part."""
         fp = proposal.model.fp
         per, blocks, spare = fp.kv_block_tokens, 0, 0
         away = []
         for seq in proposal.prefill:
-            grow = proposal.part_of(seq) if seq.projected_kv else seq.unissued_tokens
+            grow = proposal.part_of(seq, inst) if seq.projected_kv else seq.unissued_tokens
             blocks += blocks_for(fp, seq.projected_kv + grow) - blocks_for(fp, seq.projected_kv)
             spare |= seq.starved
             if seq.away:
@@ -91,7 +91,7 @@ class Room:
         if (not decode and not proposal.prefill) or any(_waits_for_an_end(inst, s) for s in proposal.prefill):
             return None
         free = inst.book.free()
-        growth = self.growth(proposal, decode, proposal.steps)
+        growth = self.growth(inst, proposal, decode, proposal.steps)
         if self._need(inst, proposal, growth, tight=False) <= free:
             return Fitted(decode, proposal.steps, growth)
         if self._need(inst, proposal, growth) <= free:
@@ -102,7 +102,7 @@ class Room:
 
     def _squeeze(self, inst: Instance, proposal: Proposal, decode: list[Sequence]) -> Fitted | None:
         def need(steps: int, tight: bool = True) -> int:
-            return self._need(inst, proposal, self.growth(proposal, decode, steps), tight)
+            return self._need(inst, proposal, self.growth(inst, proposal, decode, steps), tight)
 
         candidates = _Candidates(self._pool, self._policy, inst, proposal, decode)
         best = inst.book.free() + candidates.total()
@@ -122,7 +122,7 @@ class Room:
         needed = need(steps, tight)
         if needed > best:
             return None
-        fitted = Fitted(decode, steps, self.growth(proposal, decode, steps), tight=tight)
+        fitted = Fitted(decode, steps, self.growth(inst, proposal, decode, steps), tight=tight)
         return self._take(inst, proposal, candidates, fitted, needed)
 
     def _take(

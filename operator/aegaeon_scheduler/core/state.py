@@ -169,6 +169,8 @@ class Sequence(Request):
     prefilled: bool = field(init=False)  # its prompt is in, and a token of it came out
     starved: bool = field(init=False)
     hungry: int = field(init=False)  # turns in a row that brought it nothing
+    # Leading tokens of its prompt that engines are expected to have, as it came; see prefix.py.
+    cached: dict[InstanceId, int] = field(default_factory=dict)
 
     def __post_init__(self, event: Submitted) -> None:
         self.id = event.seq
@@ -200,6 +202,15 @@ class Sequence(Request):
     def unissued_tokens(self) -> int:
         """Tokens of prompt and prefix that neither have their KV in nor are in an in-flight turn."""
         return self.prompt_tokens + self.prefix_tokens - self.projected_kv
+
+    def cached_on(self, inst: Instance) -> int:
+        """Tokens of a prompt that is not begun which an instance is expected to find in its prefix cache."""
+        return self.cached.get(inst.id, 0) if self.cached and not self.projected_kv else 0
+
+    def to_compute(self, inst: Instance) -> tuple[int, int]:
+        """Tokens of prompt and prefix that an instance will not have to compute, and those behind them that it will."""
+        cached = self.cached_on(inst)
+        return self.projected_kv + cached, self.unissued_tokens - cached
 
     def project(self, kv_tokens: int) -> None:
         """Its KV after all in-flight turns."""

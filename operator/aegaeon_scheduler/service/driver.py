@@ -21,6 +21,7 @@ from aegaeon_scheduler.service.alarm import Alarm
 from aegaeon_scheduler.service.codec import frontend as codec
 from aegaeon_scheduler.service.codec.commands import command_to
 from aegaeon_scheduler.service.handles import HandleBook
+from aegaeon_scheduler.service.prefix import PrefixHashes
 from aegaeon_scheduler.service.sequences import OpenSequence, Origin, SequenceBook
 
 _log = logging.getLogger(__name__)
@@ -97,6 +98,7 @@ class Driver:
         self._brain = brain
         self._observers = tuple(observers)
         self._crashed = crashed
+        self._hashes = PrefixHashes()
         self._pending: deque[events.Event] = deque()
         self._busy = False
         self.waits = False
@@ -149,7 +151,7 @@ class Driver:
         self.sequences.add(origin, submit)
         self.submitted.set()
         # All at once: when the first choice is refused, the cancels of the others must come after their submission.
-        self.handle(*codec.submitted(origin.gateway, submit, self.clock()))
+        self.handle(*codec.submitted(origin.gateway, submit, self.clock(), self._hashes.of(submit)))
 
     def places(self, waited_s: float) -> dict[GatewayId, dict[str, int]]:
         """Queue positions, by gateway, of requests that have waited longer than `waited_s`: that of their last

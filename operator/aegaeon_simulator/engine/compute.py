@@ -155,7 +155,7 @@ class ComputeLane:
 
     def _reuse(self, q: Sequence) -> float:
         """Begin a prompt behind what is cached of it in both tiers; returns the seconds of the copy from the host."""
-        if q.content is None or q.place is not Place.NONE or q.kv:
+        if q.content is None or q.place is not Place.NONE or q.kv or not self._state.spec.prefix_reuse:
             return 0.0
         state, served = self._state, self._state.models[q.model]
         per, most = served.footprint.kv_block_tokens, (q.prompt + q.output - 1) // served.footprint.kv_block_tokens

@@ -67,6 +67,7 @@ class EngineSpec:
     one_link: bool = False  # weights and KV share the device's link, one after the other
     host_cache_bytes: int = 0  # of its node, for weights; 0: every model is there
     disk_bytes_per_s: float = 7e9  # of its node, for weights that are not there
+    prefix_reuse: bool = True  # prompts that begin alike share KV
     node_bytes_per_s: float = 0.0  # what the node's memory gives to all its devices together; 0: no limit
 
 

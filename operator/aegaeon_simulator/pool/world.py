@@ -225,7 +225,8 @@ class World:
             c = client
             age = (c.seq, c.epoch, GATEWAY, c.model, c.arrival)
             size = (c.prompt_tokens, len(c.times), c.max_tokens)
-            self.feed(ev.Submitted(*age, *size, c.defer_s, c.tenant, c.priority, c.adapter, c.terms))
+            chain = c.content.chain(c.prompt_tokens) if c.content is not None else ()
+            self.feed(ev.Submitted(*age, *size, c.defer_s, c.tenant, c.priority, c.adapter, c.terms, chain))
 
     def submit_again(self, client: Client) -> None:
         """Submit again, as after a broken stream between gateway and scheduler."""

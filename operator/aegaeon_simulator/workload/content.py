@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from aegaeon_scheduler.core.prefix import step_tokens
 from aegaeon_simulator.workload.model import Arrival
 
 
@@ -36,9 +37,15 @@ class Content:
             if first < min(end, blocks):
                 yield Span(text, first, min(end, blocks))
 
+    def chain(self, prompt_tokens: int) -> tuple[int, ...]:
+        """Its hashes as a scheduler makes them of a prompt's tokens (core.prefix)."""
+        step = step_tokens(prompt_tokens)
+        ends = range(step, prompt_tokens + 1, step)
+        return tuple(span.text << 32 | span.end for end in ends for span in list(self.spans(1, end))[-1:])
+
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _Latest:
     content: Content
     prompt: int
     length: int
@@ -47,7 +54,7 @@ class _Said:
 def contents(arrivals: Iterable[Arrival]) -> list[Content]:
     """The content of each of these requests, which are in order of time."""
     texts: dict[object, int] = {}
-    latest: dict[tuple[str, str, int], _Said] = {}
+    latest: dict[tuple[str, str, int], _Latest] = {}
 
     def number(name: object) -> int:
         return texts.setdefault(name, len(texts))
@@ -68,7 +75,7 @@ def contents(arrivals: Iterable[Arrival]) -> list[Content]:
         made.append(content)
         if arrival.session:
             length = arrival.input_tokens + arrival.output_tokens
-            latest[of] = _Said(content, arrival.input_tokens, length)
+            latest[of] = _Latest(content, arrival.input_tokens, length)
     return made
 
 

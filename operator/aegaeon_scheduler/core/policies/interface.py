@@ -31,9 +31,10 @@ class Proposal:
     batch: Batch | None = None
     tokens: int = 0
 
-    def part_of(self, seq: Sequence) -> int:
+    def part_of(self, seq: Sequence, inst: Instance) -> int:
         """Tokens of a sequence's prompt that the turn is to compute."""
-        return min(seq.unissued_tokens, self.tokens) if self.tokens else seq.unissued_tokens
+        left = seq.unissued_tokens - seq.cached_on(inst)
+        return min(left, self.tokens) if self.tokens else left
 
 
 @dataclass(slots=True)

@@ -38,8 +38,11 @@ def complaint(submit: gateway_pb2.Submit) -> str:
     return ""
 
 
-def submitted(gateway: GatewayId, submit: gateway_pb2.Submit, now: float) -> Iterator[events.Submitted]:
-    """One event for each choice; the arrival is `age_s` before `now` (scheduler's clock, seconds)."""
+def submitted(
+    gateway: GatewayId, submit: gateway_pb2.Submit, now: float, chain: tuple[int, ...] = ()
+) -> Iterator[events.Submitted]:
+    """One event for each choice; the arrival is `age_s` before `now` (scheduler's clock, seconds). `chain`: of the
+    prompt, as in Submitted."""
     for choice in submit.choices:
         yield events.Submitted(
             seq=SeqId(submit.request, choice.choice),
@@ -55,6 +58,7 @@ def submitted(gateway: GatewayId, submit: gateway_pb2.Submit, now: float) -> Ite
             priority=submit.priority,
             adapter=submit.adapter_identity,
             terms=terms_from(submit.terms.tier, submit.terms.weight),
+            chain=chain,
         )
 
 

@@ -245,7 +245,7 @@ class _Cost:
         context, batch = (0, 0) if group is None else (group.size()[0], len(group.members))
         alive, had_s = (0, 0.0) if before is None else (before.alive, before.step_s)
         self.ttft_s = slo.ttft_s
-        self.prompt_s = estimate.prefill_s(length)
+        self.prompt_s = estimate.part_s(seq.cached_on(inst), length - seq.cached_on(inst))
         self.step_s = 0.0 if model.pools else _step_s(estimate, context + length, batch + 1, inst)
         lasting_s = self.step_s * lives(answer, alive + 1) - had_s * lives(answer, alive)
         alone_s = self.prompt_s if model.pools else answer * estimate.step_s(0, 1)

@@ -245,7 +245,7 @@ class Group(Batch):
             count, squares = sum(left for _, left in spans), sum((done + left) ** 2 - done**2 for done, left in spans)
             passes = max(-(-count // estimates.pooled_tokens), -(-len(spans) // inst.max_batch))
             return estimate.together_s(count, squares, passes)
-        return sum(estimate.part_s(seq.projected_kv, seq.unissued_tokens) for seq in self.prompts.values())
+        return sum(estimate.part_s(*seq.to_compute(inst)) for seq in self.prompts.values())
 
     def rest(self) -> Still | None:
         """Values that do not change while it waits and no member joins or leaves; None while copies of it are in

@@ -12,6 +12,7 @@ from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.policies.slack.engines import Free, Span, View, still
 from aegaeon_scheduler.core.policies.slack.group import Group, Load
 from aegaeon_scheduler.core.policies.slack.order import too_small
+from aegaeon_scheduler.core.policies.slack.prefix import home
 from aegaeon_scheduler.core.policies.slack.ranks import PREEMPT_SHARE, URGENT_SHARE, Still
 from aegaeon_scheduler.core.policies.slack.snapshot import Picture
 from aegaeon_scheduler.core.state import Instance
@@ -61,7 +62,7 @@ def place_waiting(picture: Picture) -> None:
     for _, _, group, order, rest in sorted(waiting):
         if free.beyond(order, rest):
             continue
-        _place(picture, Comer(picture, group, rest, free))
+        _place(picture, Comer(picture, group, order.key, rest, free))
         free.placed()
         if not free:
             break
@@ -70,11 +71,12 @@ def place_waiting(picture: Picture) -> None:
 class Comer:
     """A group that waits, and where it may go."""
 
-    def __init__(self, picture: Picture, group: Group, rest: Still, free: Free) -> None:
+    def __init__(self, picture: Picture, group: Group, key: float, rest: Still, free: Free) -> None:
         self.group = group
         self._picture = picture
         self._rest = rest
         self._only = rest.only
+        self._home = None if rest.only is not None else home(picture.pool, group, rest.node, key)
         self.span = free.span(rest.node)
         if self._only is None and picture.reach.limited:
             self.span = Span(self._reachable())
@@ -109,6 +111,8 @@ class Comer:
         """Returns whether a group may be on this instance at all; what is there is another matter."""
         inst, group, picture = view.inst, self.group, self._picture
         if (self._only is not None and inst is not self._only) or group.model.name in view.models:
+            return False
+        if self._home not in (None, inst.id):
             return False
         if not group.may_go(inst):
             return False

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from operator import itemgetter
 
 from aegaeon_scheduler.core.domain import Role, Stage
 from aegaeon_scheduler.core.policies.slack.group import Group
 from aegaeon_scheduler.core.policies.slack.order import Member, member, queue_of, tokens, too_small
+from aegaeon_scheduler.core.policies.slack.prefix import pull
 from aegaeon_scheduler.core.policies.slack.price import Costs
 from aegaeon_scheduler.core.policies.slack.prompts import LEVEL_SHARE
 from aegaeon_scheduler.core.policies.slack.ranks import HOT_MARGIN, HOT_UTIL, SWAMPED_SHARE, Kind
@@ -52,6 +54,9 @@ class Arrivals:
         model, kind = seq.model, self._table.prompt_kind(seq.model, seq)
         of = (g for g in self._table.of(model) if g.kind is kind and not self._apart(g, seq))
         groups = [g for g in of if not (g.inst and self._closed(g, g.inst, seq))]
+        home = self._home(groups, seq)
+        if home is not None:
+            return home
         if len(groups) > 1 and self._crowded_out(seq):
             groups = [g for g in groups if g.inst] or groups
         if not groups or model.footprint is None:
@@ -60,6 +65,12 @@ class Arrivals:
         util = min(utils)
         group = groups[utils.index(util)]
         return None if self._hot(group, util) else group
+
+    def _home(self, groups: list[Group], seq: Sequence) -> Group | None:
+        """Returns the one that has most of a prompt in its engine's prefix cache, unless it is hot."""
+        pulls = [(pull(self._estimates, seq, g.inst), g) for g in groups if g.inst is not None and seq.cached]
+        most, group = max(pulls, key=itemgetter(0), default=(0.0, None))
+        return group if most and group and not self._hot(group, self._util(group)) else None
 
     def _crowded_out(self, seq: Sequence) -> bool:
         """Returns whether other tenants' prompts fill the queue, or a lower tier's wait. They may wait with what left
@@ -133,9 +144,10 @@ class Arrivals:
                 continue
             if not any(g.model is group.model for g in self._table.at(inst)) and not self._too_small(inst, seq):
                 holders.append(inst)
-        return min(
-            holders, key=lambda i: (self._table.view(i).util + self._floor(group.model, i), i.order), default=None
-        )
+        return min(holders, key=lambda i: (self._busy(group, i) - pull(self._estimates, seq, i), i.order), default=None)
+
+    def _busy(self, group: Group, inst: Instance) -> float:
+        return self._table.view(inst).util + self._floor(group.model, inst)
 
     def decode(self, seq: Sequence) -> Instance | None:
         """Stay with the group that prefilled it, or that waits for it; after a hand-off, join a decode group."""

@@ -34,7 +34,7 @@ class Costs:
         if inst is None or model.footprint is None:
             return 0.0
         cheap_s = CHEAP_SHARE * model.config.slo.ttft_s
-        prompt_s = self._estimates.of(model.name, inst.device).prefill_s(tokens(seq))
+        prompt_s = self._estimates.of(model.name, inst.device).part_s(*seq.to_compute(inst))
         return standing.greed * PROMPT_PRICE * max(0.0, prompt_s - cheap_s)
 
     def price(self, seq: Sequence, group: Group) -> None:
@@ -49,7 +49,8 @@ class Costs:
         answer = answer_tokens(model, model.running)  # what has ended settles
         row.answer = 0.0 if model.pools else min(answer, float(seq.max_tokens))
         row.token_s = estimate.step_s(inst.max_batch * length, inst.max_batch) / inst.max_batch
-        row.cost_s = estimate.prefill_s(length) + row.answer * row.token_s
+        cached = seq.cached_on(group.inst or inst)
+        row.cost_s = estimate.part_s(cached, length - cached) + row.answer * row.token_s
         if seq.id in group.prompts:
             group.standing.clock(row.queue).reprice(row.queue[1], row.cost_s)
 

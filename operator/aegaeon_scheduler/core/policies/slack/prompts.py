@@ -134,7 +134,7 @@ class Prompts:
 
     def _part(self, inst: Instance, group: Group, seq: Sequence, order: Ordered, now: float) -> int:
         """Tokens of a prompt to compute next; 0: all that is left."""
-        settings, done, left = self._settings, seq.projected_kv, seq.unissued_tokens
+        settings, (done, left) = self._settings, seq.to_compute(inst)
         estimate = self._pool.estimates.of(group.model.name, inst.device)
         if estimate.part_s(done, left) <= settings.part_s:
             return 0
@@ -195,7 +195,7 @@ class Prompts:
         estimate = self._pool.estimates.of(model.name, inst.device)
         queues = [group.prompts] if len(group.queues) < 2 else self._before_greedy(group, first)
         prompts = (seq for queue in queues for seq in queue.values())
-        seconds = accumulate(estimate.part_s(s.projected_kv, s.unissued_tokens) for s in prompts)
+        seconds = accumulate(estimate.part_s(*seq.to_compute(inst)) for seq in prompts)
         return any(taken > self._settings.part_s for taken in seconds)
 
     def _before_greedy(self, group: Group, first: Sequence) -> list[dict[SeqId, Sequence]]:

@@ -1,0 +1,42 @@
+"""Where prompts go that begin as others did: to the engine whose prefix cache has their beginning, while there is time.
+
+A group that waits has a home, the engine with most of its model's conversations in its cache, and waits for that one
+alone until it is urgent: elsewhere they would be computed again, and be scattered further.
+"""
+
+from __future__ import annotations
+
+from aegaeon_scheduler.core.domain import InstanceId
+from aegaeon_scheduler.core.estimate import Estimates
+from aegaeon_scheduler.core.policies.slack.group import Group
+from aegaeon_scheduler.core.policies.slack.ranks import URGENT_SHARE
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Instance, Sequence
+
+HOME_SHARE = 0.02
+"""of TTFT: what is cached of a model must save so much for one of its groups to wait for that engine"""
+PREFIX_WEIGHT = 20.0
+"""utilization by which an engine may be busier for each TTFT that its prefix cache saves of a prompt"""
+
+
+def home(pool: Pool, group: Group, node: str | None, key: float) -> InstanceId | None:
+    """Returns the instance that a group waits for which is due at `key` and bound to a node; None: it takes any."""
+    slo, cached = group.model.config.slo, pool.prefixes.tokens(group.model.name)
+    if not cached or key - pool.now < URGENT_SHARE * slo.ttft_s or group.late(pool.now):
+        return None
+    living = ((tokens, engine.instance) for engine, tokens in cached.items() if engine.lives(pool.instances))
+    tokens, instance = max(living, default=(0, None))
+    inst = pool.instances[instance] if instance is not None else None
+    if inst is None or node not in (None, inst.node) or not group.may_go(inst):
+        return None
+    saved_s = pool.estimates.of(group.model.name, inst.device).prefill_s(tokens)
+    return inst.id if saved_s > HOME_SHARE * slo.ttft_s else None
+
+
+def pull(estimates: Estimates, seq: Sequence, inst: Instance) -> float:
+    """Utilization that the cached beginning of a prompt is worth on an instance."""
+    cached = seq.cached_on(inst)
+    if not cached:
+        return 0.0
+    saved_s = estimates.of(seq.model.name, inst.device).prefill_s(cached)
+    return PREFIX_WEIGHT * saved_s / max(seq.model.config.slo.ttft_s, 1e-9)

@@ -135,7 +135,7 @@ class View:
 
 
 class Span:
-    """Those of one node, or all. `room`: bytes of the largest group that may fit one of them; `most`: the largest rank
+    """Views of one node, or of all. `room`: bytes of the largest group that may fit one of them; `most`: the largest rank
     there; both as of so many groups placed (`seen`)."""
 
     def __init__(self, views: list[View]) -> None:

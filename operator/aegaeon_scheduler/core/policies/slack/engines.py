@@ -135,8 +135,8 @@ class View:
 
 
 class Span:
-    """Views of one node, or of all. `room`: bytes of the largest group that may fit one of them; `most`: the largest rank
-    there; both as of so many groups placed (`seen`)."""
+    """Views of one node, or of all. `room`: bytes of the largest group that may fit one of them; `most`: the largest
+    rank there; both as of so many groups placed (`seen`)."""
 
     def __init__(self, views: list[View]) -> None:
         self.views = views

@@ -73,7 +73,7 @@ models: $(STAMP) ## train the four tiny models of the quickstart (once; cached)
 
 # ---- run and test --------------------------------------------------------------------------------------------------
 
-.PHONY: demo test test-core test-newcomer test-debian13 test-image-environments test-vllm test-vllm-hooks test-stack clients test-clients test-agents test-vllm-agents test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
+.PHONY: demo test test-core test-kernels test-newcomer test-debian13 test-image-environments test-vllm test-vllm-hooks test-stack clients test-clients test-agents test-vllm-agents test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
 # BACKEND=vllm: the same models, executed by vLLM.
 BACKEND ?= torch
 DEMO_torch = $(BIN)/aegaeon demo --models $(MODELS)
@@ -87,13 +87,17 @@ STACKS = $(wildcard tests/stack/test_*.py tests/*/test_process.py) tests/picker/
   tests/operator/test_local_scaling.py $(addprefix tests/sidecar/test_,again.py exactness.py)
 # Hours of virtual time and random traffic: `make test-core`, with the core that wheels and images have.
 TRAFFIC = tests/simulator \
-  $(addprefix tests/scheduler_core/test_,any_order.py fairness.py pairs.py place_bound.py scarce.py tiers.py turn_bound.py)
+  $(addprefix tests/scheduler_core/test_,any_order.py fairness.py kv_gate.py pairs.py place_bound.py scarce.py tenants.py tiers.py turn_bound.py)
+# Decode kernels in Triton's interpreter, the same bits wherever a prompt is cut, schemas' outputs: `make test-kernels`.
+KERNELS = $(addprefix tests/backend/test_,paged.py cuts.py draws.py kernels.py reference_kernel.py conformance.py)
 test: export AEGAEON_CORE := interpreted
 test: $(STAMP) redis-server tinyproxy ## the tests on WORKERS; random ones with the same examples each time
-	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" $(addprefix --ignore=,$(STACKS) $(TRAFFIC))
+	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" $(addprefix --ignore=,$(STACKS) $(TRAFFIC) $(KERNELS))
 test-core: export AEGAEON_CORE := compiled
 test-core: compiled-core ## the tests of the scheduler and the simulator with the compiled core
 	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" tests/scheduler_core tests/scheduler_service tests/simulator
+test-kernels: $(STAMP) ## the decode kernels in Triton's interpreter, and what must be the same bits in any company
+	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" $(KERNELS)
 # Two workers: each imports all of vLLM. It has another version of llguidance: what is allowed must be the same.
 CONSTRAINTS := tests/proto/test_constraints.py $(addprefix tests/sidecar/test_,constrained.py grammars.py guide.py white_space.py)
 # What torch compiles is kept by level: under one folder a kernel of the other level ends the process.
@@ -123,7 +127,7 @@ test-vllm-hooks: $(STAMP) $(VLLM_STAMP) $(VLLM_CUDA)/.installed ## whether vLLM 
 	VLLM_CUDA=$(VLLM_CUDA) $(VLLM_PY) -m pytest -q tests/backend_vllm/test_hooks.py
 test-newcomer: ## README's commands as an ordinary user in a folder with a space, without AVX-512; as root, 8 minutes of processor
 	.ci/newcomer
-test-debian13: ## README's commands, test-core and test-stack in a Debian 13 with Python 3.13 and nothing else; as root, 30 minutes of processor
+test-debian13: ## README's commands, test-core, test-kernels and test-stack in a Debian 13 with Python 3.13 and nothing else; as root, 30 minutes of processor
 	.ci/debian13
 test-stack: $(STAMP) ## processes that start, drain and end, stacks that fail over, scale to zero, serve models whose files or settings change
 	$(BIN)/pytest -q -n $(WORKERS) -m "not slow and not gpu" $(STACKS)

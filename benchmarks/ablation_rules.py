@@ -15,9 +15,12 @@ from aegaeon_scheduler.core.policies.slack import (
     group,
     order,
     place,
+    placement,
     policy,
+    prompts,
     ranks,
     shares,
+    snapshot,
     table,
     turns,
     weights,
@@ -78,7 +81,21 @@ def _setting(name: str, value: float, loads: tuple[str, ...] = EVERY, **more: fl
 
 def _constant(name: str, value: float, loads: tuple[str, ...] = EVERY, **more: float) -> tuple[str, Variant]:
     """A number beside its rule, in every module that reads it."""
-    modules = (ranks, admission, balance, engines, group, order, place, policy, shares, table, turns, weights)
+    modules = (
+        ranks,
+        admission,
+        balance,
+        engines,
+        group,
+        order,
+        place,
+        policy,
+        prompts,
+        shares,
+        table,
+        turns,
+        weights,
+    )
     values = {name: value, **more}
 
     def patches() -> list[Patch]:
@@ -102,32 +119,31 @@ def _first_come(of: group.Group, now: float, settings: SlackSettings) -> group.O
 
 
 def _at_most(count: int) -> list[Patch]:
-    over, idle = engines.View.over, policy.SlackPolicy._idle_weights
+    over, idle = engines.View.over, placement.Arrivals._idle_weights
 
     def counted(of: engines.View, load: group.Load) -> float:
         return over(of, load) if len(of.loads) < count else max(1.0, over(of, load))
 
-    def counted_idle(of: policy.SlackPolicy, comer: group.Group, seq: Any) -> Any:
+    def counted_idle(of: placement.Arrivals, comer: group.Group, seq: Any) -> Any:
         inst = idle(of, comer, seq)
         return inst if inst is not None and len(of._table.at(inst)) < count else None
 
-    return [(engines.View, "over", counted), (policy.SlackPolicy, "_idle_weights", counted_idle)]
+    return [(engines.View, "over", counted), (placement.Arrivals, "_idle_weights", counted_idle)]
 
 
 def _least_used(pool: Any, inst: Any, idle: list[Any]) -> list[Any]:
     return sorted(idle, key=lambda w: w.used)
 
 
-def _first_victims(pic: place.Picture, comer: place.Comer) -> tuple[engines.View, list[group.Load]] | None:
+def _first_victims(pic: snapshot.Picture, comer: place.Comer) -> tuple[engines.View, list[group.Load]] | None:
     """Engine whose victim has the most slack, its load and the victim's absence apart."""
     best: tuple[float, int, engines.View, list[group.Load]] | None = None
-    for lot in comer.span.lots:
-        load = pic.load_on(comer.group, lot.inst)
-        for _, number, of in lot.slack:
-            if of.free and comer.may_go(of) and (victims := place._victims(pic, of, load, 0.0)):
-                score = -max(x.rank for x in victims)
-                if best is None or (score, number) < best[:2]:
-                    best = score, number, of, victims
+    for _, number, of in comer.span.slack:
+        load = pic.load_on(comer.group, of.inst)
+        if of.free and comer.may_go(of) and (victims := place._victims(pic, of, load, 0.0)):
+            score = -max(x.rank for x in victims)
+            if best is None or (score, number) < best[:2]:
+                best = score, number, of, victims
     return None if best is None else best[2:]
 
 
@@ -177,16 +193,16 @@ RULES: dict[str, Variant] = {
         "group.py", patches=lambda: [(group.Group, "order", _first_come)], loads=CORE
     ),
     "preemption for a place (rule 7)": Variant("place.py", {"min_stay_s": NEVER}, loads=CORE),
-    "late prompts stand back (rule 1)": Variant("turns.py", patches=lambda: [(turns, "_stands_back", _is(False))]),
+    "late prompts stand back (rule 1)": Variant("prompts.py", patches=lambda: [(prompts, "_stands_back", _is(False))]),
     "many prompts behind decode steps (rule 1)": Variant(
-        "turns.py", patches=lambda: [(turns.Turns, "_queue_is_long", _is(False))]
+        "prompts.py", patches=lambda: [(prompts.Prompts, "_queue_is_long", _is(False))]
     ),
     "a prompt waits for what its group decodes (rules 1, 3)": Variant(
-        "turns.py", patches=lambda: [(turns.Turns, "_decodes_first", _is(False))]
+        "prompts.py", patches=lambda: [(prompts.Prompts, "_decodes_first", _is(False))]
     ),
     "newcomers overtake (rule 4)": Variant("turns.py", patches=lambda: [(turns.Turns, "outranks", _is(False))]),
     "parts stand aside (rule 3)": Variant(
-        "turns.py", patches=lambda: [(turns.Turns, "_before", _is(None))], loads=("greed", *MEMORY, "roles")
+        "prompts.py", patches=lambda: [(prompts.Prompts, "limit", _is(None))], loads=("greed", *MEMORY, "roles")
     ),
     "relief of stuck engines (rule 5)": Variant(
         "balance.py",
@@ -194,10 +210,10 @@ RULES: dict[str, Variant] = {
         loads=("0.1", "0.5", *MEMORY),
     ),
     "idle weights are used (rule 6)": Variant(
-        "policy.py", patches=lambda: [(policy.SlackPolicy, "_idle_weights", _is(None))], loads=CORE
+        "placement.py", patches=lambda: [(placement.Arrivals, "_idle_weights", _is(None))], loads=CORE
     ),
     "least busy place (rule 7): any that fits": Variant(
-        "place.py", patches=lambda: [(engines.Lot, "idle", property(lambda lot: lot._views))], loads=CORE
+        "place.py", patches=lambda: [(engines.Span, "idle", property(lambda span: span.views))], loads=CORE
     ),
     "victims by load and absence (rule 7): by slack alone": Variant(
         "place.py", patches=lambda: [(place, "_best_victims", _first_victims)], loads=CORE

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator
 from functools import partial
 from itertools import cycle
+from math import inf
 from typing import Any
 
 from benchmarks.core import Size, arrivals, pool, quantile
@@ -23,7 +24,7 @@ from benchmarks.wire_codec import command_from, hello_to, report_to
 from aegaeon_proto.channels import plain_channel
 from aegaeon_proto.v1 import engine_pb2, engine_pb2_grpc, gateway_pb2, gateway_pb2_grpc, model_pb2
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.domain import Finish, InstanceId, ModelName, Role, SeqId, Slo
+from aegaeon_scheduler.core.domain import Finish, InstanceId, Memory, ModelName, Role, SeqId, Slo
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_scheduler.service.outbox import Outbox
 from aegaeon_simulator.clock import Clock
@@ -57,6 +58,7 @@ class Sidecar:
         served = {name: one for name, (one, _) in fleet.models.items()}
         self.engine = Engine(spec, served, fleet.clock, self._say, fleet.prompt, fleet.state, fleet.token)
         self.attached = asyncio.Event()
+        self._reported: tuple[float, Memory] | None = None  # when a report last named what is free
 
     async def run(self, target: str) -> None:
         """Say hello, then obey."""
@@ -78,11 +80,16 @@ class Sidecar:
             yield engine_pb2.Reports(reports=batch)
 
     def _say(self, event: ev.Event) -> None:
+        memory: Memory | None = getattr(event, "memory", None)
+        if memory is not None:
+            self._reported = self._fleet.clock.now, memory
         self._box.put(report_to(event))
 
     def heartbeat(self) -> None:
-        """Every half a second."""
-        self.engine.heartbeat()
+        """Every half a second, unless it repeats a report, as a sidecar's."""
+        at, memory = self._reported or (-inf, None)
+        if self._fleet.clock.now - at >= _HEARTBEAT_S / 2 or self.engine.state.memory() != memory:
+            self.engine.heartbeat()
         self._fleet.clock.at(self._fleet.clock.now + _HEARTBEAT_S, self.heartbeat)
 
 

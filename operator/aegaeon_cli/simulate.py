@@ -64,6 +64,12 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="Refuse requests that would be served too late (feasible); refusals count as misses.",
 )
 @click.option(
+    "--kv-gate",
+    type=click.IntRange(1, 100),
+    metavar="PERCENT",
+    help="No request begins on engines whose KV takes more of their room than this; as a GpuPool's kvGate.",
+)
+@click.option(
     "--drain", type=float, default=600.0, show_default=True, help="Seconds to simulate after the last arrival."
 )
 @click.option(

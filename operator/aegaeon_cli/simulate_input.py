@@ -60,12 +60,15 @@ def _check(options: dict[str, Any]) -> None:
     idle = [f"--{name}" for name in ("rate", "duration") if options[name] is not None]
     if options["trace"] is not None and idle:
         raise CliError(f"--trace has its own arrivals; remove {' and '.join(idle)}")
-    policy = options["policy"]
-    if options["admission"] != "none" and policy in POLICIES and policy not in PRODUCTION:
-        able = " or ".join(PRODUCTION)
+    policy, able = options["policy"], " or ".join(PRODUCTION)
+    if policy not in POLICIES or policy in PRODUCTION:
+        return
+    if options["admission"] != "none":
         raise CliError(
             f"--admission {options['admission']}: policy {policy} has no admission control; use --policy {able}"
         )
+    if options["kv_gate"]:
+        raise CliError(f"--kv-gate {options['kv_gate']}: policy {policy} knows no KV gate; use --policy {able}")
 
 
 def _check_gaps(workload: Workload, trace: Path | None) -> None:
@@ -103,7 +106,8 @@ def _settings(options: dict[str, Any]) -> Settings:
     counts = [options["prefill"], options["decode"], options["unified"]]
     split = default_split(options["policy"]) if counts == [None] * 3 else Split(*(n or 0 for n in counts))
     slo = Slo(options["slo_ttft"] * options["slo_scale"], options["slo_tbt"] * options["slo_scale"])
-    return Settings(options["policy"], split, slo, options["drain"], admission=options["admission"])
+    gate = (options["kv_gate"] or 0) / 100
+    return Settings(options["policy"], split, slo, options["drain"], admission=options["admission"], kv_gate=gate)
 
 
 def _workloads(options: dict[str, Any], seeds: Sequence[int], known: Collection[str]) -> list[Workload]:

@@ -209,6 +209,7 @@ class SchedulerConfig(_Frozen):
     prefill_chunk_tokens: int = Field(default=512, ge=1)  # prompt tokens of one prefill part
     max_pooled_tokens: int = Field(default=0, ge=0)  # tokens of a pass over prompts of a model that generates nothing
     admission: Literal["none", "feasible"] = "none"  # feasible: refuse at once what would be served too late
+    kv_gate: float = Field(default=0.0, ge=0, le=1)  # no new session on engines whose KV is above this share; 0: none
     metrics_listen: str | None = Field(default=None, pattern=r"^.+:\d+$")  # "host:port" of GET /metrics
     otlp_endpoint: str | None = Field(default=None, pattern="^https?://.")  # spans of requests that gateways trace
     egress: Egress = DIRECT  # proxies and authorities of certificates on the way there
@@ -243,6 +244,7 @@ def core_config(config: SchedulerConfig) -> CoreConfig:
         hold_s=config.hold_s,
         start_s=config.start_s,
         admission=config.admission,
+        kv_gate=config.kv_gate,
         prefill_chunk_tokens=config.prefill_chunk_tokens,
         max_pooled_tokens=config.max_pooled_tokens,
         constants=_constants(config.constants) if config.constants else (),

@@ -47,6 +47,7 @@ class Settings:
     drain_s: float = 600.0
     delay_s: float = 0.0005  # between scheduler and devices, one way
     admission: str = "none"  # of policies that run on the scheduler's core
+    kv_gate: float = 0.0  # share of an engine's room for KV above which no new request begins there; 0: none
     slos: tuple[Slo, ...] = ()
     warm: bool = False  # of policy slack: models are loaded before they are asked for
     tuned: PolicySettings | None = None

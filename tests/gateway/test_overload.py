@@ -127,3 +127,19 @@ async def test_what_waits_too_long_gets_503_with_retry_after_and_is_never_sent(
         line.taken()
     line.link.close(left)  # its reader has its answer
     assert await line.rest() == []
+
+
+async def test_a_refused_request_is_not_cancelled_and_a_moved_one_is(line: Line) -> None:
+    refused, moved = line.submit("refused", "moved")
+    line.taken()
+    assert await line.sent() == ["refused", "moved"]
+    moved.choices[0].epoch = 2  # it was with an engine, which may have it still
+    for generation in (refused, moved):
+        code = pb.REJECT_CODE_ENGINE
+        line.link._on_reply(pb.GatewayReply(rejected=pb.Rejected(request=generation.id, code=code)))
+        assert generation.error is not None
+        line.link.close(generation)
+    line.taken()
+    assert await line.sent() == ["cancel moved"]
+    line.taken()
+    assert await line.rest() == []

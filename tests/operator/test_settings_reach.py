@@ -134,6 +134,7 @@ SETTINGS: dict[str, tuple[Any, set[str], Json]] = {
     "scheduling.hold": ("11s", {"core", "gateway"}, {}),
     "scheduling.holdStart": ("70s", {"core"}, {}),
     "scheduling.admission": ("feasible", {"core"}, {}),
+    "scheduling.kvGate": (85, {"core"}, {}),
     "scheduling.standby": (True, {"manifests"}, {}),
     "tuning.threads": (3, {"engine"}, {}),
     "tuning.maxBatch": (17, {"engine"}, {}),

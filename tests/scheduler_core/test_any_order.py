@@ -89,7 +89,7 @@ TWO_NODES_ARRIVALS = [
     Arrival(0.0, 0, 1, 21),
     Arrival(0.0, 3, 1, 1),
 ]
-IN_PARTS = "slack in parts"
+IN_PARTS, GATED = "slack in parts", "slack, gated"
 # Weights that were wanted for a group which then left: nothing of others came in behind them, for ever.
 LEFT = GAVE_WAY | {"roles": ROLES[0], "contents": 0, "delay_s": 0.02, "nodes": 1}
 LEFT_ARRIVALS = [
@@ -136,6 +136,8 @@ shape = st.fixed_dictionaries(
 def config(policy: str) -> SchedulerConfig:
     """`slack in parts`: prompts of more than some dozen tokens are computed in several turns."""
     latency = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
+    if policy == GATED:
+        return SchedulerConfig(latency=latency, kv_gate=0.5)
     if policy != IN_PARTS:
         return SchedulerConfig(policy=policy_settings(policy), latency=latency)
     parts = SlackSettings(part_s=0.004, min_stay_s=0.05)
@@ -205,7 +207,7 @@ def strike(world: World, clients: list, trouble: Trouble) -> None:
                 world.submit_again(c)
 
 
-@pytest.mark.parametrize("policy", ["paper", "slack", "prism", IN_PARTS])
+@pytest.mark.parametrize("policy", ["paper", "slack", "prism", IN_PARTS, GATED])
 @settings(
     max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
@@ -231,7 +233,7 @@ def test_every_request_ends_exactly_once_and_frees_everything(policy, pool, requ
         assert not any(engine.state.host.used.values())
 
 
-@pytest.mark.parametrize("policy", ["paper", "slack", "prism", IN_PARTS])
+@pytest.mark.parametrize("policy", ["paper", "slack", "prism", IN_PARTS, GATED])
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(shape, arrivals, troubles, faults)
 def test_the_same_events_give_the_same_commands(policy, pool, requests, trouble, fault):

@@ -11,7 +11,7 @@ from small_world import small_world
 
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Role
-from aegaeon_scheduler.core.policies.slack import policy as policy_module
+from aegaeon_scheduler.core.policies.slack import price as price_module
 from aegaeon_scheduler.core.policies.slack import shares
 from aegaeon_scheduler.core.policies.slack.order import member
 from aegaeon_scheduler.core.policies.slack.ranks import Kind
@@ -109,7 +109,7 @@ def test_greed_rises_with_what_a_model_holds_and_stays_below_a_tier(groups, engi
 def test_a_very_long_prompt_of_a_greedy_model_puts_its_request_later(
     greed: float, admission: str, later: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(policy_module, "CHEAP_SHARE", 0.02)
+    monkeypatch.setattr(price_module, "CHEAP_SHARE", 0.02)
     world = small_world([Role.UNIFIED], models=2, config=SchedulerConfig(refine=False, admission=admission))
     world.run(0.01)
     policy = world.scheduler._policy

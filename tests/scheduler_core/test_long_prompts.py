@@ -13,7 +13,7 @@ from small_world import examples, interpreted
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.domain import ModelName, Role, Terms, Tier
 from aegaeon_scheduler.core.policies import Proposal
-from aegaeon_scheduler.core.policies.slack import turns as turns_module
+from aegaeon_scheduler.core.policies.slack import prompts as prompts_module
 from aegaeon_scheduler.core.policies.slack.order import due
 from aegaeon_scheduler.core.policies.slack.ranks import URGENT_SHARE
 from aegaeon_scheduler.core.policies.slack.turns import Turns
@@ -145,7 +145,7 @@ class Checked(Turns):
         order = self._order(inst, now)
         for key, group in order:
             runs = group is not part.batch and group.ready() and key < limit
-            if runs and (self._quantum(inst, group, now, now) or self._prompt(inst, group, order, now)):
+            if runs and (self._quantum(inst, group, now, now) or self._prompts.next(inst, group, order, now)):
                 self.passed_over.append((key, limit))
 
 
@@ -179,7 +179,7 @@ def test_a_part_of_a_long_prompt_runs_before_no_group_that_is_due_before_and_has
 @interpreted
 def test_without_that_rule_what_its_group_decodes_makes_a_long_prompt_urgent(monkeypatch: pytest.MonkeyPatch):
     """The case above is not empty: the same look finds prompts that run before others which are due before."""
-    monkeypatch.setattr(turns_module, "URGENT_SHARE", 0.0)
+    monkeypatch.setattr(prompts_module, "URGENT_SHARE", 0.0)
     w, turns = checked()
     for i in range(8):
         w.ask(f"talk{i}", 0, 50, 60, at=0.1)

@@ -10,7 +10,7 @@ from small_world import interpreted
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.domain import InstanceId, Place, Role
-from aegaeon_scheduler.core.policies.slack.group import node_of
+from aegaeon_scheduler.core.policies.slack.residency import node_of
 
 # Of two nodes in turn: e0 and e2 are of one, e1 and e3 of the other.
 PAIRS = [Role.PREFILL, Role.PREFILL, Role.DECODE, Role.DECODE]
@@ -63,7 +63,7 @@ def test_a_node_prefills_again_once_it_can_decode_again(pairs):
 )
 def test_a_waiting_group_is_bound_to_the_node_of_its_kv_even_while_a_hand_off_is_revoked(place, source, node):
     member = Some(home=Some(node="a"), place=place, source=source, copy=None)
-    assert node_of(Some(inst=None, members={"r": member})) == node
+    assert node_of({"r": member}) == node
 
 
 def test_what_is_handed_off_does_not_join_prompts_that_wait_for_an_engine_of_another_node():

@@ -34,9 +34,7 @@ def test_slack_counts_for_no_more_than_it_is_and_a_rank_never_falls_with_the_tim
     strict_s: float, loose_s: float, key: float, later_s: float
 ) -> None:
     objectives = Objectives(SlackSettings())
-    for row in (model(strict_s), model(loose_s)):
-        objectives.add(row)
-    assert objectives.changed()
+    assert objectives.changed([model(strict_s), model(loose_s)])
     scale = objectives.scale(model(max(strict_s, loose_s)))
     assert scale.rank_s(key) <= key
     assert (scale is ALIKE) is (strict_s == loose_s)
@@ -46,17 +44,14 @@ def test_slack_counts_for_no_more_than_it_is_and_a_rank_never_falls_with_the_tim
 def test_the_shortest_objective_with_work_counts() -> None:
     objectives = Objectives(SlackSettings())
     strict, loose = model(2.0), model(32.0)
-    objectives.add(loose)
-    assert objectives.changed()
+    assert objectives.changed([loose])
     assert objectives.scale(loose) is ALIKE
-    objectives.add(strict)
-    assert objectives.changed()
-    assert not objectives.changed()
+    assert objectives.changed([loose, strict])
+    assert not objectives.changed([loose, strict])
     assert objectives.scale(strict).factor == 1.0
     assert objectives.scale(loose).factor == 0.125  # 16 times the time, to the power of 0.75
     assert objectives.scale(strict).late_s == objectives.scale(loose).rank_s(20.0) < 20.0
-    objectives.drop(strict)
-    assert objectives.changed()
+    assert objectives.changed([loose])
     assert objectives.scale(loose) is ALIKE
 
 

@@ -21,7 +21,7 @@ from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Role, SeqId, Terms, Tier
 from aegaeon_scheduler.core.policies.slack.engines import View
-from aegaeon_scheduler.core.policies.slack.group import Group, Load, may_leave
+from aegaeon_scheduler.core.policies.slack.group import Group, Load
 from aegaeon_scheduler.core.policies.slack.order import due
 from aegaeon_scheduler.core.policies.slack.place import absence_s
 from aegaeon_scheduler.core.policies.slack.policy import PASS_INTERVAL_S, SlackPolicy
@@ -120,7 +120,7 @@ class Places(Pool):
 
     def _stays(self, x: Load, comer: Load, view: View, now: float) -> bool:
         above = x.group.model.config.terms.tier.level > comer.group.model.config.terms.tier.level
-        if now - x.group.since < STAY_S or not may_leave(x.group, begun=above):
+        if now - x.group.since < STAY_S or not x.group.may_leave(begun=above):
             return True
         away_s = absence_s(self.policy._pool.estimates, x, comer, view.inst)
         price_s = 4.0 * away_s if len(view.loads) == 1 and not above else 0.0

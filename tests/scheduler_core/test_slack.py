@@ -12,8 +12,7 @@ from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, pol
 from aegaeon_scheduler.core.domain import ModelName, Role
 from aegaeon_scheduler.core.policies.slack import place
 from aegaeon_scheduler.core.policies.slack.group import Group
-from aegaeon_scheduler.core.policies.slack.policy import SlackPolicy
-from aegaeon_scheduler.core.policies.slack.ranks import Kind
+from aegaeon_scheduler.core.policies.slack.placement import Arrivals
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_scheduler.core.state import Sequence
 from aegaeon_simulator.pool.world import World
@@ -149,13 +148,13 @@ def test_a_burst_for_one_model_gets_a_group_wherever_there_is_time_and_none_that
 @interpreted
 def test_a_hot_model_begins_no_more_groups_than_there_are_engines_however_often_it_is_preempted(monkeypatch):
     begun: list[int] = []
-    create = SlackPolicy._create
+    create = Arrivals._create
 
-    def counted(policy: SlackPolicy, seq: Sequence, kind: Kind) -> Group:
-        begun.append(sum(bool(group.members) for group in policy._table.of(seq.model)))
-        return create(policy, seq, kind)
+    def counted(arrivals: Arrivals, seq: Sequence) -> Group:
+        begun.append(sum(bool(group.members) for group in arrivals._table.of(seq.model)))
+        return create(arrivals, seq)
 
-    monkeypatch.setattr(SlackPolicy, "_create", counted)
+    monkeypatch.setattr(Arrivals, "_create", counted)
     w = Watched([Role.UNIFIED] * 3, slabs=250)
     for burst in range(6):
         for i in range(80):

@@ -19,6 +19,7 @@ from aegaeon_scheduler.core.policies.slack import SlackPolicy
 from aegaeon_scheduler.core.policies.slack.batch import due_last, in_places
 from aegaeon_scheduler.core.policies.slack.group import Group
 from aegaeon_scheduler.core.policies.slack.order import Member, member
+from aegaeon_scheduler.core.policies.slack.price import Costs
 from aegaeon_scheduler.core.policies.slack.tenants import Clock
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_scheduler.core.state import Model, Sequence
@@ -165,19 +166,19 @@ def test_a_weight_that_changes_counts_although_a_prompt_waits() -> None:
 def test_a_tenant_pays_for_its_prompts_and_for_the_tokens_that_it_got(monkeypatch: pytest.MonkeyPatch) -> None:
     paid: dict[str, float] = dict.fromkeys(("small", "big"), 0.0)
     owed = dict(paid)
-    charge = SlackPolicy._charge
+    charge = Costs.charge
 
-    def begins(policy: SlackPolicy, group: Group, seq: Sequence) -> None:
+    def begins(costs: Costs, group: Group, seq: Sequence) -> None:
         row = member(seq)
         before = row.charged
-        charge(policy, group, seq)
+        charge(costs, group, seq)
         if row.charged and not before:
             owed[seq.tenant] += row.cost_s + (40 - row.answer) * row.token_s
 
     def noted(clock: Clock, tenant: str, seconds: float) -> None:
         paid[tenant] += seconds
 
-    monkeypatch.setattr(SlackPolicy, "_charge", begins)
+    monkeypatch.setattr(Costs, "charge", begins)
     monkeypatch.setattr(Clock, "charge", noted)
     world = pool()
     submit(world, "small", 2.0, 0.1, 6.0)

@@ -146,6 +146,25 @@ async def test_what_its_reader_leaves_or_its_gateway_submits_anew_waits_no_more(
     assert len(door.intake) == 0
 
 
+async def test_a_cancel_reaches_all_that_waits_of_a_request_and_looks_at_nothing_where_none_does(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door.lag.late_s = 10 * LIMIT_S
+    door.offer("twice", "admitted", "twice", "other")
+    door.intake.cancel(ORIGIN.gateway, "twice", (0,))
+    assert len(door.intake) == 4  # of both one choice is left
+    door.intake.cancel(ORIGIN.gateway, "twice", ())
+    assert len(door.intake) == 2
+    door.lag.late_s = 0.0
+    await door.look()
+    assert (door.admitted, len(door.intake)) == (["admitted", "other"], 0)
+    door.lag.late_s = 10 * LIMIT_S
+    door.offer("waits")
+    monkeypatch.setattr(module, "remove_choices", None)
+    door.intake.cancel(ORIGIN.gateway, "admitted", ())
+    assert len(door.intake) == 1
+
+
 async def test_a_pass_of_the_loop_lets_some_through_and_the_rest_in_their_order() -> None:
     throttle, passed = Throttle(), list[int]()
     passes = 0

@@ -51,3 +51,18 @@ async def test_no_report_says_what_was_free_before_an_earlier_report(
             for beat in range(link.heartbeats + 1, link.heartbeats + 3):
                 await link.until(lambda beat=beat: link.heartbeats >= beat)
                 assert link.memory.slabs_free == report.done.memory.slabs_free
+
+
+async def test_a_heartbeat_that_repeats_a_report_is_left_out(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    async with inside(config(folder, heartbeat_s=60.0)) as engine:
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=[spec("m", tiny_models["llama"])]))
+        await link.cached("m")
+        engine.heartbeat()  # Hello alone has said what is free
+        await link.until(lambda: link.heartbeats == 1)
+        await link.done(link.send(pb.Load(model="m", slabs=64)))
+        engine.heartbeat()  # the report of the load said the same
+        await link.done(link.send(pb.Unload(model="m")))
+        assert link.heartbeats == 1

@@ -255,6 +255,7 @@ class SchedulerLink:
         if rejected.code == pb.REJECT_CODE_OVERLOADED and generation.moved:
             generation.retry(time.monotonic(), max(rejected.retry_after_s, _SWEEP_S))
         else:
+            generation.sent = generation.moved  # of what was never with an engine nothing is left to cancel
             generation.fail(self._error_of(generation.request.model, rejected))
 
     def _error_of(self, model: str, rejected: pb.Rejected) -> ApiError:

@@ -30,6 +30,7 @@ def scheduler_settings(name: str, spec: GpuPoolSpec, model_pools: Iterable[Model
         "hold_s": scheduling.hold,
         "start_s": spec.hold_start_s,
         "admission": scheduling.admission,
+        **({} if scheduling.kv_gate is None else {"kv_gate": scheduling.kv_gate / 100}),
         "prefill_chunk_tokens": spec.tuning.prefill_chunk_tokens,
         **_pooled_tokens(spec.tuning),
         **({"otlp_endpoint": spec.tracing.endpoint} if spec.tracing else {}),

@@ -218,6 +218,12 @@ class Scheduling(Strict):
         "times its objective in the queue. `none`: only `hold` bounds the wait. `none` is the default because "
         "`feasible` refuses nearly all requests where the hardware cannot meet the objective.",
     )
+    kv_gate: Annotated[int, Field(ge=1, le=100)] | None = Field(
+        default=None,
+        description="Percentage of an engine's room for KV cache above which no new request begins on it. A request "
+        "waits while every engine that may take it is above, and gets 503 with `Retry-After` after `hold`. Where "
+        "memory is short, 85 lets fewer running requests pause for new ones, which wait instead. Default: no limit.",
+    )
     standby: bool = Field(
         default=False,
         description="On Kubernetes: run a second scheduler, on another node if possible, that takes over within "

@@ -142,6 +142,8 @@ class SchedulerConfig:
     # Where both ends meet: below 2 the bound on TTFT leaves time for the prompt itself, at 1 what could still catch up
     # is refused.
     bound_ttft: float = 1.6
+    # Share (0 to 1) of an engine's room for KV above which no session begins there; 0: none. See cache_admission.py.
+    kv_gate: float = 0.0
     # Seconds after which a client may retry after OVERLOADED.
     retry_after_s: float = 2.0
     # Sequences queued over all models before further ones are refused at once.

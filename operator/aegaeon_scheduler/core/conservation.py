@@ -90,6 +90,9 @@ def _of_sequences(pool: Pool) -> Iterator[str]:
     for seq in pool.suspects.values():
         if pool.sequences.get(seq.id) is not seq or seq.suspected <= 0:
             yield f"{seq.id} is a suspect, but gone or cleared"
+    for seq in pool.gated.values():
+        if seq.home is not None or seq.stage is not Stage.QUEUED or seq.id not in seq.model.waiting:
+            yield f"{seq.id} is at the KV gate, but does not wait"
     if (queued := sum(1 for s in pool.sequences.values() if s.stage is Stage.QUEUED)) != pool.queued:
         yield f"{queued} sequences are queued, the counter says {pool.queued}"
 

@@ -9,6 +9,7 @@ from math import inf
 
 from aegaeon_scheduler.core.admission import Admission
 from aegaeon_scheduler.core.book import blocks_for, least_slabs, slabs_of
+from aegaeon_scheduler.core.cache_admission import KvGate
 from aegaeon_scheduler.core.commands import Accept, Amend, Close, Reject, SequenceEnded, SequenceLost
 from aegaeon_scheduler.core.domain import PASSING, POISONED, Footprint, GatewayId, Phase, RejectCode, Role, Stage
 from aegaeon_scheduler.core.events import Submitted
@@ -30,6 +31,7 @@ class Life:
         self._policy = policy
         self._timers = timers
         self._admission = Admission(pool, policy)
+        self._kv_gate = KvGate(pool)
         self.dirty: dict[str, Instance] = {}
 
     def wake(self, inst: Instance) -> None:
@@ -92,6 +94,10 @@ class Life:
             self._timers.await_reattach()
             model.waiting[seq.id] = seq
             return
+        if self._kv_gate.holds(seq):
+            model.waiting[seq.id] = self._pool.gated[seq.id] = seq
+            return
+        self._pool.gated.pop(seq.id, None)
         inst = self._policy.place(seq, self._pool.now)
         if inst is None:
             if self._failed(seq) and not self._anywhere(seq):
@@ -103,6 +109,12 @@ class Life:
         seq.home = inst
         inst.sequences[seq.id] = inst.newcomer = seq
         self.wake(inst)
+
+    def pass_gate(self, inst: Instance) -> None:
+        """An engine's memory changed: queue those that waited at the KV gate and fit below it now."""
+        for seq in self._kv_gate.passing(inst):
+            del seq.model.waiting[seq.id]
+            self.queue(seq)
 
     def model_failed(self, seq: Sequence, reason: str, blame: int = 1) -> None:
         """Its model or adapter cannot run where it is: elsewhere, or it ends with what is wrong with them."""
@@ -139,6 +151,9 @@ class Life:
             self.reject(seq, RejectCode.UNSERVED, f"{seq.model.name} is not served: {why}")
             return
         reason = f"no engine became free for {seq.model.name} within {waited_s:.3g} s"
+        if seq.id in self._pool.gated:
+            limit = f"{self._pool.config.kv_gate:.0%} of its room for KV"
+            reason = f"each engine that may take {seq.model.name} was above {limit} for {waited_s:.3g} s"
         self.reject(seq, RejectCode.OVERLOADED, reason)
 
     def cut_off(self, seq: Sequence, reason: str) -> None:
@@ -170,6 +185,7 @@ class Life:
         """Take it from every instance and queue; it stays in the tables."""
         self._policy.forget(seq)
         seq.model.waiting.pop(seq.id, None)
+        self._pool.gated.pop(seq.id, None)
         self._pool.parked.pop(seq.id, None)
         for inst in (seq.home, seq.source):
             if inst is None:

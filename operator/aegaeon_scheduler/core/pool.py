@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from aegaeon_scheduler.core.commands import Body, Command, Send
 from aegaeon_scheduler.core.config import SchedulerConfig
-from aegaeon_scheduler.core.domain import CommandId, Held, InstanceId, ModelName, SeqId
+from aegaeon_scheduler.core.domain import CommandId, Held, InstanceId, KvShape, ModelName, SeqId
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.fleet import Fleet
 from aegaeon_scheduler.core.hosts import Hosts
@@ -38,6 +38,7 @@ class Pool:
         self.suspects: dict[SeqId, Sequence] = {}  # those that run alone, see suspects.py
         self.parked: dict[SeqId, Sequence] = {}  # prefilled, on a source's host tier, no decode instance yet
         self.next_ids: dict[InstanceId, int] = {}  # of instances that are gone
+        self.gated: dict[SeqId, Sequence] = {}  # new ones that wait at the KV gate, see cache_admission.py
         self.missing: dict[InstanceId, Missing] = {}  # instances that are gone, and may be back
         self.expected: frozenset[InstanceId] | None = None  # all that the pool is to have; None: that is not known
         self.out: list[Command] = []
@@ -58,6 +59,10 @@ class Pool:
         """Something changed that may let the policy move models or sequences: a pass as soon as may be."""
         if self.pass_at is not None:
             self.pass_at = min(self.pass_at, max(self.now, self.pass_from))
+
+    def block_bytes(self) -> dict[KvShape, int]:
+        """Bytes of a KV block of each shape."""
+        return {m.footprint.kv_shape: m.footprint.kv_block_bytes for m in self.models.values() if m.footprint}
 
     def awaits_return(self) -> bool:
         """True when an instance that left within `restart_s` may return: it was restarted, or its node is cut off."""

@@ -30,6 +30,8 @@ class Reports:
         """The book follows; who waited for memory is asked again."""
         inst.book.report(memory)
         inst.memory_due = False
+        if self._pool.gated:
+            self._life.pass_gate(inst)
         if inst.outs:
             self._handoff.retry_outs(inst)
         if inst.stuck or inst.wanted or inst.incoming:

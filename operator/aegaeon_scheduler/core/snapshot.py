@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
+from aegaeon_scheduler.core.cache_admission import kv_bytes
 from aegaeon_scheduler.core.domain import InstanceId, Memory, ModelName, Place, Role, SeqId, Stage
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Sequence
@@ -113,15 +114,12 @@ def snapshot(pool: Pool, now: float) -> Snapshot:
 def kv_used(pool: Pool) -> float:
     """Share, 0 to 1, of the device memory for sequences that they have: all but prefill instances, less the weights
     that sequences here need. Idle weights are unloaded on demand, so they do not count as taken."""
-    block_bytes = {m.footprint.kv_shape: m.footprint.kv_block_bytes for m in pool.models.values() if m.footprint}
+    block_bytes = pool.block_bytes()
     used = room = 0
     for inst in pool.instances.values():
-        if inst.role is Role.PREFILL:
-            continue
-        needed = {seq.model.name for seq in inst.sequences.values()}
-        weights = sum(w.slabs for name, w in inst.weights.items() if name in needed)
-        room += (inst.slabs - weights) * inst.slab_bytes
-        used += sum(m.used_blocks * block_bytes.get(shape, 0) for shape, m in inst.book.memory.shapes.items())
+        if inst.role is not Role.PREFILL:
+            bytes_used, bytes_room = kv_bytes(inst, block_bytes)
+            used, room = used + bytes_used, room + bytes_room
     return min(1.0, used / room) if room > 0 else float(bool(used))
 
 

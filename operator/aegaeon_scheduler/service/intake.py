@@ -8,7 +8,7 @@ that has most of it loses its newest. What was with an engine before goes on: it
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
@@ -47,11 +47,12 @@ class Intake:
         self._admit = admit
         self._refuse = refuse
         self._tenants: dict[str, deque[Waiting]] = {}  # none is empty; the first is the next to be admitted
+        self._requests: Counter[tuple[GatewayId, str]] = Counter()  # what waits, by its names
         self._timer: asyncio.TimerHandle | None = None
         self.refused = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._tenants.values()))
+        return self._requests.total()
 
     def offer(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
         """Admit it, now or soon, or refuse it."""
@@ -59,6 +60,7 @@ class Intake:
             self._admit(origin, submit)
             return
         self._tenants.setdefault(submit.tenant, deque()).append(Waiting(origin, submit, self._clock()))
+        self._requests[origin.gateway, submit.request] += 1
         if len(self) > ROOM:
             largest = max(self._tenants, key=lambda tenant: (len(self._tenants[tenant]), tenant == submit.tenant))
             self._turn_down(self._take(largest, newest=True))
@@ -66,6 +68,8 @@ class Intake:
 
     def cancel(self, gateway: GatewayId, request: str, choices: Collection[int]) -> None:
         """The reader of these choices (none named: of all) has left."""
+        if (gateway, request) not in self._requests:
+            return  # as most: it runs, or was refused
         self._keep(
             lambda origin, submit: (
                 (origin.gateway, submit.request) != (gateway, request) or remove_choices(submit, choices)
@@ -121,7 +125,14 @@ class Intake:
         waiting = queue.pop() if newest else queue.popleft()
         if not queue:
             del self._tenants[tenant]
+        self._forget(waiting)
         return waiting
+
+    def _forget(self, waiting: Waiting) -> None:
+        name = waiting.origin.gateway, waiting.submit.request
+        self._requests[name] -= 1
+        if not self._requests[name]:
+            del self._requests[name]
 
     def _turn_down(self, waiting: Waiting) -> None:
         self.refused += 1
@@ -134,6 +145,8 @@ class Intake:
             for tenant, queue in self._tenants.items()
         }
         self._tenants = {tenant: queue for tenant, queue in queues.items() if queue}
+        left = (waiting for queue in queues.values() for waiting in queue)
+        self._requests = Counter((waiting.origin.gateway, waiting.submit.request) for waiting in left)
 
     def _arm(self) -> None:
         if self._tenants and self._timer is None:

@@ -100,7 +100,7 @@ class PrefixCache:
             text.users += 1
 
     def release(self, user: Hashable, blocks: int, now: float, block_s: float) -> None:
-        """A sequence leaves with so many full blocks: they stay, while their memory is free."""
+        """A sequence leaves with so many full blocks: they stay until their memory is needed."""
         if user not in self._users:
             return
         content, block_tokens, _ = self._users.pop(user)

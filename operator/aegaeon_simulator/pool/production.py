@@ -60,7 +60,12 @@ def _config(settings: Settings, specs: list[EngineSpec]) -> SchedulerConfig:
     if isinstance(policy, SlackSettings):
         policy = replace(policy, warm=settings.warm)
     return SchedulerConfig(
-        policy=policy, hold_s=settings.hold_s, max_queue=1 << 30, admission=settings.admission, constants=constants
+        policy=policy,
+        hold_s=settings.hold_s,
+        max_queue=1 << 30,
+        admission=settings.admission,
+        kv_gate=settings.kv_gate,
+        constants=constants,
     )
 
 

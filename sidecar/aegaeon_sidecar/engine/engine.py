@@ -166,12 +166,15 @@ class Engine:
     def heartbeat(self) -> None:
         """Report that it lives, and what is free. Not on the event loop: it waits for the engine's lock.
 
-        Reports are posted under the lock under which their memory was read: none says what was free before another.
+        A busy engine's other reports say both, some ten a second: a heartbeat that repeats one is left out. Reports are
+        posted under the lock under which their memory was read: none says what was free before another.
         """
         self.state.outside.sample()
         with self.state.monitor.changed:
             self.state.kv.sequences.reclaim_loans()
-            self._outbox.post(reports.MemoryReported(self.state.program.instance, self.state.memory()))
+            memory = self.state.memory()
+            if not self._outbox.repeats(memory, self._config.heartbeat_s / 2):
+                self._outbox.post(reports.MemoryReported(self.state.program.instance, memory))
 
     def host_cache(self) -> reports.HostReported | None:
         """The content of the host cache, if it changed. Waits while another sidecar holds the cache folder's lock: for

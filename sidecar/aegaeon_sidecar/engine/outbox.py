@@ -7,10 +7,12 @@ ids, and Hello gives it the current state.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
-from aegaeon_proto.engine.reports import Report
+from aegaeon_proto.engine.reports import Memory, Report
 
 
 class Outbox:
@@ -21,12 +23,13 @@ class Outbox:
         self._reports: deque[Report] = deque()
         self._filled = asyncio.Event()
         self._attachment: int | None = None
+        self._newest: tuple[float, Memory] | None = None  # when a report last named what is free; monotonic seconds
         self.closed = False
 
     def begin(self, attachment: int) -> None:
         """Keep reports of this attachment from now on."""
         self._reports.clear()
-        self._attachment = attachment
+        self._attachment, self._newest = attachment, None
 
     def end(self) -> None:
         """Note that no scheduler is attached."""
@@ -36,8 +39,19 @@ class Outbox:
     def post(self, report: Report, attachment: int | None = None) -> None:
         """Queue a report of this attachment; None for a report that is valid for any scheduler."""
         if self._attachment is not None and attachment in (None, self._attachment):
+            memory: Memory | None = getattr(report, "memory", None)
+            if memory is not None:
+                self._newest = time.monotonic(), memory
             self._reports.append(report)
             self._loop.call_soon_threadsafe(self._filled.set)
+
+    def repeats(self, memory: Memory, within_s: float) -> bool:
+        """True when a report of this attachment named the same memory so recently. What it has `outside` is for people,
+        who read the next report's."""
+        if self._newest is None:
+            return False
+        at, newest = self._newest
+        return time.monotonic() - at < within_s and newest == replace(memory, outside=newest.outside)
 
     def close(self) -> None:
         """Refuse further reports; queued ones are still delivered."""

@@ -9,10 +9,11 @@ from aegaeon_scheduler.core.domain import Place, Stage
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.batch import due_last
 from aegaeon_scheduler.core.policies.slack.engines import View
-from aegaeon_scheduler.core.policies.slack.group import Group, Load, may_leave
+from aegaeon_scheduler.core.policies.slack.group import Group, Load
 from aegaeon_scheduler.core.policies.slack.order import kv_blocks
-from aegaeon_scheduler.core.policies.slack.place import Picture, place_waiting
+from aegaeon_scheduler.core.policies.slack.place import place_waiting
 from aegaeon_scheduler.core.policies.slack.ranks import HOT_UTIL, SWAMPED_SHARE, Still
+from aegaeon_scheduler.core.policies.slack.snapshot import Picture
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Sequence
@@ -23,7 +24,7 @@ def drain(picture: Picture) -> None:
     draining = [view for view in picture.views if view.inst.draining]
     for view in draining:
         view.free = False
-        for load in [x for x in view.loads if may_leave(x.group) and _has_refuge(picture, x.group, view.inst)]:
+        for load in [x for x in view.loads if x.group.may_leave() and _has_refuge(picture, x.group, view.inst)]:
             picture.evict(view, load, f"{view.inst.id} is draining")
     if draining:
         for _, _, group, _, rest in sorted(picture.waiting()):
@@ -112,7 +113,7 @@ def _due_last(group: Group, blocks: int) -> list[Sequence]:
 
 
 def _evict_one(picture: Picture, view: View) -> None:
-    victims = [x for x in picture.note(view).loads if may_leave(x.group)]
+    victims = [x for x in picture.note(view).loads if x.group.may_leave()]
     if victims:
         victim = max(victims, key=lambda x: (x.slack, x.group.number))
         picture.evict(view, victim, f"{view.inst.id} holds too much")

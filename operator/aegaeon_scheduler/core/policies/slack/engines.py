@@ -14,7 +14,7 @@ from math import inf
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import ModelName
 from aegaeon_scheduler.core.estimate import Estimates
-from aegaeon_scheduler.core.policies.slack.group import Group, Load, in_reach
+from aegaeon_scheduler.core.policies.slack.group import Group, Load
 from aegaeon_scheduler.core.policies.slack.ranks import Order, Still
 from aegaeon_scheduler.core.state import Instance
 
@@ -134,63 +134,30 @@ class View:
         self.models.discard(load.group.model.name)
 
 
-class Lot:
-    """Some of one make. `room`: bytes of the largest group that may fit one of them; `most`: the largest rank there."""
+class Span:
+    """Those of one node, or all. `room`: bytes of the largest group that may fit one of them; `most`: the largest rank
+    there; both as of so many groups placed (`seen`)."""
 
     def __init__(self, views: list[View]) -> None:
-        self._views = views
-        self.inst = views[0].inst
+        self.views = views
         self.room, self.most = _limits(views)
+        self.seen = 0
 
     @cached_property
     def idle(self) -> list[View]:
         """Least busy first."""
-        return sorted(self._views, key=lambda v: (v.util, v.inst.order))
+        return sorted(self.views, key=lambda v: (v.util, v.inst.order))
 
     @cached_property
     def slack(self) -> list[tuple[float, int, View]]:
         """Lists instances with groups to preempt; before each what no choice of these scores below, smallest first."""
-        return sorted((v.util - v.most, v.inst.order, v) for v in self._views if v.loads)
-
-
-class Span:
-    """Some of them, of several makes: `room` and `most` as of a lot, `seen` as of so many groups placed."""
-
-    def __init__(self, views: list[View]) -> None:
-        self.views = views
-        makes: dict[tuple[str, int], list[View]] = {}
-        for view in views:
-            makes.setdefault((view.inst.device, view.inst.slab_bytes), []).append(view)
-        self.lots = [Lot(these) for these in makes.values()]
-        self.room, self.most = _limits(views)
-        self.seen = -1
-
-    @cached_property
-    def _roomiest(self) -> list[View]:
-        return sorted(self.views, key=lambda v: v.nbytes - v.fits, reverse=True)
-
-    @cached_property
-    def _latest(self) -> list[View]:
-        return sorted(self.views, key=lambda v: v.most)
-
-    @cached_property
-    def _empty(self) -> list[View]:
-        return [view for view in self.views if not view.loads]
-
-    def left(self) -> bool:
-        """Returns whether an instance is still free."""
-        return _last(self._latest) is not None
+        return sorted((v.util - v.most, v.inst.order, v) for v in self.views if v.loads)
 
     def look(self, seen: int) -> None:
         """Some of them may be free no longer."""
-        self.seen = seen
-        if _last(self._empty) is not None:
-            return
-        room, most = _last(self._roomiest), _last(self._latest)
-        if room is None or most is None:
-            self.room = self.most = -inf
-        else:
-            self.room, self.most = room.fits - room.nbytes, most.most
+        if self.seen != seen:
+            self.seen = seen
+            self.room, self.most = _limits([view for view in self.views if view.free])
 
 
 class Free:
@@ -204,7 +171,7 @@ class Free:
         self._placed = 0
 
     def __bool__(self) -> bool:
-        return self._spans[None].left()
+        return any(view.free for view in self._spans[None].views)
 
     def placed(self) -> None:
         """A group may have been placed."""
@@ -221,13 +188,12 @@ class Free:
         """Returns waiting groups without those that nothing on their node can take, as of the start: most end here."""
         limits: dict[str | None, tuple[float, float]] = {node: _limits(views) for node, views in self._on.items()}
         limits[None] = self._spans[None].room, self._spans[None].most
-        return in_reach(waiting, now, limits)
+        return [group for group in waiting if not group.out_of_reach(now, limits)]
 
     def beyond(self, order: Order, rest: Still) -> bool:
         """Returns whether none of the instances has so much room, or a group late enough, for a group that waits."""
         span = self.span(rest.node)
-        if span.seen != self._placed:
-            span.look(self._placed)
+        span.look(self._placed)
         return rest.nbytes > span.room and span.most <= order.least
 
 
@@ -244,9 +210,3 @@ def _limits(views: list[View]) -> tuple[float, float]:
 def _room(view: View) -> float:
     """Bytes of the largest group that may fit; an empty instance takes any."""
     return view.fits - view.nbytes if view.loads or view.lone else inf
-
-
-def _last(views: list[View]) -> View | None:
-    while views and not views[-1].free:
-        views.pop()
-    return views[-1] if views else None

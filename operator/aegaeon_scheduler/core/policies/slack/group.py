@@ -5,26 +5,25 @@ Placed on an instance it is resident or loading; without one it waits in host me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, nan
 from typing import Protocol
 
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import Place, SeqId, Stage
+from aegaeon_scheduler.core.domain import SeqId
 from aegaeon_scheduler.core.estimate import Estimate, Estimates
 from aegaeon_scheduler.core.policies.slack.order import (
     ALIKE,
-    Level,
     Queue,
     Scale,
     Standing,
     due,
-    kv_blocks,
     member,
     tokens,
 )
 from aegaeon_scheduler.core.policies.slack.ranks import LONE_SHARE, PREEMPT_SHARE, Kind, Order, Still
+from aegaeon_scheduler.core.policies.slack.residency import may_leave, node_of, pinned
 from aegaeon_scheduler.core.state import Batch, Instance, Model, Sequence
 
 
@@ -37,8 +36,8 @@ class Holder(Protocol):
 
 
 class Group(Batch):
-    """`prompts` are the members whose prefill is still to be issued, first come first served; `levels` are those of
-    each tier, `queues` those of each tenant in it, deferred ones separately."""
+    """`prompts` are the members whose prefill is still to be issued, first come first served; `queues`
+    are those of each tier and tenant, deferred ones separately."""
 
     __slots__ = (
         "_behind",
@@ -49,7 +48,6 @@ class Group(Batch):
         "_until",
         "inst",
         "kind",
-        "levels",
         "members",
         "model",
         "number",
@@ -71,7 +69,6 @@ class Group(Batch):
         self.inst: Instance | None = None
         self.members: dict[SeqId, Sequence] = {}
         self.prompts: dict[SeqId, Sequence] = {}
-        self.levels: dict[Level, dict[SeqId, Sequence]] = {}
         self.queues: dict[Queue, dict[SeqId, Sequence]] = {}
         self.still: Still | None = None
         self.since = inf  # seconds; when it was first ready to run where it is
@@ -90,23 +87,18 @@ class Group(Batch):
         if seq.id in self.prompts:
             return
         row = member(seq)
-        level, tenant = row.queue
         self.prompts = _with(self.prompts, seq, first)
-        self.levels[level] = _with(self.levels.get(level, {}), seq, first)
         self.queues[row.queue] = _with(self.queues.get(row.queue, {}), seq, first)
-        self.standing.clock(row.queue).arrive(tenant, row.cost_s, seq.terms.weight)
+        self.standing.clock(row.queue).arrive(seq.tenant, row.cost_s, seq.terms.weight)
 
     def dequeue(self, seq: Sequence) -> None:
         """A member's prompt waits no longer. Idempotent."""
         if self.prompts.pop(seq.id, None) is not None:
             row = member(seq)
-            level, tenant = row.queue
-            del self.queues[row.queue][seq.id], self.levels[level][seq.id]
+            del self.queues[row.queue][seq.id]
             if not self.queues[row.queue]:
                 del self.queues[row.queue]
-            if not self.levels[level]:
-                del self.levels[level]
-            self.standing.clock(row.queue).depart(tenant, row.cost_s)
+            self.standing.clock(row.queue).depart(seq.tenant, row.cost_s)
 
     def changed(self) -> None:
         """Marks all that was computed from what a member has, or from what the group's model is, as out of date."""
@@ -133,6 +125,14 @@ class Group(Batch):
         if self.model.without and any(inst.lacks(seq) for seq in self.members.values()):
             return False
         return inst.role in self.kind.roles and inst.has(self.model)
+
+    def node(self) -> str | None:
+        """Returns the node of its instance, or that has its KV; None when it may go anywhere."""
+        return self.inst.node if self.inst is not None else node_of(self.members)
+
+    def may_leave(self, begun: bool = False) -> bool:
+        """See residency.may_leave; False while it waits."""
+        return self.inst is not None and may_leave(self.members, self.inst, begun)
 
     def ready(self) -> bool:
         """Returns whether its weights are on its instance."""
@@ -210,6 +210,15 @@ class Group(Batch):
         known = now > self._until or self.model.pools or self._due == self._soonest(now)
         return known and (self._size is None or self._size == self._measure())
 
+    def out_of_reach(self, now: float, limits: Mapping[str | None, tuple[float, float]]) -> bool:
+        """Returns whether its kept state says that it needs more room than its node has (None: all of them), and
+        preempts nothing up to the latest rank there. A pass asks this of all that wait."""
+        still, order = self.still, self._order
+        if still is None or now > order.rises_until or self._behind != self.standing.behind:
+            return False
+        room, most = limits.get(still.node, (-inf, -inf))
+        return still.nbytes > room and most <= order.least
+
     def size(self) -> tuple[int, int]:
         """Tokens of context and blocks of KV, prompts that wait included."""
         if self.still is not None:
@@ -251,7 +260,7 @@ class Group(Batch):
         longest = max((tokens(seq) for seq in self.members.values()), default=0)
         fp = self.model.fp
         nbytes = fp.weight_bytes + blocks * fp.kv_block_bytes
-        still = Still(dues, context, blocks, nbytes, longest, _pinned(self), node_of(self))
+        still = Still(dues, context, blocks, nbytes, longest, pinned(self.members), self.node())
         if still.only is None:
             self.still = still
         return still
@@ -262,21 +271,6 @@ def _with(prompts: dict[SeqId, Sequence], seq: Sequence, first: bool) -> dict[Se
         return {seq.id: seq, **prompts}
     prompts[seq.id] = seq
     return prompts
-
-
-def in_reach(groups: Iterable[Group], now: float, limits: Mapping[str | None, tuple[float, float]]) -> list[Group]:
-    """Returns groups that wait, without those whose state says that they need more room than their node has, and
-    preempt nothing up to the latest rank there. None: of all nodes. A pass asks this of all that wait.
-    """
-    reachable = []
-    for group in groups:
-        still, order = group.still, group._order
-        if still is not None and now <= order.rises_until and group._behind == group.standing.behind:
-            room, most = limits.get(still.node, (-inf, -inf))
-            if still.nbytes > room and most <= order.least:
-                continue
-        reachable.append(group)
-    return reachable
 
 
 @dataclass(slots=True)
@@ -327,44 +321,3 @@ class Load:
         """When it is due, as of now."""
         self.key, self.rank, _, self.until, _ = self.group.order(now, settings)
         return self
-
-
-def _pinned(group: Group) -> Instance | None:
-    """The only instance that can go on with it: its KV is on a device, or on a host tier without a handle."""
-    for seq in group.members.values():
-        if seq.place is Place.DEVICE or (seq.place is Place.HOST and seq.handle_of is None):
-            return seq.home
-    return None
-
-
-def node_of(group: Group) -> str | None:
-    """The node of its instance, or that has its KV, also when that is about to leave a device, or is
-    handed over and not adopted yet; None when it may go anywhere."""
-    if group.inst is not None:
-        return group.inst.node
-    members = group.members.values()
-    return next((s.home.node for s in members if s.home is not None and _has_kv(s)), None)
-
-
-def _has_kv(seq: Sequence) -> bool:
-    """Returns whether a sequence has KV, or will have when what is under way has ended."""
-    return seq.place is not Place.NONE or seq.source is not None or seq.copy is not None
-
-
-def may_leave(group: Group, begun: bool = False) -> bool:
-    """Returns whether every member can leave once its turns are over: no copy under way, host room for all.
-
-    With `begun` also one with a prompt just begun. Between equals that one stays: a group that has paid for its place
-    works off its prompts, else under overload all take turns and come late.
-    """
-    inst = group.inst
-    if inst is None:
-        return False
-    blocks = 0
-    for seq in group.members.values():
-        first = seq.stage is Stage.PREFILL and seq.place is Place.NONE
-        if seq.copy is not None or (first and not begun):
-            return False
-        if seq.place is Place.DEVICE or seq.turns:
-            blocks += kv_blocks(seq)
-    return not blocks or inst.book.host_room(group.model.fp, blocks)

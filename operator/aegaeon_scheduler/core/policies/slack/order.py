@@ -8,7 +8,7 @@ and the one that had it takes the other place. So all others begin when they wou
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -148,41 +148,19 @@ ALIKE = Scale(0.0, 1.0, 0.0)
 
 
 class Objectives:
-    """TTFT of the models that have groups: the shortest and the longest, seconds."""
+    """The shortest and the longest TTFT of models, seconds."""
 
     def __init__(self, settings: SlackSettings) -> None:
         self._settings = settings
-        self._of: dict[Model, float] = {}
-        self._count: Counter[float] = Counter()
-        self._revised = False
         self.least_s = self.most_s = _LEAST_S
 
-    def add(self, model: Model) -> None:
-        """Counts a model that has its first group."""
-        self._of[model] = ttft_s = max(model.config.slo.ttft_s, _LEAST_S)
-        self._count[ttft_s] += 1
-
-    def drop(self, model: Model) -> None:
-        """Drops a model that has no group any more."""
-        ttft_s = self._of.pop(model)
-        self._count[ttft_s] -= 1
-        if not self._count[ttft_s]:
-            del self._count[ttft_s]
-
-    def revise(self, model: Model) -> None:
-        """Revises a model that may have another TTFT."""
-        if model in self._of:
-            self.drop(model)
-            self.add(model)
-            self._revised = True
-
-    def changed(self) -> bool:
-        """Returns whether the scales have changed."""
+    def changed(self, models: Iterable[Model]) -> bool:
+        """Returns whether scales have changed: the models that have groups are these by now."""
         before = self.least_s, self.most_s
-        if self._count:
-            self.least_s, self.most_s = min(self._count), max(self._count)
-        revised, self._revised = self._revised, False
-        return revised or before != (self.least_s, self.most_s)
+        of = {model.config.slo.ttft_s for model in models}
+        if of:
+            self.least_s, self.most_s = max(min(of), _LEAST_S), max(*of, _LEAST_S)
+        return before != (self.least_s, self.most_s)
 
     def scale(self, model: Model) -> Scale:
         """Returns the scale of a model's slack."""

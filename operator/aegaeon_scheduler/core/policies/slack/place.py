@@ -1,25 +1,20 @@
 """Places waiting groups, most urgent first: where memory and time are free, else preempting groups with more slack.
 
-A pass decides on a picture of the pool, taken at its start and updated by its own moves. The price of a preemption is
-seconds of copies, and of the engine where it idles meanwhile; the price of a prefix would be added in `in_s`.
+The price of a preemption is seconds of copies, and of the engine where it idles meanwhile; the price of a prefix would
+be added in `in_s`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.estimate import Estimates
-from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.engines import Free, Span, View, still
-from aegaeon_scheduler.core.policies.slack.group import Group, Load, may_leave
-from aegaeon_scheduler.core.policies.slack.order import due, too_small
+from aegaeon_scheduler.core.policies.slack.group import Group, Load
+from aegaeon_scheduler.core.policies.slack.order import too_small
 from aegaeon_scheduler.core.policies.slack.prefix import home
-from aegaeon_scheduler.core.policies.slack.ranks import PREEMPT_SHARE, URGENT_SHARE, Order, Still
-from aegaeon_scheduler.core.policies.slack.table import Table
-from aegaeon_scheduler.core.policies.slack.weights import Reach
-from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.policies.slack.ranks import PREEMPT_SHARE, URGENT_SHARE, Still
+from aegaeon_scheduler.core.policies.slack.snapshot import Picture
 from aegaeon_scheduler.core.state import Instance
 
 
@@ -46,90 +41,6 @@ def new_s(estimates: Estimates, load: Load, inst: Instance) -> float:
     """Seconds that the first steps of a model take on an instance that it has not run on yet; else 0."""
     name = load.group.model.name
     return 0.0 if name in inst.tried else estimates.of(name, inst.device).first_s
-
-
-Waiting = tuple[float, int, Group, Order, Still]
-"""rank, number, the group, its order, what of it does not change while it waits"""
-
-
-class Picture:
-    """The pass's view of what instances hold and can take (`views`), and the `moves` so far."""
-
-    def __init__(self, pool: Pool, settings: SlackSettings, table: Table, now: float) -> None:
-        self.pool = pool
-        self.settings = settings
-        self.table = table
-        self.now = now
-        self.moves: list[Move] = []
-        self.reach = Reach(pool, table)
-        self.views = table.views()
-        self._measured: dict[tuple[int, str, int], Load] = {}
-        self._leaving: dict[View, list[Load]] = {}
-        for view in self.views:
-            view.take_loads()
-            if self.reach.limited:
-                view.lone = self.reach.lone(view.inst)
-
-    def view(self, inst: Instance) -> View:
-        """Returns this pass's view of an instance, whatever the pass changed meanwhile."""
-        return self.table.row(inst)
-
-    def note(self, view: View) -> View:
-        """See View.note: before what is on it is compared, and before a pass changes a group on it."""
-        view.note(self.now, self.settings)
-        return view
-
-    def load_on(self, group: Group, inst: Instance) -> Load:
-        """A group measured for an instance that it is not on; the same for all of one make."""
-        key = (group.number, inst.device, inst.slab_bytes)
-        load = self._measured.get(key)
-        if load is None:
-            load = group.load(self.pool.estimates, inst).note(self.now, self.settings)
-            self._measured[key] = load
-        return load
-
-    def leaving(self, view: View) -> list[Load]:
-        """Groups there that may be preempted by now, latest due first, whatever comes for them.
-
-        One with in-flight turns may go as well: its copies out wait for them.
-        """
-        loads = self._leaving.get(view)
-        if loads is None:
-            stay_s, now = self.settings.min_stay_s, self.now
-            loads = [x for x in view.loads if now - x.group.since >= stay_s and may_leave(x.group, begun=True)]
-            loads.sort(key=lambda x: (-x.rank, x.group.number))
-            self._leaving[view] = loads
-        return loads
-
-    def waiting(self, groups: Iterable[Group] | None = None) -> Iterator[Waiting]:
-        """Groups that wait and are at rest: of these, or all. Sorted, they are in order of rank."""
-        for group in self.table.waiting.values() if groups is None else groups:
-            if group.model.footprint is not None:
-                rest = group.rest()
-                if rest is not None:
-                    order = group.order(self.now, self.settings)
-                    yield order.rank, group.number, group, order, rest
-
-    def admit(self, view: View, load: Load, why: str) -> None:
-        """A waiting group is placed there: one load at a time."""
-        group = load.group
-        self.table.place(group, view.inst)
-        view.add(load)
-        view.free = False
-        self.reach.comes(group.model.name, view.inst)
-        reason = f"{why}, slack {load.key - self.now:.3g} s"
-        self.moves.append(Move(group.model, tuple(group.members.values()), view.inst, reason))
-
-    def evict(self, view: View, load: Load, reason: str) -> None:
-        """A group leaves its instance and waits; one with much KV in halves, which find room sooner."""
-        group = load.group
-        view.drop(load)
-        self.table.remove(group)
-        self.moves.append(Move(group.model, tuple(group.members.values()), None, reason))
-        room = view.size - load.weights
-        if load.nbytes - load.weights > room and len(group.members) > 1:
-            members = sorted(group.members.values(), key=due)
-            self.table.move(members[len(members) // 2 :], group.model, group.kind)
 
 
 FULL_UTIL = 0.9
@@ -226,25 +137,22 @@ def _to_room(picture: Picture, comer: Comer) -> bool:
 
 
 def _roomiest(picture: Picture, comer: Comer) -> tuple[View, Load] | None:
-    """Returns the least busy of every make that has room; first steps count as time that it takes of an engine."""
+    """Returns the least busy that has room; first steps count as time that it takes of an engine."""
     best: tuple[float, float, int, View, Load] | None = None
     ttft_s = max(comer.group.model.config.slo.ttft_s, 1e-9)
-    for lot in comer.span.lots:
-        load = picture.load_on(comer.group, lot.inst)
-        if load.nbytes > lot.room:
+    for view in still(comer.span.idle):
+        if best is not None and view.util > best[0]:
+            break  # all others are busier
+        load = picture.load_on(comer.group, view.inst)
+        if not _has_room(view, load) or not comer.may_go(view):
             continue
-        for view in (v for v in still(lot.idle) if _has_room(v, load) and comer.may_go(v)):
-            first = FIRST_WEIGHT * comer.visits(view, load) / ttft_s
-            util = view.util + load.util + first
-            if best is not None and view.util + load.util > best[0]:
-                break  # all others are busier
-            if first and view.loads and util > FULL_UTIL:
-                continue
-            score = (util, view.util, view.inst.order)
-            if best is None or score < best[:3]:
-                best = (*score, view, load)
-            if not first:
-                break  # all others are busier
+        first = FIRST_WEIGHT * comer.visits(view, load) / ttft_s
+        util = view.util + load.util + first
+        if first and view.loads and util > FULL_UTIL:
+            continue
+        score = (util, view.util, view.inst.order)
+        if best is None or score < best[:3]:
+            best = (*score, view, load)
     return None if best is None else best[3:]
 
 
@@ -288,21 +196,17 @@ def _best_victims(picture: Picture, comer: Comer) -> tuple[View, list[Load]] | N
     """In order of what each can score at best, so that the search ends before most of them."""
     best: tuple[float, int, View, list[Load]] | None = None
     least_s = PREEMPT_SHARE * comer.group.ttft_s
-    for lot in comer.span.lots:
-        load = picture.load_on(comer.group, lot.inst)
-        least = load.rank + least_s
-        if lot.most <= least:
+    for bound, order, view in comer.span.slack:
+        if best is not None and bound > best[0]:
+            break
+        load = picture.load_on(comer.group, view.inst)
+        if not view.free or view.most <= load.rank + least_s or not comer.may_go(view):
             continue
-        for bound, order, view in lot.slack:
-            if best is not None and bound > best[0]:
-                break
-            if not view.free or view.most <= least or not comer.may_go(view):
-                continue
-            victims = _victims(picture, view, load, FIRST_MARGIN * comer.visits(view, load))
-            if victims:
-                score = view.util - max(x.rank - _away_s(picture, x, load, view) for x in victims)
-                if best is None or (score, order) < best[:2]:
-                    best = score, order, view, victims
+        victims = _victims(picture, view, load, FIRST_MARGIN * comer.visits(view, load))
+        if victims:
+            score = view.util - max(x.rank - _away_s(picture, x, load, view) for x in victims)
+            if best is None or (score, order) < best[:2]:
+                best = score, order, view, victims
     return None if best is None else best[2:]
 
 
@@ -311,7 +215,7 @@ def _victims(picture: Picture, view: View, load: Load, more_s: float) -> list[Lo
     over = view.over(load)
     victims: list[Load] = []
     for x in picture.leaving(view):
-        if not _pays(picture, view, x, load, more_s) or not (_is_below(x, load) or may_leave(x.group)):
+        if not _pays(picture, view, x, load, more_s) or not (_is_below(x, load) or x.group.may_leave()):
             continue
         victims.append(x)
         over -= view.freed(x)

@@ -71,10 +71,9 @@ class Shares:
                 group.refined()
 
     def update(self, now: float) -> None:
-        """At each pass. Without weights that differ, only models with new groups need it, or all after a change."""
-        fresh = self._table.fresh()
+        """At each pass. Without weights that differ, only models with several groups need it, or all after a change."""
         if self._catalog == self._pool.catalog and not self._weighted:
-            for model in {**self._greedy, **dict.fromkeys(fresh), **dict.fromkeys(self._table.split())}:
+            for model in {**self._greedy, **dict.fromkeys(self._table.split())}:
                 if self._table.of(model):
                     self.begin(model)
                 else:

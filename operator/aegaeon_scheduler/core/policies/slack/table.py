@@ -8,7 +8,7 @@ from math import inf
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, Stage, Tier
 from aegaeon_scheduler.core.policies.slack.engines import View
-from aegaeon_scheduler.core.policies.slack.group import Group, Load, node_of
+from aegaeon_scheduler.core.policies.slack.group import Group, Load
 from aegaeon_scheduler.core.policies.slack.order import Member, Objectives, Standing
 from aegaeon_scheduler.core.policies.slack.ranks import Kind
 from aegaeon_scheduler.core.policies.slack.urgent import Urgent
@@ -33,6 +33,7 @@ class Table:
         self.waiting: dict[int, Group] = {}
         self.urgent = Urgent(settings)
         self._objectives = Objectives(settings)
+        self._reshaped = False  # a model may have another objective
         self.uneven = False  # instances differ in size
         self._at: dict[InstanceId, View] = {}
         self.standings: dict[Model, Standing] = {}  # of models that had groups, until they are withdrawn
@@ -41,7 +42,6 @@ class Table:
         self._emptied: dict[int, Group] = {}  # some may have members again
         self._uncast: dict[int, Group] = {}  # they began to wait, or had nowhere to go; see recast
         self._cast_for = -1  # the fleet's version
-        self._fresh: dict[Model, None] = {}  # groups of them began since the last pass
 
     def at(self, inst: Instance) -> list[Group]:
         """Groups placed on an instance, emptied ones included until the next pass."""
@@ -125,13 +125,10 @@ class Table:
         group.scale = self._objectives.scale(model)
         self.groups[group.number] = self._emptied[group.number] = group
         self._wait(group)
-        self._fresh[model] = None
         of = self._of.setdefault(model, [])
         of.append(group)
         if len(of) > 1:
             self._several[model] = of
-        else:
-            self._objectives.add(model)
         self._pool.ask_pass()
         return group
 
@@ -210,7 +207,7 @@ class Table:
         if not any(inst.without for inst in self._pool.instances.values()):
             return  # no look at all groups that wait
         for group in [g for g in self.waiting.values() if g.model.without]:
-            node = node_of(group)
+            node = group.node()
             places = [inst for inst in self._pool.fleet.of(group.model).open if node in (None, inst.node)]
             if not places or any(group.may_go(inst) for inst in places):
                 continue
@@ -262,25 +259,23 @@ class Table:
                 self._several.pop(group.model, None)
             if not of:
                 del self._of[group.model]
-                self._objectives.drop(group.model)
 
     def reshaped(self, model: Model) -> None:
         """Revises a model that may have another objective."""
-        self._objectives.revise(model)
+        self._reshaped = True
+        for group in self.of(model):
+            group.still = None
+            group.changed()
 
     def rescale(self) -> None:
         """At each pass: slack counts by the shortest TTFT of the models that have groups by now."""
-        if not self._objectives.changed():
+        if not self._objectives.changed(self._of) and not self._reshaped:
             return
+        self._reshaped = False
         for group in self.groups.values():
             group.rescale(self._objectives.scale(group.model))
         for view in self._at.values():
             view.reranked()
-
-    def fresh(self) -> Collection[Model]:
-        """Models of which groups began since this was last asked."""
-        fresh, self._fresh = self._fresh, {}
-        return fresh.keys()
 
 
 def disagreements(pool: Pool, table: Table, now: float) -> list[str]:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_world import BLOCK_TOKENS, interpreted, served, small_world
 
@@ -113,6 +113,7 @@ def test_the_least_recently_used_are_forgotten(monkeypatch: pytest.MonkeyPatch) 
     assert prefixes.check() == []
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(0, 6), st.booleans()), max_size=40))
 def test_sums_of_tokens_are_those_of_what_is_noted(steps: list[tuple[int, int, int, bool]]) -> None:
     prefixes, engines, models = Prefixes(), [engine(f"e{i}") for i in range(7)], [model("a"), model("b")]

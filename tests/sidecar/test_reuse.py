@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sidecar.rig import Link, Rig, config, inside, ready, seq
 
+from aegaeon_proto.engine.ids import SeqId
 from aegaeon_proto.v1 import engine_pb2 as pb
 
 HEAD = [5 + 7 * i % 300 for i in range(48)]  # three blocks
@@ -43,6 +44,29 @@ async def test_a_later_request_reuses_the_cached_prefix_and_gives_the_same_token
         assert await answer(scheduler, link, "whole", HEAD) == first
         assert scheduler.tokens["whole", 0][0].cached_tokens == 32, "the last token is always computed"
         assert link.memory.reuse.device_tokens == 80
+
+
+async def test_a_part_of_what_is_expected_to_be_left_completes_a_prompt_or_is_followed_by_the_rest(
+    scheduler: Rig, folder: Path, model: Path
+) -> None:
+    """A scheduler that expects a beginning to be cached grants the whole prompt, and asks for what is behind it."""
+    async with inside(config(folder)) as engine:
+        link = await ready(scheduler, model)
+        engine.state.kv.prefix_reuse = False
+        expected = await answer(scheduler, link, "whole", [*HEAD, 7, 9])
+        for reuse, reported in ((False, 16), (True, 50)):
+            engine.state.kv.prefix_reuse = reuse
+            if reuse:
+                await answer(scheduler, link, "before", HEAD)
+            name = f"behind-{reuse}"
+            link.send(scheduler.open(name, "m", [*HEAD, 7, 9], max_tokens=8))
+            part = pb.PrefillPart(seq=seq(name), tokens=16)
+            first = link.send(pb.Turn(model="m", prefill=[part], slabs=24))
+            await link.done(first)
+            assert engine.state.kv.sequences.require(SeqId(name, 0), 1).kv_tokens == reported
+            rest = [] if reuse else [pb.PrefillPart(seq=seq(name), tokens=34)]
+            await link.done(link.send(pb.Turn(model="m", prefill=rest, decode=[seq(name)], steps=9, slabs=24)))
+            assert await scheduler.received_tokens(name, 8) == expected
 
 
 async def test_swapped_out_prefixes_are_swapped_in_again(scheduler: Rig, folder: Path, model: Path) -> None:

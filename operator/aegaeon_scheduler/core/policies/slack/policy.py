@@ -24,8 +24,8 @@ from aegaeon_scheduler.core.policies.slack.weights import WARM_GAP_S, Warm, idle
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Weights
 
-PASS_INTERVAL_S, PASS_GAP_S = 0.2, 0.05
-"""between two passes over the pool at most, while there is work, and at least"""
+PASS_INTERVAL_S = 0.2
+"""between two passes over the pool at most, while there is work, and a quarter of it at least"""
 
 
 class SlackPolicy:
@@ -128,5 +128,5 @@ class SlackPolicy:
         ahead = self._warm.moves(now)
         later_s = WARM_GAP_S if ahead else inf
         self._pool.pass_at = now + (PASS_INTERVAL_S if self._table.groups else later_s)
-        self._pool.pass_from = now + PASS_GAP_S
+        self._pool.pass_from = now + PASS_INTERVAL_S / 4
         return moves + ahead

@@ -56,7 +56,7 @@ class SlackPolicy:
         return self._arrivals.prompt(seq, now) if seq.stage is Stage.QUEUED else self._arrivals.decode(seq)
 
     def refusal(self, seq: Sequence, now: float) -> str | None:
-        """See Policy and gate.py."""
+        """See Policy and admission.py."""
         return self._gate.too_much(seq, self._arrivals.joinable(seq), now)
 
     def forget(self, seq: Sequence) -> None:
@@ -119,7 +119,7 @@ class SlackPolicy:
         return disagreements(self._pool, self._table, now)
 
     def pool_pass(self, now: float) -> list[Move]:
-        """See Policy and passes.py."""
+        """See Policy and balance.py."""
         self._shares.update(now)
         self._warm.withdraw()
         moves = run_pass(self._pool, self._settings, self._table, now)

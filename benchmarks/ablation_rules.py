@@ -42,6 +42,7 @@ REST = (
     "long",
     "crowd",
     "makes",
+    "slow link",
     "roles",
     "embeddings",
     "first uses",
@@ -136,7 +137,7 @@ def _least_used(pool: Any, inst: Any, idle: list[Any]) -> list[Any]:
 
 
 def _first_victims(pic: snapshot.Picture, comer: place.Comer) -> tuple[engines.View, list[group.Load]] | None:
-    """Engine whose victim has the most slack, its load and the victim's absence apart."""
+    """Engine whose victim has the most slack, its load apart."""
     best: tuple[float, int, engines.View, list[group.Load]] | None = None
     for _, number, of in comer.span.slack:
         load = pic.load_on(comer.group, of.inst)
@@ -159,27 +160,19 @@ SETTINGS: dict[str, Variant] = dict(
         _setting("headroom", 0.0),
         _constant("RELATIVE_POWER", 0.0, MIXED[:2]),
         _constant("RELATIVE_POWER", 1.0, MIXED[:2]),
-        _constant("EVEN_SHARE", 0.0, MIXED[:2]),
         _constant("PASS_INTERVAL_S", 1.0, CORE),
-        _constant("PASS_GAP_S", 0.0, CORE),
         _constant("LONE_SHARE", 0.0),
         _constant("FULL_UTIL", NEVER),
-        _constant("HOT_UTIL", NEVER, SWAMPED_SHARE=NEVER),
+        _constant("HOT_UTIL", NEVER, HOT_MARGIN=NEVER),
         _constant("HOT_MARGIN", 0.0),
-        _constant("SWAMPED_SHARE", NEVER),
         _constant("URGENT_SHARE", 0.0),
         _constant("TIER_SHARE", 0.0, ("tiers", "weights", "100k")),
-        _constant("GREED_SHARE", 0.0, GREED),
         _constant("GREED_FREE", 3.0, GREED),
-        _constant("CHEAP_SHARE", 0.0, GREED),
+        _constant("GREED_FREE", NEVER, GREED),
         _constant("PROMPT_PRICE", 0.0, GREED),
         _constant("PREEMPT_SHARE", 0.0),
-        _constant("IDLE_MARGIN", 0.0),
-        _constant("RELIEF_SHARE", 0.0, ("0.1", "0.5", "x0.2", *MEMORY, "teams")),
+        _constant("IDLE_MARGIN", 0.0, (*CORE, "memory", "slow link")),
         _constant("SHRINK_SHARE", 0.0, ("0.5", "zipf", *MEMORY, "crowd")),
-        _constant("LATER_SHARE", NEVER, ("admission",)),
-        _constant("LINK_SHARE", NEVER, ("admission",)),
-        _constant("UNITE_SHARE", -1.0, ("0.5", "zipf", *MEMORY, "greed", "crowd")),
         _constant("STALE_S", 0.0, ("host",)),
         _constant("SOON_TTFTS", 1.0, ADMISSION),
         _constant("SOON_SHARE", 0.5, ADMISSION),
@@ -204,25 +197,23 @@ RULES: dict[str, Variant] = {
     "parts stand aside (rule 3)": Variant(
         "prompts.py", patches=lambda: [(prompts.Prompts, "limit", _is(None))], loads=("greed", *MEMORY, "roles")
     ),
-    "relief of stuck engines (rule 5)": Variant(
+    "relief of engines (rule 5)": Variant(
         "balance.py",
-        patches=lambda: [(balance, "_evict_one", _is(None))],
+        patches=lambda: [(balance, "relieve", _is(None))],
         loads=("0.1", "0.5", *MEMORY),
     ),
+    "prompts as heat (rule 6)": Variant("placement.py", patches=lambda: [(placement.Arrivals, "_swamped", _is(False))]),
     "idle weights are used (rule 6)": Variant(
         "placement.py", patches=lambda: [(placement.Arrivals, "_idle_weights", _is(None))], loads=CORE
     ),
     "least busy place (rule 7): any that fits": Variant(
         "place.py", patches=lambda: [(engines.Span, "idle", property(lambda span: span.views))], loads=CORE
     ),
-    "victims by load and absence (rule 7): by slack alone": Variant(
+    "victims by load (rule 7): by slack alone": Variant(
         "place.py", patches=lambda: [(place, "_best_victims", _first_victims)], loads=CORE
     ),
     "first steps on a second engine (rule 7): free": Variant(
         "place.py", patches=lambda: [(place.Comer, "visits", _is(0.0))], loads=(*CORE, "teams", "makes", "first uses")
-    ),
-    "price of absence (rule 7): 0": Variant(
-        "place.py", patches=lambda: [(place, "absence_s", _is(0.0))], loads=(*CORE, "memory", "host")
     ),
     "one more engine is dropped of only copies (rule 11)": Variant(
         "place.py", patches=lambda: [(place, "_drop_lone", _is(None))], loads=("host",)
@@ -234,7 +225,7 @@ RULES: dict[str, Variant] = {
         "balance.py", patches=lambda: [(balance, "_join", _is(None))], loads=("0.5", "zipf", *MEMORY, "crowd")
     ),
     "packing (rule 14)": Variant(
-        "admission.py", patches=lambda: [(admission.Packing, "least", _is(0.0))], loads=ADMISSION
+        "admission.py", patches=lambda: [(admission.Demand, "least", _is(0.0))], loads=ADMISSION
     ),
     "one group on an engine at most": Variant("engines.py", patches=lambda: _at_most(1), loads=HEADLINE),
     "two groups on an engine at most": Variant("engines.py", patches=lambda: _at_most(2), loads=HEADLINE),

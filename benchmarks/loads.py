@@ -105,6 +105,17 @@ def makes(seed: int) -> Load:
     return Load(Run(settings(gpus=2), work, device(), seed, also))
 
 
+def slow_link(seed: int) -> Load:
+    """Eight models of 7B on four small GPUs, for each of which a change takes four seconds of its link."""
+    small = replace(read_device("a10"), first_s=FIRST_S)
+    kinds = {
+        name: replace(kind, latency=replace(kind.latency, load_bytes_per_s=4e9, kv_bytes_per_s=4e9))
+        for name, kind in small.kinds.items()
+    }
+    work = in_order((QWEN_7B,) * 8, arrivals(8, 0.1, seed, 100.0))
+    return Load(Run(settings(), work, replace(small, kinds=kinds), seed))
+
+
 def roles(seed: int) -> Load:
     """One GPU prefills, three decode."""
     work = in_order(mixed_kinds(24), arrivals(24, 0.1, seed))
@@ -339,6 +350,7 @@ LOADS: dict[str, Callable[[int], Load]] = {
     "makes": makes,
     "host": finite_host,
     "memory": little_memory,
+    "slow link": slow_link,
     "roles": roles,
     "admission": partial(admitted, 34, 0.5, 1.0),
     "admission x0.2": partial(admitted, 22, 0.1, 0.2),

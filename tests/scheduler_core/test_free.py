@@ -22,7 +22,7 @@ def all_victims(picture: Picture, comer: place.Comer) -> Found:
     found = []
     for view in (v for v in comer.span.views if v.free and v.loads and comer.may_go(v)):
         load = picture.load_on(comer.group, view.inst)
-        victims = place._victims(picture, view, load, place.FIRST_MARGIN * comer.visits(view, load))
+        victims = place._victims(picture, view, load, comer.visits(view, load))
         if victims:
             score = view.util - max(x.rank - place._away_s(picture, x, load, view) for x in victims)
             found.append((score, view.inst.order, view, victims))

@@ -10,7 +10,7 @@ from small_world import interpreted, small_world
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, policy_settings
 from aegaeon_scheduler.core.domain import ModelName, Role
-from aegaeon_scheduler.core.policies.slack import place
+from aegaeon_scheduler.core.policies.slack import group, place
 from aegaeon_scheduler.core.policies.slack.group import Group
 from aegaeon_scheduler.core.policies.slack.placement import Arrivals
 from aegaeon_scheduler.core.slo import attainment
@@ -189,7 +189,7 @@ def test_kv_that_outgrows_an_engine_is_split_and_every_request_is_served():
 def test_an_empty_engine_takes_a_group_that_alone_exceeds_the_cap(full_util, monkeypatch):
     """Known livelock: a placement cap below what one group asks for would leave it waiting for ever."""
     monkeypatch.setattr(place, "FULL_UTIL", full_util)
-    monkeypatch.setattr(place, "URGENT_SHARE", 0.0)
+    monkeypatch.setattr(group, "URGENT_SHARE", 0.0)
     w = Watched([Role.UNIFIED, Role.UNIFIED], slabs=250)
     for i in range(4):
         w.ask(f"r{i}", i, 50, 30)

@@ -47,8 +47,7 @@ def lives(tokens: float, alive: int, due: float = 1e9) -> float:
 @dataclass(frozen=True, slots=True)
 class Need:
     """Engine time that a group needs. Seconds; `prompts_s` are those of its prompts, due within TTFT; `tokens` of an
-    answer; `copies_s` on a link until it can run.
-    """
+    answer; `copies_s` on a link until it can run."""
 
     level: int
     step_s: float
@@ -70,23 +69,28 @@ class Need:
 
 
 class Demand:
-    """The needs of all groups as the last pass found them, and of what was admitted since."""
+    """The needs of all groups as the last pass found them, and of what was admitted since; and the utilization of
+    engines if all groups were placed anew, largest first, each on the least busy (LPT)."""
 
     def __init__(self) -> None:
         self._needs: list[Need] = []
         self._sums: dict[tuple[int, float], float] = {}  # by level and span: few objectives are asked for
+        self._busy: dict[tuple[int, int], list[float]] = {}  # a heap by level and engines: few pairs are asked for
 
     def measure(self, needs: Iterable[Need]) -> None:
         """Begin anew."""
         self._needs = list(needs)
-        self._sums = {}
+        self._sums, self._busy = {}, {}
 
     def add(self, need: Need) -> None:
-        """One more is admitted."""
+        """One more is admitted: a group on the least busy engine, or it is so much busier."""
         self._needs.append(need)
         for level, span_s in self._sums:
             if need.level <= level:
                 self._sums[level, span_s] += need.within(span_s)
+        for (level, _), heap in self._busy.items():
+            if need.level <= level:
+                heapreplace(heap, heap[0] + need.util)
 
     def within(self, level: int, span_s: float) -> float:
         """Seconds of engines that groups of this tier and those above it need within this time."""
@@ -99,51 +103,24 @@ class Demand:
         """Seconds of links until all of this tier and those above it can run."""
         return sum(need.copies_s for need in self._needs if need.level <= level)
 
-
-class Packing:
-    """The utilization of engines if all groups were placed anew, largest first, each on the least busy (LPT)."""
-
-    def __init__(self) -> None:
-        self._needs: list[Need] = []
-        self._busy: dict[tuple[int, int], list[float]] = {}  # a heap by level and engines: few pairs are asked for
-
-    def measure(self, needs: Iterable[Need]) -> None:
-        """Begin anew with these groups."""
-        self._needs = list(needs)
-        self._busy = {}
-
     def least(self, level: int, engines: int) -> float:
         """Returns the load of the least busy engine, by groups of this tier and those above it."""
-        return self._heap(level, engines)[0]
-
-    def add(self, need: Need) -> None:
-        """One more group runs on the least busy engine, or a group is so much busier."""
-        self._needs.append(need)
-        for (level, _), heap in self._busy.items():
-            if need.level <= level:
-                heapreplace(heap, heap[0] + need.util)
-
-    def _heap(self, level: int, engines: int) -> list[float]:
         heap = self._busy.get((level, engines))
         if heap is None:
             heap = self._busy[level, engines] = [0.0] * engines
             for util in sorted((need.util for need in self._needs if need.level <= level), reverse=True):
                 heapreplace(heap, heap[0] + util)
-        return heap
+        return heap[0]
 
 
 SOON_TTFTS, SOON_SHARE = 1.2, 0.62
-"""what is admitted needs no more than this share of the engines' time within so many TTFT: with less left, what is
-preempted does not come back in time"""
+"""what is admitted needs no more than this share of the engines' time within so many TTFT, and its loads no more of the
+links' time: with less left, what is preempted does not come back in time"""
 SOON_RISE, SOON_FALL, SOON_LEAST, SOON_MOST = 0.004, 0.06, 0.5, 0.85
 """the share rises by so much a second while no request comes late, falls by so much for each that does and engine, and
 stays within: how little slack is enough depends on how many groups take turns on an engine"""
 GROUP_PRICE = 0.15
 """by this much less for a request that begins a group: it costs some times as much as one that joins a batch"""
-LATER_TTFTS, LATER_SHARE = 2.5, 0.95
-"""nor more than this in the long run: many that come at once have no need soon"""
-LINK_SHARE = 0.6
-"""of the links' time within TTFT that loads of what waits take, beyond which no group begins"""
 PACKED_TTFTS = 0.7
 """an engine may need more time than it has for as long as an answer lasts, by this share of TTFT: what is generated
 ahead at first is used up"""
@@ -156,7 +133,6 @@ class Gate:
         self._pool = pool
         self._table = table
         self._demand = Demand()
-        self._packing = Packing()
         self._soon = SOON_SHARE
         self._late = 0
         self._at = 0.0
@@ -165,9 +141,7 @@ class Gate:
         """A pass is over."""
         self._learn(now)
         measured = (self._need(group, now) for group in self._table.groups.values() if group.members)
-        needs = [need for need in measured if need is not None]
-        self._demand.measure(needs)
-        self._packing.measure(needs)
+        self._demand.measure(need for need in measured if need is not None)
 
     def _learn(self, now: float) -> None:
         """Requests that came late say that too much is admitted; where none does, more may be."""
@@ -186,7 +160,8 @@ class Gate:
         estimates, slo, model = self._pool.estimates, group.model.config.slo, group.model
         estimate = estimates.of(model.name, inst.device)
         step_s = 0.0 if model.pools else _step_s(estimate, group.size()[0], len(group.members), inst)
-        copies_s = 0.0 if group.ready() else estimate.load_s(model.fp.weight_bytes) + estimate.kv_s(_kv_bytes(group))
+        kv_bytes = group.size()[1] * model.fp.kv_block_bytes
+        copies_s = 0.0 if group.ready() else estimate.load_s(model.fp.weight_bytes) + estimate.kv_s(kv_bytes)
         prompts_s, level = group.prompts_s(estimates, inst), model.config.terms.tier.level
         return Need(level, step_s, slo.tbt_s, key - now, alive, answer_tokens(model), prompts_s, copies_s)
 
@@ -198,67 +173,46 @@ class Gate:
             return None
         inst = able[0] if group is None or group.inst is None else group.inst
         before = None if group is None else self._need(group, now)
-        cost = _Cost(self._pool.estimates.of(seq.model.name, inst.device), seq, inst, group, before)
-        why = self._flooded(cost, before) or self._full(cost, len(able))
+        need, share = _cost(self._pool.estimates.of(seq.model.name, inst.device), seq, inst, group, before)
+        why = self._full(need, share, len(able))
         if why is None:
-            self._demand.add(cost.need)
-            self._packing.add(cost.need)
+            self._demand.add(need)
         return why
 
-    def _flooded(self, cost: _Cost, before: Need | None) -> str | None:
-        """Returns why a group alone would need too much of the one engine that it has, if it would."""
-        span_s = SOON_TTFTS * cost.ttft_s
-        if before is None:
-            return None
-        needed_s = before.within(span_s) + cost.prompt_s
-        if needed_s > self._soon * span_s or cost.step_s > self._soon * before.tbt_s:
-            return f"its model needs {needed_s / span_s:.0%} of an engine's next {span_s:.3g} s already; try again"
-        return None
-
-    def _full(self, cost: _Cost, engines: int) -> str | None:
+    def _full(self, need: Need, share: float, engines: int) -> str | None:
         """Returns why the pool would need too much of its engines, if so."""
-        ttft_s, need = cost.ttft_s, cost.need
-        soon = self._busy(need, SOON_TTFTS * ttft_s, engines)
-        later = self._busy(need, LATER_TTFTS * ttft_s, engines)
-        if soon > self._soon - GROUP_PRICE * cost.share or later > LATER_SHARE:
-            return f"requests before it need {soon:.0%} of the engines' time soon, {later:.0%} later; try again"
+        ttft_s = need.slack_s
+        span_s = SOON_TTFTS * ttft_s
+        soon = self._demand.within(need.level, span_s) / (engines * span_s)
+        if soon > self._soon - GROUP_PRICE * share:
+            return f"requests before it need {soon:.0%} of the engines' time soon; try again"
         copies_s = self._demand.copies_s(need.level) + need.copies_s if need.copies_s else 0.0
-        if copies_s > LINK_SHARE * engines * ttft_s:
+        if copies_s > SOON_SHARE * engines * ttft_s:
             return f"{copies_s:.3g} s of loads are before it on {engines} engines; try again"
-        least = self._packing.least(need.level, engines) + need.util
+        least = self._demand.least(need.level, engines) + need.util
         if least > 1.0 + PACKED_TTFTS * ttft_s / (need.tokens * need.tbt_s):
             return f"no engine has time for its steps: they would need {least:.0%} of the least busy one; try again"
         return None
 
-    def _busy(self, need: Need, span_s: float, engines: int) -> float:
-        return self._demand.within(need.level, span_s) / (engines * span_s)
 
-
-class _Cost:
-    """Engine time that one more sequence adds. `share`: of what it would cost if it ran all alone."""
-
-    def __init__(
-        self, estimate: Estimate, seq: Sequence, inst: Instance, group: Group | None, before: Need | None
-    ) -> None:
-        model, length, answer = seq.model, tokens(seq), answer_tokens(seq.model)
-        slo, level = model.config.slo, model.config.terms.tier.level
-        context, batch = (0, 0) if group is None else (group.size()[0], len(group.members))
-        alive, had_s = (0, 0.0) if before is None else (before.alive, before.step_s)
-        self.ttft_s = slo.ttft_s
-        self.prompt_s = estimate.part_s(seq.cached_on(inst), length - seq.cached_on(inst))
-        self.step_s = 0.0 if model.pools else _step_s(estimate, context + length, batch + 1, inst)
-        lasting_s = self.step_s * lives(answer, alive + 1) - had_s * lives(answer, alive)
-        alone_s = self.prompt_s if model.pools else answer * estimate.step_s(0, 1)
-        self.share = (self.prompt_s + lasting_s) / alone_s
-        copies_s = 0.0 if group is not None else estimate.load_s(model.fp.weight_bytes)
-        self.need = Need(level, self.step_s - had_s, slo.tbt_s, slo.ttft_s, 1, answer, self.prompt_s, copies_s)
+def _cost(
+    estimate: Estimate, seq: Sequence, inst: Instance, group: Group | None, before: Need | None
+) -> tuple[Need, float]:
+    """Engine time that one more sequence adds, and the share of it of what it would cost if it ran all alone."""
+    model, length, answer = seq.model, tokens(seq), answer_tokens(seq.model)
+    slo, level = model.config.slo, model.config.terms.tier.level
+    context, batch = (0, 0) if group is None else (group.size()[0], len(group.members))
+    alive, had_s = (0, 0.0) if before is None else (before.alive, before.step_s)
+    prompt_s = estimate.part_s(seq.cached_on(inst), length - seq.cached_on(inst))
+    step_s = 0.0 if model.pools else _step_s(estimate, context + length, batch + 1, inst)
+    lasting_s = step_s * lives(answer, alive + 1) - had_s * lives(answer, alive)
+    alone_s = prompt_s if model.pools else answer * estimate.step_s(0, 1)
+    copies_s = 0.0 if group is not None else estimate.load_s(model.fp.weight_bytes)
+    need = Need(level, step_s - had_s, slo.tbt_s, slo.ttft_s, 1, answer, prompt_s, copies_s)
+    return need, (prompt_s + lasting_s) / alone_s
 
 
 def _step_s(estimate: Estimate, context_tokens: int, members: int, inst: Instance) -> float:
     """Seconds in which each member makes a token: more than a batch takes turns."""
     turns = -(-members // inst.max_batch)
     return estimate.step_s(context_tokens, members) + (turns - 1) * estimate.step_s(0, 0)
-
-
-def _kv_bytes(group: Group) -> int:
-    return group.size()[1] * group.model.fp.kv_block_bytes

@@ -12,7 +12,7 @@ from aegaeon_scheduler.core.policies.slack.engines import View
 from aegaeon_scheduler.core.policies.slack.group import Group, Load
 from aegaeon_scheduler.core.policies.slack.order import kv_blocks
 from aegaeon_scheduler.core.policies.slack.place import place_waiting
-from aegaeon_scheduler.core.policies.slack.ranks import HOT_UTIL, SWAMPED_SHARE, Still
+from aegaeon_scheduler.core.policies.slack.ranks import HOT_MARGIN, HOT_UTIL, Still
 from aegaeon_scheduler.core.policies.slack.snapshot import Picture
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
@@ -65,22 +65,22 @@ def _strand(picture: Picture, group: Group) -> None:
         picture.moves.append(Move(group.model, kept, None, "its engine is draining, and none takes its KV over"))
 
 
-RELIEF_SHARE = 0.25
-"""of the headroom that growth leaves when an instance is relieved; the rest is for what grows while the copies run"""
 SHRINK_SHARE = 0.15
-"""of the memory beside its weights that a group which has outgrown its instance alone leaves free for growth"""
+"""of the memory beside the weights that a group which has outgrown its instance alone leaves free for growth, and two
+that join"""
 
 
 def relieve(picture: Picture) -> None:
-    """Evict the group with the most slack; one that has outgrown its instance alone gets smaller."""
-    mark = 1.0 - RELIEF_SHARE * picture.settings.headroom
+    """Evicts the group with the most slack where growth has used up most of the headroom, or no turn finds room; makes
+    one smaller that has outgrown its instance alone."""
+    mark = 1.0 - picture.settings.headroom / 4  # the rest is for what grows while the copies run
     for view in picture.views:
         inst, over = view.inst, view.nbytes > view.size * mark
-        if not (over or (inst.stuck and not inst.count)) or not view.loads:
-            continue
-        if len(view.loads) > 1:
-            _evict_one(picture, view)
-        elif over:
+        if len(view.loads) > 1 and (over or (inst.stuck and not inst.count)):
+            victims = [x for x in picture.note(view).loads if x.group.may_leave()]
+            if victims:
+                picture.evict(view, max(victims, key=lambda x: (x.rank, x.group.number)), f"{inst.id} holds too much")
+        elif len(view.loads) == 1 and over:
             _shrink(picture, picture.note(view), view.loads[0].group)
 
 
@@ -112,23 +112,12 @@ def _due_last(group: Group, blocks: int) -> list[Sequence]:
     return leaving
 
 
-def _evict_one(picture: Picture, view: View) -> None:
-    victims = [x for x in picture.note(view).loads if x.group.may_leave()]
-    if victims:
-        victim = max(victims, key=lambda x: (x.slack, x.group.number))
-        picture.evict(view, victim, f"{view.inst.id} holds too much")
-
-
-UNITE_SHARE = 0.85
-"""of the memory beside the weights up to which KV of two groups comes together: less than what is halved"""
-
-
 def unite(picture: Picture) -> None:
     """Joins waiting groups with one on an engine, most urgent first."""
     for _, _, group, _, rest in sorted(picture.waiting(picture.table.several())):
         for other in list(picture.table.of(group.model)):
             if other.inst is not None and other.kind is group.kind and other.members and group.members:
-                _join(picture, group, rest, other, picture.note(picture.view(other.inst)))
+                _join(picture, group, rest, other, picture.note(picture.table.row(other.inst)))
 
 
 def _join(picture: Picture, group: Group, rest: Still, other: Group, view: View) -> None:
@@ -150,10 +139,10 @@ def _fits(picture: Picture, load: Load, other: Load, view: View) -> bool:
     """Returns whether the two make a group that is neither hot nor halved when it leaves."""
     ttft_s = load.group.model.config.slo.ttft_s
     kv_bytes = load.nbytes - load.weights + other.nbytes - other.weights
-    if kv_bytes > UNITE_SHARE * (view.size - load.weights) or load.util + other.util > 0.5 * HOT_UTIL:
+    if kv_bytes > (1.0 - SHRINK_SHARE) * (view.size - load.weights) or load.util + other.util > 0.5 * HOT_UTIL:
         return False
     prompts_s = sum(x.group.prompts_s(picture.pool.estimates, view.inst) for x in (load, other))
-    return prompts_s <= SWAMPED_SHARE * ttft_s
+    return prompts_s <= HOT_MARGIN * ttft_s
 
 
 def run_pass(pool: Pool, settings: SlackSettings, table: Table, now: float) -> list[Move]:
@@ -162,6 +151,7 @@ def run_pass(pool: Pool, settings: SlackSettings, table: Table, now: float) -> l
     table.recast()
     table.split_by_adapter()
     table.rescale()
+    table.pressed = False
     if not table.groups:
         return []
     picture = Picture(pool, settings, table, now)
@@ -169,4 +159,5 @@ def run_pass(pool: Pool, settings: SlackSettings, table: Table, now: float) -> l
     relieve(picture)
     unite(picture)
     place_waiting(picture)
+    table.pressed = any(group.presses(now, settings) for group in table.waiting.values())
     return picture.moves

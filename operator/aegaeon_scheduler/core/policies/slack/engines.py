@@ -135,13 +135,18 @@ class View:
 
 
 class Span:
-    """Views of one node, or of all. `room`: bytes of the largest group that may fit one of them; `most`: the largest
-    rank there; both as of so many groups placed (`seen`)."""
+    """Instances of one node, or all of them."""
 
     def __init__(self, views: list[View]) -> None:
         self.views = views
-        self.room, self.most = _limits(views)
-        self.seen = 0
+        self.look()
+
+    def look(self) -> None:
+        """Updates `room`, bytes of the largest group that may fit one of those that are still free, and `most`, the
+        largest rank there."""
+        free = [view for view in self.views if view.free]
+        self.room = max(map(_room, free), default=-inf)
+        self.most = max((view.most for view in free), default=-inf)
 
     @cached_property
     def idle(self) -> list[View]:
@@ -153,58 +158,42 @@ class Span:
         """Lists instances with groups to preempt; before each what no choice of these scores below, smallest first."""
         return sorted((v.util - v.most, v.inst.order, v) for v in self.views if v.loads)
 
-    def look(self, seen: int) -> None:
-        """Some of them may be free no longer."""
-        if self.seen != seen:
-            self.seen = seen
-            self.room, self.most = _limits([view for view in self.views if view.free])
-
 
 class Free:
     """All of them, and those of each node."""
 
     def __init__(self, views: list[View]) -> None:
-        self._spans: dict[str | None, Span] = {None: Span(views)}
-        self._on: dict[str, list[View]] = {}
+        nodes: dict[str | None, list[View]] = {None: views}
         for view in views:
-            self._on.setdefault(view.inst.node, []).append(view)
-        self._placed = 0
+            nodes.setdefault(view.inst.node, []).append(view)
+        self._spans = {node: Span(these) for node, these in nodes.items()}
 
     def __bool__(self) -> bool:
         return any(view.free for view in self._spans[None].views)
 
     def placed(self) -> None:
         """A group may have been placed."""
-        self._placed += 1
+        for span in self._spans.values():
+            span.look()
 
     def span(self, node: str | None) -> Span:
         """Returns the span of a node's instances, or of all."""
-        span = self._spans.get(node)
-        if span is None:
-            span = self._spans[node] = Span(self._on.get(node or "", []))
-        return span
+        return self._spans.get(node) or Span([])
 
     def in_reach(self, waiting: Iterable[Group], now: float) -> list[Group]:
         """Returns waiting groups without those that nothing on their node can take, as of the start: most end here."""
-        limits: dict[str | None, tuple[float, float]] = {node: _limits(views) for node, views in self._on.items()}
-        limits[None] = self._spans[None].room, self._spans[None].most
+        limits = {node: (span.room, span.most) for node, span in self._spans.items()}
         return [group for group in waiting if not group.out_of_reach(now, limits)]
 
     def beyond(self, order: Order, rest: Still) -> bool:
         """Returns whether none of the instances has so much room, or a group late enough, for a group that waits."""
         span = self.span(rest.node)
-        span.look(self._placed)
         return rest.nbytes > span.room and span.most <= order.least
 
 
 def still(views: list[View]) -> Iterator[View]:
     """Yields those that are still free."""
     return (view for view in views if view.free)
-
-
-def _limits(views: list[View]) -> tuple[float, float]:
-    """Bytes of the largest group that may fit one of them; the largest rank there."""
-    return max(map(_room, views), default=-inf), max((view.most for view in views), default=-inf)
 
 
 def _room(view: View) -> float:

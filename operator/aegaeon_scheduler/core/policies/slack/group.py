@@ -22,7 +22,7 @@ from aegaeon_scheduler.core.policies.slack.order import (
     member,
     tokens,
 )
-from aegaeon_scheduler.core.policies.slack.ranks import LONE_SHARE, PREEMPT_SHARE, Kind, Order, Still
+from aegaeon_scheduler.core.policies.slack.ranks import LONE_SHARE, PREEMPT_SHARE, URGENT_SHARE, Kind, Order, Still
 from aegaeon_scheduler.core.policies.slack.residency import may_leave, node_of, pinned
 from aegaeon_scheduler.core.state import Batch, Instance, Model, Sequence
 
@@ -40,25 +40,8 @@ class Group(Batch):
     are those of each tier and tenant, deferred ones separately."""
 
     __slots__ = (
-        "_behind",
-        "_due",
-        "_loads",
-        "_order",
-        "_size",
-        "_until",
-        "inst",
-        "kind",
-        "members",
-        "model",
-        "number",
-        "prompts",
-        "queues",
-        "scale",
-        "served",
-        "since",
-        "standing",
-        "still",
-        "watcher",
+        "_behind", "_due", "_loads", "_order", "_size", "_until", "inst", "kind", "members", "model", "number",
+        "prompts", "queues", "scale", "served", "since", "standing", "still", "watcher",
     )  # fmt: skip
 
     def __init__(self, model: Model, kind: Kind, number: int, standing: Standing) -> None:
@@ -149,6 +132,10 @@ class Group(Batch):
             self._until = self._due[0]
         best, late, alive = self._due
         return (min(best, now + late_s) if late else best), alive
+
+    def presses(self, now: float, settings: SlackSettings) -> bool:
+        """Returns whether half of TTFT is used up, or of what its readers were ahead."""
+        return self.order(now, settings).key - now < URGENT_SHARE * self.model.config.slo.ttft_s
 
     def late(self, now: float) -> bool:
         """Returns whether all of it is late: its key, which is never near, is no reason to let it wait for ever."""
@@ -290,11 +277,6 @@ class Load:
     key: float = inf
     rank: float = inf
     until: float = -inf  # key and rank hold, unless the group changes
-
-    @property
-    def slack(self) -> float:
-        """The figure that groups are compared by where memory is short, however many share a step."""
-        return self.key + self.group.standing.behind
 
     def outdated(self) -> bool:
         """Returns whether steps are estimated to take another time than when it was measured."""

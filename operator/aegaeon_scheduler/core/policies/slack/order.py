@@ -16,6 +16,7 @@ from typing import cast
 from aegaeon_scheduler.core.book import blocks_for, least_slabs
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import SeqId
+from aegaeon_scheduler.core.policies.slack.ranks import URGENT_SHARE
 from aegaeon_scheduler.core.policies.slack.tenants import Clock
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Row, Sequence
@@ -123,8 +124,6 @@ def kv_blocks(seq: Sequence) -> int:
 RELATIVE_POWER = 0.75
 """0 would rank by when a token is due alone, 1 by the share of the promise that is left: between both strict
 objectives, which have less time for a switch, are kept longer"""
-EVEN_SHARE = 0.5
-"""of the shortest TTFT with work: slack counts as it is up to here, scaled beyond"""
 _LEAST_S = 1e-3  # no objective counts as shorter: its slack would be all that counts
 
 
@@ -166,7 +165,7 @@ class Objectives:
         """Returns the scale of a model's slack."""
         if self.most_s <= self.least_s:
             return ALIKE
-        even_s = EVEN_SHARE * self.least_s
+        even_s = URGENT_SHARE * self.least_s
         loosest = Scale(even_s, self._factor(self.most_s), 0.0)
         return Scale(even_s, self._factor(model.config.slo.ttft_s), loosest.rank_s(self._settings.late_slack_s))
 

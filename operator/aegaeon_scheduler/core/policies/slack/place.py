@@ -13,7 +13,7 @@ from aegaeon_scheduler.core.policies.slack.engines import Free, Span, View, stil
 from aegaeon_scheduler.core.policies.slack.group import Group, Load
 from aegaeon_scheduler.core.policies.slack.order import too_small
 from aegaeon_scheduler.core.policies.slack.prefix import home
-from aegaeon_scheduler.core.policies.slack.ranks import PREEMPT_SHARE, URGENT_SHARE, Still
+from aegaeon_scheduler.core.policies.slack.ranks import PREEMPT_SHARE, Still
 from aegaeon_scheduler.core.policies.slack.snapshot import Picture
 from aegaeon_scheduler.core.state import Instance
 
@@ -97,7 +97,7 @@ class Comer:
             name in inst.tried
             and (only is None or inst is only)
             and (node is None or inst.node == node)
-            and name not in picture.view(inst).models
+            and name not in picture.table.row(inst).models
             and group.may_go(inst)
             for inst in picture.pool.fleet.of(group.model).open
         )
@@ -131,7 +131,7 @@ def _to_room(picture: Picture, comer: Comer) -> bool:
     if placement is None:
         return False
     view, load = placement
-    if view.util + load.util <= FULL_UTIL or not view.loads or _urgent(picture, load):
+    if view.util + load.util <= FULL_UTIL or not view.loads or comer.group.presses(picture.now, picture.settings):
         picture.admit(view, load, "room and time")
     return True  # with room but no time it waits for either
 
@@ -160,11 +160,6 @@ def _has_room(view: View, load: Load) -> bool:
     return not (view.loads or view.lone) or view.over(load) <= 0
 
 
-def _urgent(picture: Picture, load: Load) -> bool:
-    """Returns whether so much of TTFT is used up that it is placed even where that makes others late."""
-    return load.key - picture.now < URGENT_SHARE * load.group.model.config.slo.ttft_s
-
-
 def _drop_lone(picture: Picture, comer: Comer) -> None:
     """Only copies fill every place that it may have: when it is urgent, or late, some of them are dropped."""
     views = [view for view in still(comer.span.views) if comer.may_go(view)]
@@ -174,7 +169,7 @@ def _drop_lone(picture: Picture, comer: Comer) -> None:
     view = min(views, key=lambda v: (v.kept(group.model.name) + v.nbytes, v.inst.order))
     load = picture.load_on(group, view.inst)
     fits = not view.loads or view.nbytes + load.nbytes <= view.fits
-    if view.lone and fits and (_urgent(picture, load) or group.late(picture.now)):
+    if view.lone and fits and (comer.group.presses(picture.now, picture.settings) or group.late(picture.now)):
         picture.admit(view, load, "only copies are dropped")
 
 
@@ -202,7 +197,7 @@ def _best_victims(picture: Picture, comer: Comer) -> tuple[View, list[Load]] | N
         load = picture.load_on(comer.group, view.inst)
         if not view.free or view.most <= load.rank + least_s or not comer.may_go(view):
             continue
-        victims = _victims(picture, view, load, FIRST_MARGIN * comer.visits(view, load))
+        victims = _victims(picture, view, load, comer.visits(view, load))
         if victims:
             score = view.util - max(x.rank - _away_s(picture, x, load, view) for x in victims)
             if best is None or (score, order) < best[:2]:
@@ -210,12 +205,12 @@ def _best_victims(picture: Picture, comer: Comer) -> tuple[View, list[Load]] | N
     return None if best is None else best[2:]
 
 
-def _victims(picture: Picture, view: View, load: Load, more_s: float) -> list[Load]:
+def _victims(picture: Picture, view: View, load: Load, first_s: float) -> list[Load]:
     """Groups to evict, most slack first, until it fits; none when it would not or that costs more than it saves."""
     over = view.over(load)
     victims: list[Load] = []
     for x in picture.leaving(view):
-        if not _pays(picture, view, x, load, more_s) or not (_is_below(x, load) or x.group.may_leave()):
+        if not _pays(picture, view, x, load, first_s) or not (_is_below(x, load) or x.group.may_leave()):
             continue
         victims.append(x)
         over -= view.freed(x)
@@ -224,15 +219,15 @@ def _victims(picture: Picture, view: View, load: Load, more_s: float) -> list[Lo
     return []
 
 
-def _pays(picture: Picture, view: View, victim: Load, load: Load, more_s: float) -> bool:
-    """Returns whether a victim has so much more slack that it can be absent; `more_s`: for first steps.
+def _pays(picture: Picture, view: View, victim: Load, load: Load, first_s: float) -> bool:
+    """Returns whether a victim has so much more slack that it can be absent; `first_s`: of its first steps.
 
     Beside other groups a switch costs the engine nothing: they run meanwhile. A tier above pays no price.
     """
     least_s = PREEMPT_SHARE * load.group.ttft_s
     if len(view.loads) == 1 and not _is_below(victim, load):
         least_s = max(least_s, IDLE_MARGIN * _away_s(picture, victim, load, view))
-    return victim.rank > load.rank + least_s + more_s
+    return victim.rank > load.rank + least_s + FIRST_MARGIN * first_s
 
 
 def _is_below(victim: Load, load: Load) -> bool:

@@ -13,8 +13,7 @@ from aegaeon_scheduler.core.policies.slack.group import Group
 from aegaeon_scheduler.core.policies.slack.order import Member, member, queue_of, tokens, too_small
 from aegaeon_scheduler.core.policies.slack.prefix import pull
 from aegaeon_scheduler.core.policies.slack.price import Costs
-from aegaeon_scheduler.core.policies.slack.prompts import LEVEL_SHARE
-from aegaeon_scheduler.core.policies.slack.ranks import HOT_MARGIN, HOT_UTIL, SWAMPED_SHARE, Kind
+from aegaeon_scheduler.core.policies.slack.ranks import HOT_MARGIN, HOT_UTIL, LITTLE_SHARE, Kind
 from aegaeon_scheduler.core.policies.slack.shares import Shares
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.policies.slack.weights import Warm
@@ -76,7 +75,7 @@ class Arrivals:
         """Returns whether other tenants' prompts fill the queue, or a lower tier's wait. They may wait with what left
         an engine; this one goes where its model runs."""
         standing, queue = self._table.standing(seq.model), queue_of(seq)
-        limit_s, clock = LEVEL_SHARE * seq.model.config.slo.ttft_s, standing.clock(queue)
+        limit_s, clock = LITTLE_SHARE * seq.model.config.slo.ttft_s, standing.clock(queue)
         own_s = clock.demand_s(seq.tenant)
         return standing.waits_below(queue) or own_s <= limit_s < clock.total_s - own_s
 
@@ -117,7 +116,7 @@ class Arrivals:
 
     def _swamped(self, group: Group, inst: Instance) -> bool:
         """Returns whether its prompts alone take a good part of TTFT, as when all ask for a model at once."""
-        limit_s = SWAMPED_SHARE * group.model.config.slo.ttft_s
+        limit_s = HOT_MARGIN * group.model.config.slo.ttft_s
         return group.prompts_s(self._estimates, inst) > limit_s
 
     def _floor(self, model: Model, inst: Instance) -> float:
@@ -153,7 +152,7 @@ class Arrivals:
         """Stay with the group that prefilled it, or that waits for it; after a hand-off, join a decode group."""
         home = seq.home
         if home is not None and home.role is not Role.PREFILL and seq.stage is Stage.DECODE:
-            group = self._group_leaving(seq) if seq.copying_out else self._group_here(seq, home)
+            group = self._decode_group(seq, waits=True) if seq.copying_out else self._group_here(seq, home)
         else:
             group = self._table.group(seq) or self._decode_group(seq)
         self._table.join(group, seq)
@@ -168,18 +167,12 @@ class Arrivals:
         self._table.place(group, home)
         return group
 
-    def _group_leaving(self, seq: Sequence) -> Group:
-        """Returns a waiting group for a sequence that was preempted while the last part of its prompt ran."""
-        waiting = (g for g in self._table.of(seq.model) if g.inst is None and g.kind is not Kind.PROMPTS)
-        node = seq.home.node if seq.home is not None else None
-        fitting = (g for g in waiting if self._takes(g, node) and not self._apart(g, seq))
-        return next(fitting, None) or self._table.create(seq.model, Kind.DECODES)
-
-    def _decode_group(self, seq: Sequence) -> Group:
-        """One whose KV is on no other node, and that can be placed on its node: it is handed off within a node."""
+    def _decode_group(self, seq: Sequence, waits: bool = False) -> Group:
+        """One whose KV is on no other node, and that can be placed on its node: it is handed off within a node. It
+        waits for an instance, for a sequence that was preempted while the last part of its prompt ran."""
         node = seq.home.node if seq.home is not None else None
         of = (g for g in self._table.of(seq.model) if g.kind is not Kind.PROMPTS and self._takes(g, node))
-        groups = [g for g in of if not self._apart(g, seq)]
+        groups = [g for g in of if not (waits and g.inst) and not self._apart(g, seq)]
         least = min(groups, key=lambda g: (len(g.members), g.number), default=None)
         return least or self._table.create(seq.model, Kind.DECODES)
 

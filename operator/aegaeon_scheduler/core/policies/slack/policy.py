@@ -24,8 +24,8 @@ from aegaeon_scheduler.core.policies.slack.weights import WARM_GAP_S, Warm, idle
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Weights
 
-PASS_INTERVAL_S, PASS_GAP_S = 0.2, 0.05
-"""between two passes over the pool at most, while there is work, and at least"""
+PASS_INTERVAL_S = 0.2
+"""between two passes over the pool at most, while there is work, and a quarter of it at least"""
 
 
 class SlackPolicy:
@@ -56,7 +56,7 @@ class SlackPolicy:
         return self._arrivals.prompt(seq, now) if seq.stage is Stage.QUEUED else self._arrivals.decode(seq)
 
     def refusal(self, seq: Sequence, now: float) -> str | None:
-        """See Policy and gate.py."""
+        """See Policy and admission.py."""
         return self._gate.too_much(seq, self._arrivals.joinable(seq), now)
 
     def forget(self, seq: Sequence) -> None:
@@ -119,7 +119,7 @@ class SlackPolicy:
         return disagreements(self._pool, self._table, now)
 
     def pool_pass(self, now: float) -> list[Move]:
-        """See Policy and passes.py."""
+        """See Policy and balance.py."""
         self._shares.update(now)
         self._warm.withdraw()
         moves = run_pass(self._pool, self._settings, self._table, now)
@@ -128,5 +128,5 @@ class SlackPolicy:
         ahead = self._warm.moves(now)
         later_s = WARM_GAP_S if ahead else inf
         self._pool.pass_at = now + (PASS_INTERVAL_S if self._table.groups else later_s)
-        self._pool.pass_from = now + PASS_GAP_S
+        self._pool.pass_from = now + PASS_INTERVAL_S / 4
         return moves + ahead

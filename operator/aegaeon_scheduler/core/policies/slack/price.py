@@ -8,13 +8,14 @@ from aegaeon_scheduler.core.domain import Stage
 from aegaeon_scheduler.core.policies.slack.admission import answer_tokens
 from aegaeon_scheduler.core.policies.slack.group import Group
 from aegaeon_scheduler.core.policies.slack.order import member, tokens
+from aegaeon_scheduler.core.policies.slack.ranks import LITTLE_SHARE
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Sequence
 
-CHEAP_SHARE, PROMPT_PRICE = 0.1, 20.0
-"""a prompt of a greedy model that takes more than this share of TTFT puts its request later by so many times what it
-takes more: of its requests those are late that cost most; not where admission is promised"""
+PROMPT_PRICE = 20.0
+"""times what a prompt of a greedy model takes more than little: by so much later is its request due, so that of its
+requests those are late that cost most; not where admission is promised"""
 
 
 class Costs:
@@ -33,7 +34,7 @@ class Costs:
         inst = next(iter(self._pool.fleet.of(model).open), None)
         if inst is None or model.footprint is None:
             return 0.0
-        cheap_s = CHEAP_SHARE * model.config.slo.ttft_s
+        cheap_s = LITTLE_SHARE * model.config.slo.ttft_s
         prompt_s = self._estimates.of(model.name, inst.device).part_s(*seq.to_compute(inst))
         return standing.greed * PROMPT_PRICE * max(0.0, prompt_s - cheap_s)
 

@@ -18,16 +18,13 @@ from aegaeon_scheduler.core.domain import SeqId, Stage
 from aegaeon_scheduler.core.policies import Proposal
 from aegaeon_scheduler.core.policies.slack.group import Group
 from aegaeon_scheduler.core.policies.slack.order import Queue, due, in_order, member, priced
-from aegaeon_scheduler.core.policies.slack.ranks import URGENT_SHARE
+from aegaeon_scheduler.core.policies.slack.ranks import LITTLE_SHARE, URGENT_SHARE
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Sequence, Weights
 
 Ordered = list[tuple[float, Group]]
 """groups of an instance, smallest rank first, each with the time at which its most urgent token is due"""
-
-LEVEL_SHARE = 0.1
-"""of TTFT, in seconds of an engine: up to here tenants of a model are level, and their prompts begin as they come"""
 
 
 class Prompts:
@@ -112,7 +109,7 @@ class Prompts:
         """Returns whether prompts of a tenant that wait keep those of other tenants waiting for long."""
         clock, first = group.standing.clock(key), next(iter(group.queues[key].values()))
         lead_s = clock.lead(key[1], member(first).cost_s)
-        limit_s = LEVEL_SHARE * group.model.config.slo.ttft_s * len(self._table.of(group.model))
+        limit_s = LITTLE_SHARE * group.model.config.slo.ttft_s * len(self._table.of(group.model))
         return clock.active > 1 and lead_s * clock.weight > limit_s
 
     def _oldest(self, inst: Instance, group: Group, prompts: Mapping[SeqId, Sequence], now: float) -> Sequence | None:
@@ -225,7 +222,7 @@ class Prompts:
         """Returns whether prompts that wait of a sequence's tenant take long, with their answers."""
         row = member(seq)
         demand_s = group.standing.clock(row.queue).demand_s(row.queue[1]) - row.cost_s
-        return demand_s > LEVEL_SHARE * group.model.config.slo.ttft_s * len(self._table.of(group.model))
+        return demand_s > LITTLE_SHARE * group.model.config.slo.ttft_s * len(self._table.of(group.model))
 
 
 def _stands_back(group: Group, prompt: Sequence, now: float) -> bool:

@@ -12,18 +12,24 @@ from aegaeon_scheduler.core.domain import Role
 from aegaeon_scheduler.core.state import Instance
 
 URGENT_SHARE = 0.5
-"""of TTFT: with less slack a group is placed even where there is no time, and before parts of long prompts"""
+"""of TTFT: with less slack time is short. A group is placed even where there is no time, and before parts of long
+prompts; and slack counts as it is, which is scaled beyond"""
 HOT_UTIL = 0.6
 """utilization beyond which a group is hot: newcomers begin a second one where there is time"""
 HOT_MARGIN = 0.25
-"""a batch of one has a utilization already: a group is hot when it asks for this much more"""
-SWAMPED_SHARE = 0.25
-"""of TTFT that a group's prompts take beyond which it is hot as well: a model that all ask for at once"""
+"""a batch of one has a utilization already: a group is hot when it asks for this much more; and where its prompts take
+this share of TTFT, as of a model that all ask for at once"""
 LONE_SHARE = 0.3
 """of TTFT: a group with one sequence in time ranks so much later, with n of them an n-th of it: where not all can be in
 time, those that share their steps with fewest come late"""
 PREEMPT_SHARE = 0.3
-"""of TTFT: a group must rank so much later than the one that preempts it"""
+"""of TTFT: a group must rank so much later than the one that preempts it; weights move a rank no further"""
+TIER_SHARE = 0.5
+"""of TTFT, by which a tier ranks later than the one above: more than what it takes to be preempted, and than what greed
+makes"""
+LITTLE_SHARE = 0.1
+"""of TTFT, in seconds of an engine: up to here tenants of a model are level, and their prompts begin as they come; and
+no prompt of a greedy model counts as long"""
 
 
 class Kind(Enum):

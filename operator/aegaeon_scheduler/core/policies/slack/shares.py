@@ -14,18 +14,15 @@ from math import exp
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Tier
 from aegaeon_scheduler.core.policies.slack.order import Standing
-from aegaeon_scheduler.core.policies.slack.table import TIER_SHARE, Table
+from aegaeon_scheduler.core.policies.slack.ranks import PREEMPT_SHARE, TIER_SHARE
+from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Model
 
-GREED_SHARE = 0.49
-"""of TTFT, less than a tier: a model that holds many times its part of the engines ranks so much later, so that where
-not all can be in time it is late before those that ask for little"""
 GREED_FREE = 5.0
 """times its part, which is what each model with requests would have, that are free: with three times, loads that all
 fit are served worse"""
 _LATELY_S = 30.0  # seconds over which the engines' time is counted
-_MOST = 0.6  # of a tier: a starved model overtakes the others of its tier, and never the tier above
 
 
 class Shares:
@@ -42,9 +39,6 @@ class Shares:
         self._catalog = -1
         self._greedy: dict[Model, None] = {}
 
-    def _step_s(self, model: Model) -> float:
-        return TIER_SHARE * model.config.slo.ttft_s
-
     def begin(self, model: Model) -> None:
         """A group of it begins."""
         self._greedy.pop(model, None)
@@ -53,7 +47,7 @@ class Shares:
         standing.greed = self._greed(model)
         if standing.greed:
             self._greedy[model] = None
-        greed_s = GREED_SHARE * model.config.slo.ttft_s * standing.greed
+        greed_s = TIER_SHARE * model.config.slo.ttft_s * standing.greed
         self._put(model, standing, standing.tier_s + greed_s)
 
     def _greed(self, model: Model) -> float:
@@ -99,7 +93,8 @@ class Shares:
             for model in these:
                 standing = self._table.standing(model)
                 standing.tier_s = self._table.tier_s(model)
-                self._put(model, standing, standing.tier_s + self._excess(model, these) * self._step_s(model))
+                most_s = PREEMPT_SHARE * model.config.slo.ttft_s
+                self._put(model, standing, standing.tier_s + self._excess(model, these) * most_s)
 
     def _count(self, now: float) -> None:
         fade = exp((self._at - now) / _LATELY_S)
@@ -112,7 +107,7 @@ class Shares:
         self._seen = {name: model.busy_s for name, model in self._pool.models.items()}
 
     def _excess(self, model: Model, tier: list[Model]) -> float:
-        """`_MOST` where it had twice its share or more, minus that where it had nothing."""
+        """1 where it had twice its share or more, -1 where it had nothing."""
         spent = sum(self._spent.get(m.name, 0.0) for m in tier)  # a group may outlive its model until the pass
         share = spent * model.config.terms.weight / sum(m.config.terms.weight for m in tier)
-        return (min(self._spent.get(model.name, 0.0) / share, 2.0) - 1.0) * _MOST if share > 0.0 else 0.0
+        return min(self._spent.get(model.name, 0.0) / share, 2.0) - 1.0 if share > 0.0 else 0.0

@@ -8,7 +8,6 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.engines import View
 from aegaeon_scheduler.core.policies.slack.group import Group, Load
-from aegaeon_scheduler.core.policies.slack.order import due
 from aegaeon_scheduler.core.policies.slack.ranks import Order, Still
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.policies.slack.weights import Reach
@@ -36,10 +35,6 @@ class Picture:
             view.take_loads()
             if self.reach.limited:
                 view.lone = self.reach.lone(view.inst)
-
-    def view(self, inst: Instance) -> View:
-        """Returns this pass's view of an instance, whatever the pass changed meanwhile."""
-        return self.table.row(inst)
 
     def note(self, view: View) -> View:
         """See View.note: before what is on it is compared, and before a pass changes a group on it."""
@@ -88,12 +83,8 @@ class Picture:
         self.moves.append(Move(group.model, tuple(group.members.values()), view.inst, reason))
 
     def evict(self, view: View, load: Load, reason: str) -> None:
-        """A group leaves its instance and waits; one with much KV in halves, which find room sooner."""
+        """A group leaves its instance and waits."""
         group = load.group
         view.drop(load)
         self.table.remove(group)
         self.moves.append(Move(group.model, tuple(group.members.values()), None, reason))
-        room = view.size - load.weights
-        if load.nbytes - load.weights > room and len(group.members) > 1:
-            members = sorted(group.members.values(), key=due)
-            self.table.move(members[len(members) // 2 :], group.model, group.kind)

@@ -10,17 +10,14 @@ from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, Stage, Ti
 from aegaeon_scheduler.core.policies.slack.engines import View
 from aegaeon_scheduler.core.policies.slack.group import Group, Load
 from aegaeon_scheduler.core.policies.slack.order import Member, Objectives, Standing
-from aegaeon_scheduler.core.policies.slack.ranks import Kind
-from aegaeon_scheduler.core.policies.slack.urgent import Urgent
+from aegaeon_scheduler.core.policies.slack.ranks import TIER_SHARE, Kind
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
-TIER_SHARE = 0.5
-"""of TTFT, by which a tier ranks later than the one above: more than what it takes to be preempted"""
-
 
 class Table:
-    """`groups` are all of them, by number, `waiting` those without an instance, `urgent` of these by slack.
+    """`groups` are all of them, by number, `waiting` those without an instance; `pressed`: at the last
+    pass one of these had little slack.
 
     A model's are kept by the row, not by the name: emptied groups of a withdrawn model live on to the next pass, and
     are no groups of one that has its name by then.
@@ -31,7 +28,7 @@ class Table:
         self._settings = settings
         self.groups: dict[int, Group] = {}
         self.waiting: dict[int, Group] = {}
-        self.urgent = Urgent(settings)
+        self.pressed = False
         self._objectives = Objectives(settings)
         self._reshaped = False  # a model may have another objective
         self.uneven = False  # instances differ in size
@@ -135,8 +132,7 @@ class Table:
     def place(self, group: Group, inst: Instance) -> None:
         """Places a group on an instance."""
         group.inst, group.since, group.still = inst, inf, None
-        if self.waiting.pop(group.number, None) is not None:
-            self.urgent.drop(group)
+        self.waiting.pop(group.number, None)
         group.watcher = view = self.row(inst)
         view.groups.append(group)
         view.changed(group)
@@ -155,7 +151,6 @@ class Table:
 
     def _wait(self, group: Group) -> None:
         self.waiting[group.number] = self._uncast[group.number] = group
-        self.urgent.add(group)
 
     def join(self, group: Group, seq: Sequence) -> None:
         """A sequence becomes a member. Idempotent."""
@@ -251,7 +246,6 @@ class Table:
                 continue
             self.remove(group)
             del self.groups[group.number], self.waiting[group.number]
-            self.urgent.drop(group)
             self._uncast.pop(group.number, None)
             of = self._of[group.model]
             of.remove(group)
@@ -293,8 +287,6 @@ def disagreements(pool: Pool, table: Table, now: float) -> list[str]:
             differences.append(f"group {group.number} of {group.model.name} is not listed by what else its model has")
         strange = (seq.id for seq in group.members.values() if seq.batch is not group)
         differences.extend(f"{seq} would not tell its group of a change" for seq in strange)
-    if not table.urgent.agrees(now) or table.urgent.count != len(table.waiting):
-        differences.append("a look at all that wait finds another one with little slack than is kept")
     for inst in pool.instances.values():
         view = table.row(inst)
         if not view.outdated() and not _same(view, pool):

@@ -16,13 +16,10 @@ from aegaeon_scheduler.core.policies.slack.group import Group
 from aegaeon_scheduler.core.policies.slack.order import due, in_order, member
 from aegaeon_scheduler.core.policies.slack.place import FULL_UTIL
 from aegaeon_scheduler.core.policies.slack.prompts import Ordered, Prompts, due_next
-from aegaeon_scheduler.core.policies.slack.ranks import Order
+from aegaeon_scheduler.core.policies.slack.ranks import LITTLE_SHARE, Order
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Sequence
-
-SOON_SHARE = 0.2
-"""of TTFT: what has less slack asks for a place of a batch that is too small"""
 
 
 class Turns:
@@ -96,7 +93,7 @@ class Turns:
         for group in self._table.at(inst):
             if group.urgency(now, self._settings.late_slack_s)[1] < len(group.members):
                 return False
-        return not self._table.urgent.any(now)
+        return not self._table.pressed
 
     def _order(self, inst: Instance, now: float) -> Ordered:
         orders = [(g.order(now, self._settings), g) for g in self._table.at(inst) if g.members]
@@ -157,7 +154,7 @@ class Turns:
             if group.standing.weighed:
                 ready.sort(key=due)
             else:
-                ready = in_places(ready, inst.max_batch, now, SOON_SHARE * group.model.config.slo.ttft_s)
+                ready = in_places(ready, inst.max_batch, now, 2 * LITTLE_SHARE * group.model.config.slo.ttft_s)
         reason = f"{len(ready)} sequences of the group that is next, slack {key - now:.3g} s"
         return Proposal(group.model, (), ready, self._settings.quantum_steps, reason, group)
 

@@ -10,8 +10,9 @@ from small_world import small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
+from aegaeon_scheduler.core.cache_admission import Spares
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, policy_settings
-from aegaeon_scheduler.core.domain import InstanceId, ModelName, RejectCode, Role
+from aegaeon_scheduler.core.domain import InstanceId, ModelName, Phase, RejectCode, Role
 from aegaeon_simulator.pool.world import World
 
 LATENCY = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
@@ -78,7 +79,9 @@ def test_who_waits_beyond_hold_gets_503_with_the_reason_and_when_to_retry() -> N
     refused = [client.rejected for client in world.clients.values() if client.rejected]
     assert refused
     assert all(reject.code is RejectCode.OVERLOADED and reject.retry_after_s > 0 for reject in refused)
-    assert any("each engine that may take m0 was above 60% of its room for KV" in reject.reason for reject in refused)
+    assert any(
+        "each engine that may take m0 is above 60% of its room for KV, for" in reject.reason for reject in refused
+    )
     assert all(client.finished or client.rejected for client in world.clients.values())
 
 
@@ -116,3 +119,47 @@ def test_what_a_client_reads_already_goes_on_after_its_engine_died() -> None:
     assert all(len(client.times) > 20 for client in clients)
     world.run(until=60)
     assert all(client.finished for client in clients)
+
+
+@pytest.mark.parametrize("phase", [Phase.CACHED, Phase.FAILED])
+def test_what_passed_and_waits_for_an_engine_is_not_held_again(phase: Phase) -> None:
+    """Where an engine has a model anew, or it fails there, all that waits for it is looked at again."""
+    config = replace(CONFIG, hold_s=300.0, kv_gate=0.05)
+    world = small_world([Role.UNIFIED] * 2, models=6, slabs=140, config=config, ttfts=(4.0,))
+    clients = [world.request(f"r{number}", ModelName(f"m{number % 6}"), 64, 300, 0.05 * number) for number in range(60)]
+    pool, step = world.scheduler._pool, 0
+    passed = None
+    while passed is None:  # a model of which a request that passed waits, with the gate closed by now
+        step += 1
+        world.run(until=0.02 * step)
+        if all(Spares(pool).of(inst) <= 0 for inst in pool.instances.values()):
+            passed = next((m for m in pool.models.values() if m.waiting.keys() - pool.gated.keys()), None)
+    if phase is Phase.CACHED:
+        world.feed(ev.ModelReported(InstanceId("e1"), passed.name, Phase.FETCHING, passed.footprint))
+    world.feed(ev.ModelReported(InstanceId("e1"), passed.name, phase, passed.footprint, "its files changed"))
+    for more in range(step, step + 200):
+        world.run(until=0.02 * more)
+        world.scheduler.check()
+    world.run(until=200)
+    assert all(client.finished for client in clients)
+
+
+def test_embeddings_wait_for_no_engine_that_decodes() -> None:
+    config = replace(CONFIG, hold_s=10.0, kv_gate=0.3)
+    roles = (Role.PREFILL, Role.DECODE)
+    world = small_world(roles, models=2, slabs=250, host_slabs=2000, config=config, ttfts=(4.0,), pooling=1)
+    for number in range(12):
+        world.request(f"chat{number}", ModelName("m1"), 160, 1500, at=0.05 * number)
+    texts = [world.request(f"text{number}", ModelName("m0"), 160, 1, at=6 + 0.2 * number) for number in range(5)]
+    world.run(until=8)
+    assert world.scheduler.kv_used() > 0.3
+    world.run(until=60)
+    assert all(client.times and client.times[0] < 1.0 for client in texts)
+
+
+def test_with_admission_that_promises_nothing_waits_at_the_gate() -> None:
+    world = long_answers(replace(CONFIG, hold_s=300.0, kv_gate=0.2, admission="feasible"))
+    refused = [client.rejected.reason for client in world.clients.values() if client.rejected]
+    assert any(
+        "each engine that may take m0 is above 20% of its room for KV; try again" in reason for reason in refused
+    )

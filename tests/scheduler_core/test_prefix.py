@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -77,6 +80,20 @@ def test_the_longest_beginning_of_each_engine_is_expected_there() -> None:
     assert expect(prefixes, prompt([1, 2], tokens=256), e0, e1)[e0.id] == 255, "the last token is computed"
     assert expect(prefixes, prompt([1, 2]), e1) == {e1.id: 128}, "e0 is not attached"
     assert expect(prefixes, prompt([1, 2]), engine("e0", "2"), e1) == {e1.id: 128}, "a new process has nothing"
+
+
+def test_only_another_request_makes_a_beginning_one_of_several() -> None:
+    """Not the same, which is prefilled here and adopted there, or computed again."""
+    prefixes, e0, e1 = Prefixes(), engine("e0"), engine("e1")
+    first = prompt([1, 2])
+    for inst in (e0, e1, e0):
+        prefixes.computed(first, inst)
+    assert not prefixes.tokens(M0)
+    prefixes.computed(prompt([1, 5]), e1)
+    assert sum(prefixes.tokens(M0).values()) == 2 * 128  # of the first hash, on both
+    prefixes.forget(M0)
+    assert not len(prefixes)
+    assert not prefixes.check()
 
 
 def test_what_was_not_found_is_expected_no_more() -> None:
@@ -208,10 +225,8 @@ def test_a_hot_model_of_several_groups_keeps_conversations_where_they_were() -> 
             Arrival(a.t_s, 0, a.input_tokens, 40, session=a.session) for a in sorted(requests, key=lambda a: a.t_s)
         ]
         clients = Clients(world, [M0], requests)
-        if not chains:
-            feed = world.feed
-            world.feed = lambda event: feed(_without_chain(event))  # type: ignore[method-assign]
-        world.run(until=200.0)
+        with nullcontext() if chains else without_chains(world):
+            world.run(until=200.0)
         assert all(r.finished for r in clients.served())
         least = clients.least_tokens(BLOCK_TOKENS)
         return sum(e.state.usage.prefill_tokens for e in world.engines.values()) / (least or 1)
@@ -219,6 +234,30 @@ def test_a_hot_model_of_several_groups_keeps_conversations_where_they_were() -> 
     unaware, aware = computed_by_least(chains=False), computed_by_least(chains=True)
     assert aware <= 1.1
     assert unaware > aware + 0.2
+
+
+def test_a_beginning_that_all_prompts_share_keeps_no_engine_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each prompt of a hot model begins with the same 400 tokens: they go where there is time, as without them."""
+    slow = replace(served(), latency=replace(LATENCY, p1=4e-4))  # of 1,200 tokens half a second
+    monkeypatch.setattr("small_world.served", lambda *sizes, **named: slow)
+
+    def late(engines: int, gap_s: float, chains: bool) -> int:
+        config = SchedulerConfig(latency=slow.latency, refine=False)
+        world = small_world([Role.UNIFIED] * engines, 1, 1000, config=config, ttfts=(2.0,))
+        requests = [Arrival(1.0 + gap_s * i, 0, 1200, 100, session=f"s{i}", shared_tokens=400) for i in range(60)]
+        clients = Clients(world, [M0], requests)
+        with nullcontext() if chains else without_chains(world):
+            world.run(until=200.0)
+        return sum(r.times[0] > 2.0 for r in clients.served())
+
+    for engines, gap_s in ((2, 0.25), (3, 0.17)):
+        assert late(engines, gap_s, chains=True) <= late(engines, gap_s, chains=False) + 2
+
+
+def without_chains(world: World) -> AbstractContextManager[object]:
+    """Requests as of a scheduler that makes no hashes of prompts."""
+    feed = world.feed
+    return patch.object(world, "feed", lambda event: feed(_without_chain(event)))
 
 
 def _without_chain(event: ev.Event) -> ev.Event:

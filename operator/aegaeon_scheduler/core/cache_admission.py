@@ -3,7 +3,8 @@ that may prefill them, or on every one that may decode them. So what decodes can
 that come meanwhile.
 
 The room of an engine is its memory less the weights of models that sequences on it need: idle weights are unloaded on
-demand. Prompts that wait on an engine count with the KV that they will have.
+demand. Prompts that wait on an engine count with the KV that they will have. What waits for no engine yet, and KV that
+is parked on the host, does not: where models share engines the policy moves it there, and the gate seldom closes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def prompt_bytes(seq: Sequence) -> int:
 
 
 class KvGate:
-    """Keeps new sequences in `pool.gated` while `kv_gate` (share of the room, 0: never) is exceeded everywhere."""
+    """Keeps new sessions in `pool.gated` while `kv_gate` (share of the room, 0: never) is exceeded everywhere."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -40,29 +41,66 @@ class KvGate:
         """Returns true when a sequence has to wait. Answers that a client reads already go on."""
         if not self._pool.config.kv_gate or seq.prefix_tokens or not prompt_bytes(seq):
             return False
-        return any(engines and all(self._spare(inst) <= 0 for inst in engines) for engines in self._needed(seq))
+        return _closed(_needed(self._pool, seq), Spares(self._pool))
 
     def passing(self, inst: Instance) -> list[Sequence]:
-        """Sequences that waited and fit below the gate of this engine now, in the order of their arrival."""
-        spare, passing = self._spare(inst), []
-        for seq in self._pool.gated.values():
-            if spare <= 0:
-                break
-            if inst in self._pool.fleet.of(seq.model).open and not self.holds(seq):
+        """Sequences that waited and fit below the gate of this engine now: those due for a batch last, upper tiers
+        first, else in the order of their arrival."""
+        spares, passing = Spares(self._pool), list[Sequence]()
+        if spares.of(inst) <= 0:
+            return passing
+        closed: dict[object, bool] = {}
+        for seq in sorted(self._pool.gated.values(), key=_turn):
+            needed = _needed(self._pool, seq)
+            if needed not in closed:
+                closed[needed] = _closed(needed, spares)
+            if not closed[needed] and any(inst in engines for engines in needed):
                 passing.append(seq)
-                spare -= prompt_bytes(seq)
+                if spares.take(inst, prompt_bytes(seq)) <= 0:
+                    break
         return passing
 
-    def _needed(self, seq: Sequence) -> list[list[Instance]]:
-        """Engines of which it needs one to prefill, and those of which it needs one to decode."""
-        open_to = self._pool.fleet.of(seq.model).open
-        apart = any(inst.role is Role.PREFILL for inst in open_to)
-        roles = (Role.DECODE, Role.PREFILL) if apart else (Role.DECODE,)
-        return [[inst for inst in open_to if inst.role is not role] for role in roles]
 
-    def _spare(self, inst: Instance) -> float:
-        """Bytes below the gate; at least 1 on an engine without KV, so that one session may always begin there."""
-        used, room = kv_bytes(inst, self._pool.block_bytes())
-        used += sum(prompt_bytes(seq) for seq in inst.sequences.values() if seq.stage is Stage.QUEUED)
-        spare = self._pool.config.kv_gate * room - used
-        return spare if used else max(spare, 1.0)
+class Spares:
+    """Bytes of KV below the gate on each engine, measured once."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._share = pool.config.kv_gate
+        self._spare: dict[Instance, float] = {}
+
+    def of(self, inst: Instance) -> float:
+        """Returns the bytes; at least 1 on an engine without KV, so that one session may always begin there."""
+        if inst not in self._spare:
+            used, room = kv_bytes(inst, _block_bytes(inst))
+            used += sum(prompt_bytes(seq) for seq in inst.sequences.values() if seq.stage is Stage.QUEUED)
+            spare = self._share * room - used
+            self._spare[inst] = spare if used else max(spare, 1.0)
+        return self._spare[inst]
+
+    def take(self, inst: Instance, nbytes: int) -> float:
+        """Returns what is left."""
+        self._spare[inst] = self.of(inst) - nbytes
+        return self._spare[inst]
+
+
+def _needed(pool: Pool, seq: Sequence) -> tuple[tuple[Instance, ...], ...]:
+    """Engines of which it needs one to prefill, and those of which it needs one to decode."""
+    open_to = pool.fleet.of(seq.model).open
+    if not any(inst.role is Role.PREFILL for inst in open_to):
+        return (open_to,) if open_to else ()
+    roles = (Role.DECODE,) if seq.model.pools else (Role.DECODE, Role.PREFILL)
+    return tuple(tuple(inst for inst in open_to if inst.role is not role) for role in roles)
+
+
+def _closed(needed: tuple[tuple[Instance, ...], ...], spares: Spares) -> bool:
+    return any(engines and all(spares.of(inst) <= 0 for inst in engines) for engines in needed)
+
+
+def _block_bytes(inst: Instance) -> dict[KvShape, int]:
+    """Bytes of a block of each shape that the sequences and weights on an engine have."""
+    models = {seq.model for seq in inst.sequences.values()}.union(w.model for w in inst.weights.values())
+    return {model.fp.kv_shape: model.fp.kv_block_bytes for model in models if model.footprint is not None}
+
+
+def _turn(seq: Sequence) -> tuple[bool, int, int]:
+    return seq.promised_from > seq.arrival, seq.terms.tier.level, seq.order

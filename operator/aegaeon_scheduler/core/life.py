@@ -48,7 +48,7 @@ class Life:
         model.asked_at = pool.now
         pool.sequences[seq.id] = seq
         self._count(seq.stage, seq, 1)
-        refused = self._refusal(seq) or self._admission.refusal(seq)
+        refused = self._refusal(seq) or self._admission.refusal(seq) or self._no_promise(seq)
         if refused is not None:
             self.reject(seq, *refused)
             return
@@ -63,6 +63,16 @@ class Life:
         if self._pool.queued > self._pool.config.max_queue and not seq.prefix_tokens:
             return RejectCode.OVERLOADED, f"{self._pool.queued - 1} sequences are queued; try again later"
         return self.unfit(seq)
+
+    def _no_promise(self, seq: Sequence) -> tuple[RejectCode, str] | None:
+        """Admission that promises does not know what waits at the KV gate, so nothing does."""
+        if self._pool.config.admission == "none" or not self._kv_gate.holds(seq):
+            return None
+        return RejectCode.OVERLOADED, f"{self._above_gate(seq)}; try again"
+
+    def _above_gate(self, seq: Sequence) -> str:
+        limit = f"{self._pool.config.kv_gate:.0%} of its room for KV"
+        return f"each engine that may take {seq.model.name} is above {limit}"
 
     def unfit(self, seq: Sequence) -> tuple[RejectCode, str] | None:
         """Why no instance can ever run the sequence as it stands, or None."""
@@ -94,9 +104,10 @@ class Life:
             self._timers.await_reattach()
             model.waiting[seq.id] = seq
             return
-        if self._kv_gate.holds(seq):
+        if not seq.admitted and self._kv_gate.holds(seq):
             model.waiting[seq.id] = self._pool.gated[seq.id] = seq
             return
+        seq.admitted = True
         self._pool.gated.pop(seq.id, None)
         inst = self._policy.place(seq, self._pool.now)
         if inst is None:
@@ -113,7 +124,7 @@ class Life:
     def pass_gate(self, inst: Instance) -> None:
         """An engine's memory changed: queue those that waited at the KV gate and fit below it now."""
         for seq in self._kv_gate.passing(inst):
-            del seq.model.waiting[seq.id]
+            seq.model.waiting.pop(seq.id, None)
             self.queue(seq)
 
     def model_failed(self, seq: Sequence, reason: str, blame: int = 1) -> None:
@@ -152,8 +163,7 @@ class Life:
             return
         reason = f"no engine became free for {seq.model.name} within {waited_s:.3g} s"
         if seq.id in self._pool.gated:
-            limit = f"{self._pool.config.kv_gate:.0%} of its room for KV"
-            reason = f"each engine that may take {seq.model.name} was above {limit} for {waited_s:.3g} s"
+            reason = f"{self._above_gate(seq)}, for {waited_s:.3g} s"
         self.reject(seq, RejectCode.OVERLOADED, reason)
 
     def cut_off(self, seq: Sequence, reason: str) -> None:

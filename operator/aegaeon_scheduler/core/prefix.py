@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from aegaeon_scheduler.core.domain import InstanceId, ModelName
+from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role
 from aegaeon_scheduler.core.state import Instance, Sequence
 
 LEAST_STEP, MOST_STEPS = 128, 32
@@ -42,12 +42,13 @@ class Engine(NamedTuple):
 
 
 class Beginning(NamedTuple):
-    """The beginning of prompts of a model, `tokens` longer than the one before, who computed it last, and whether
-    another prompt began so before."""
+    """The beginning of prompts of a model, `tokens` longer than the one before, who computed it last, the request that
+    was the first to begin so, and whether another one did since."""
 
     model: ModelName
     tokens: int
     engines: tuple[Engine, ...]
+    request: str
     again: bool
 
 
@@ -78,13 +79,22 @@ class Prefixes:
         return tokens
 
     def computed(self, seq: Sequence, inst: Instance) -> None:
-        """An engine has the KV of its prompt."""
+        """An engine that computes prompts has the KV of this one."""
+        if inst.role is Role.DECODE:
+            return
         engine, step = Engine(inst.id, inst.incarnation), step_tokens(seq.prompt_tokens)
         for number in seq.chain:
             before = self._beginnings.pop(number, None)
             earlier = () if before is None else tuple(e for e in before.engines if e.instance != inst.id)
-            tokens, again = (step, False) if before is None else (before.tokens, True)
-            self._set(number, before, Beginning(seq.model.name, tokens, (*earlier[1 - MOST_ENGINES :], engine), again))
+            first = seq.id.request if before is None else before.request
+            after = Beginning(
+                seq.model.name,
+                step if before is None else before.tokens,
+                (*earlier[1 - MOST_ENGINES :], engine),
+                first,
+                before is not None and (before.again or first != seq.id.request),
+            )
+            self._set(number, before, after)
         while len(self._beginnings) > MOST_HASHES:
             number = next(iter(self._beginnings))
             self._set(number, self._beginnings.pop(number), None)
@@ -108,6 +118,11 @@ class Prefixes:
     def lost(self, inst: Instance) -> None:
         """Its process may be gone. If it is not, it comes back with what it had."""
         self._misses.pop(Engine(inst.id, inst.incarnation), None)
+
+    def forget(self, model: ModelName) -> None:
+        """Drop what is noted of a model that is withdrawn."""
+        for number in [number for number, beginning in self._beginnings.items() if beginning.model == model]:
+            self._set(number, self._beginnings.pop(number), None)
 
     def _drop(self, number: int, engine: Engine) -> None:
         before = self._beginnings.pop(number, None)

@@ -68,6 +68,7 @@ class Recovery:
             inst.without.pop(model.name, None)
             unshow(inst, model.name)
         del self._pool.models[model.name]
+        self._pool.prefixes.forget(model.name)
         self._pool.fleet.model_changed(model)
 
     def model(self, event: ModelReported) -> None:

@@ -169,6 +169,7 @@ class Sequence(Request):
     prefilled: bool = field(init=False)  # its prompt is in, and a token of it came out
     starved: bool = field(init=False)
     hungry: int = field(init=False)  # turns in a row that brought it nothing
+    admitted: bool = field(default=False, init=False)  # it is with the policy, see cache_admission.py
     # Leading tokens of its prompt that engines are expected to have, as it came; see prefix.py.
     cached: dict[InstanceId, int] = field(default_factory=dict)
 
@@ -192,6 +193,8 @@ class Sequence(Request):
         self.copying_out = self.prefilled = self.starved = False
         self.turns = []
         self.hungry = 0
+        self.admitted = False
+        self.cached = {}
 
     @property
     def away(self) -> bool:

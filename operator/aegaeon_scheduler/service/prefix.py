@@ -32,7 +32,7 @@ class PrefixHashes:
             return ()
         tokens = memoryview(array("I", submit.prompt)).cast("B")
         width = len(tokens) // count
-        name = f"{len(submit.model)} {submit.model} {submit.adapter_identity}".encode()
+        name = f"{len(submit.model)} {submit.model} {submit.identity} {submit.adapter_identity}".encode()
         digest = blake2b(name, key=self._key, digest_size=_HASH_BYTES)
         public, salted, chain = min(submit.public_tokens, count), not submit.salt, []
         at = 0

@@ -112,7 +112,7 @@ class Comer:
         inst, group, picture = view.inst, self.group, self._picture
         if (self._only is not None and inst is not self._only) or group.model.name in view.models:
             return False
-        if self._home not in (None, inst.id):
+        if self._home not in (None, inst):
             return False
         if not group.may_go(inst):
             return False

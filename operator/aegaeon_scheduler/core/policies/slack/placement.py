@@ -66,10 +66,12 @@ class Arrivals:
         return None if self._hot(group, util) else group
 
     def _home(self, groups: list[Group], seq: Sequence) -> Group | None:
-        """Returns the one that has most of a prompt in its engine's prefix cache, unless it is hot."""
-        pulls = [(pull(self._estimates, seq, g.inst), g) for g in groups if g.inst is not None and seq.cached]
-        most, group = max(pulls, key=itemgetter(0), default=(0.0, None))
-        return group if most and group and not self._hot(group, self._util(group)) else None
+        """Returns the one that has most of a prompt in its engine's prefix cache, of those that have time for it."""
+        if not seq.cached:
+            return None
+        utils = [(pull(self._estimates, seq, g.inst), -self._util(g), g) for g in groups if g.inst is not None]
+        calm = [each for each in utils if each[0] and not self._full(each[2], -each[1])]
+        return max(calm, key=itemgetter(0, 1), default=(0.0, 0.0, None))[2]
 
     def _crowded_out(self, seq: Sequence) -> bool:
         """Returns whether other tenants' prompts fill the queue, or a lower tier's wait. They may wait with what left
@@ -102,17 +104,22 @@ class Arrivals:
 
     def _hot(self, group: Group, util: float) -> bool:
         """So busy that a second group pays, and somewhere there is time for it: where the model has no group yet."""
-        inst = group.inst
-        if inst is None:
-            return False
-        floor = self._floor(group.model, inst)
-        if util <= max(HOT_UTIL, floor + HOT_MARGIN) and not self._swamped(group, inst):
+        if not self._full(group, util):
             return False
         taken = [g.inst for g in self._table.of(group.model)]
         if next(islice(self._places(group), len(taken), None), None) is None:
             return False  # as many groups as places: one more would wait in turn with them, in smaller batches
         places = (i for i in self._places(group) if i not in taken)
         return any(self._table.view(i).util <= HOT_UTIL for i in places)
+
+    def _full(self, group: Group, util: float) -> bool:
+        """Returns whether its steps or its prompts take so much of its engine's time that others had better wait
+        elsewhere."""
+        inst = group.inst
+        if inst is None:
+            return False
+        floor = self._floor(group.model, inst)
+        return util > max(HOT_UTIL, floor + HOT_MARGIN) or self._swamped(group, inst)
 
     def _swamped(self, group: Group, inst: Instance) -> bool:
         """Returns whether its prompts alone take a good part of TTFT, as when all ask for a model at once."""

@@ -6,7 +6,6 @@ alone until it is urgent: elsewhere they would be computed again, and be scatter
 
 from __future__ import annotations
 
-from aegaeon_scheduler.core.domain import InstanceId
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.policies.slack.group import Group
 from aegaeon_scheduler.core.policies.slack.ranks import URGENT_SHARE
@@ -19,18 +18,18 @@ PREFIX_WEIGHT = 20.0
 """utilization by which an engine may be busier for each TTFT that its prefix cache saves of a prompt"""
 
 
-def home(pool: Pool, group: Group, node: str | None, key: float) -> InstanceId | None:
+def home(pool: Pool, group: Group, node: str | None, key: float) -> Instance | None:
     """Returns the instance that a group waits for which is due at `key` and bound to a node; None: it takes any."""
     slo, cached = group.model.config.slo, pool.prefixes.tokens(group.model.name)
-    if not cached or key - pool.now < URGENT_SHARE * slo.ttft_s or group.late(pool.now):
+    if not cached or not group.prompts or key - pool.now < URGENT_SHARE * slo.ttft_s or group.late(pool.now):
         return None
-    living = ((tokens, engine.instance) for engine, tokens in cached.items() if engine.lives(pool.instances))
-    tokens, instance = max(living, default=(0, None))
-    inst = pool.instances[instance] if instance is not None else None
-    if inst is None or node not in (None, inst.node) or not group.may_go(inst):
-        return None
+    living = ((tokens, pool.instances[e.instance]) for e, tokens in cached.items() if e.lives(pool.instances))
+    places = [(t, inst) for t, inst in living if node in (None, inst.node) and group.may_go(inst)]
+    tokens, inst = max(places, key=lambda place: (place[0], place[1].id), default=(0, None))
+    if inst is None or any(other.model is group.model for other in inst.sequences.values()):
+        return None  # it has a group there, so this one is to be elsewhere
     saved_s = pool.estimates.of(group.model.name, inst.device).prefill_s(tokens)
-    return inst.id if saved_s > HOME_SHARE * slo.ttft_s else None
+    return inst if saved_s > HOME_SHARE * slo.ttft_s else None
 
 
 def pull(estimates: Estimates, seq: Sequence, inst: Instance) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -220,6 +221,9 @@ def test_who_may_not_read_logs_learns_so_once(cluster: ApiServer, tmp_path: Path
     found = run(cluster.kubeconfig(tmp_path), "logs", "llama", *words)
 
     assert (found.exit_code, found.output.count('cannot get resource "pods/log"')) == (2, 1)
+    for thread in [thread for thread in threading.enumerate() if thread.name.startswith("log of ")]:
+        thread.join(10.0)
+        assert not thread.is_alive()  # else it asks the API server for ever
 
 
 def test_of_two_pools_with_a_model_of_one_name_one_is_named(cluster: ApiServer, tmp_path: Path) -> None:

@@ -91,18 +91,22 @@ class Follower:
         self._arrived: queue.SimpleQueue[Line | RefusedError] = queue.SimpleQueue()
         self._followed: set[str] = set()
         self._window = Window(_WINDOW_S)
+        self._ended = threading.Event()  # no lines are taken any more
 
     def lines(self) -> Iterator[Line]:
         """Yield lines. Raises CliError when the first list of pods fails (later ones are retried), RefusedError where
         the user may not read logs."""
         self._begin(pods(self._where, self._key), self._part)
         listed = time.monotonic()
-        while True:
-            self._take()
-            yield from self._window.due(time.monotonic())
-            if time.monotonic() - listed >= _LIST_EVERY_S:
-                listed = time.monotonic()
-                self._look_again()
+        try:
+            while True:
+                self._take()
+                yield from self._window.due(time.monotonic())
+                if time.monotonic() - listed >= _LIST_EVERY_S:
+                    listed = time.monotonic()
+                    self._look_again()
+        finally:
+            self._ended.set()
 
     def _take(self) -> None:
         try:
@@ -126,7 +130,7 @@ class Follower:
         for pod in current:
             if pod.name not in self._followed and pod.phase != "Pending":
                 self._followed.add(pod.name)
-                threading.Thread(target=self._follow, args=(pod, part), daemon=True).start()
+                threading.Thread(target=self._follow, args=(pod, part), name=f"log of {pod.name}", daemon=True).start()
 
     def _follow(self, pod: Pod, part: Part) -> None:
         try:
@@ -152,6 +156,7 @@ class Follower:
                 raise
             except CliError:  # the container is being started, or the API server is unavailable
                 pass
-            time.sleep(_AGAIN_S)  # this thread serves one pod; retrying at once would flood the API server
+            if self._ended.wait(_AGAIN_S):  # retrying at once would flood the API server
+                return
             if last is not None:
                 part = Part(since_s=max(0, int((datetime.now(UTC) - last[0]).total_seconds())) + _SKEW_S)

@@ -76,7 +76,7 @@ class Comer:
         self._picture = picture
         self._rest = rest
         self._only = rest.only
-        self._home = None if rest.only is not None else home(picture.pool, group, rest.node, key)
+        self._home = None if rest.only is not None else home(picture.pool, picture.table, group, rest.node, key)
         self.span = free.span(rest.node)
         if self._only is None and picture.reach.limited:
             self.span = Span(self._reachable())

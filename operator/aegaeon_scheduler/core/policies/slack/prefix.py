@@ -9,6 +9,7 @@ from __future__ import annotations
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.policies.slack.group import Group
 from aegaeon_scheduler.core.policies.slack.ranks import URGENT_SHARE
+from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Sequence
 
@@ -18,15 +19,15 @@ PREFIX_WEIGHT = 20.0
 """utilization by which an engine may be busier for each TTFT that its prefix cache saves of a prompt"""
 
 
-def home(pool: Pool, group: Group, node: str | None, key: float) -> Instance | None:
+def home(pool: Pool, table: Table, group: Group, node: str | None, key: float) -> Instance | None:
     """Returns the instance that a group waits for which is due at `key` and bound to a node; None: it takes any."""
     slo, cached = group.model.config.slo, pool.prefixes.tokens(group.model.name)
-    if not cached or not group.prompts or key - pool.now < URGENT_SHARE * slo.ttft_s or group.late(pool.now):
+    if not cached or key - pool.now < URGENT_SHARE * slo.ttft_s or group.late(pool.now):
         return None
     living = ((tokens, pool.instances[e.instance]) for e, tokens in cached.items() if e.lives(pool.instances))
     places = [(t, inst) for t, inst in living if node in (None, inst.node) and group.may_go(inst)]
     tokens, inst = max(places, key=lambda place: (place[0], place[1].id), default=(0, None))
-    if inst is None or any(other.model is group.model for other in inst.sequences.values()):
+    if inst is None or group.model.name in table.row(inst).models:
         return None  # it has a group there, so this one is to be elsewhere
     saved_s = pool.estimates.of(group.model.name, inst.device).prefill_s(tokens)
     return inst if saved_s > HOME_SHARE * slo.ttft_s else None

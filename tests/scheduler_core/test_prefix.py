@@ -154,9 +154,9 @@ def talk(times: list[float], begin: int = 2000, more: int = 200, model: int = 0,
     return [Arrival(t, model, begin + more * i, 4, session=name) for i, t in enumerate(times)]
 
 
-def world_of(engines: int, slabs: int = 160, **changes: object) -> World:
+def world_of(engines: int, slabs: int = 160, prefix_reuse: bool = True) -> World:
     config = SchedulerConfig(latency=LATENCY, refine=False)
-    return small_world([Role.UNIFIED] * engines, 2, slabs, config=config, **changes)  # type: ignore[arg-type]
+    return small_world([Role.UNIFIED] * engines, 2, slabs, config=config, prefix_reuse=prefix_reuse)
 
 
 def turns(sent: list[cmd.Send]) -> list[cmd.Turn]:

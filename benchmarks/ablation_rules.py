@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from aegaeon_scheduler.core.config import SlackSettings
+from aegaeon_scheduler.core.policies import slack
 from aegaeon_scheduler.core.policies.slack import (
     admission,
     balance,
     engines,
     group,
-    order,
     place,
     placement,
     policy,
     prompts,
     ranks,
-    shares,
     snapshot,
-    table,
     turns,
-    weights,
 )
 
+MODULES = (ranks, *(sys.modules[name] for name in sorted(sys.modules) if name.startswith(f"{slack.__name__}.")))
+"""of the policy: a constant is read in several, and defined in the first that has it"""
 NEVER = 1e9
 HEADLINE = ("0.1", "0.5", "x0.5", "x0.3", "x0.2")
 MIXED = ("60/8 s", "30/2 s", "zipf")
@@ -82,27 +82,12 @@ def _setting(name: str, value: float, loads: tuple[str, ...] = EVERY, **more: fl
 
 def _constant(name: str, value: float, loads: tuple[str, ...] = EVERY, **more: float) -> tuple[str, Variant]:
     """A number beside its rule, in every module that reads it."""
-    modules = (
-        ranks,
-        admission,
-        balance,
-        engines,
-        group,
-        order,
-        place,
-        policy,
-        prompts,
-        shares,
-        table,
-        turns,
-        weights,
-    )
     values = {name: value, **more}
 
     def patches() -> list[Patch]:
-        return [(m, each, at) for each, at in values.items() for m in modules if hasattr(m, each)]
+        return [(m, each, at) for each, at in values.items() for m in MODULES if hasattr(m, each)]
 
-    where = next(m.__name__.rpartition(".")[2] for m in modules if hasattr(m, name))
+    where = next(m.__name__.rpartition(".")[2] for m in MODULES if hasattr(m, name))
     return f"{name} = {_plain(value)}", Variant(f"{where}.py", {}, patches, loads)
 
 

@@ -96,3 +96,13 @@ def test_a_rate_that_doubled_shows_at_once_and_fades():
         asked.count(7200.0 + i)
     assert asked.rate(7210.0) > 2 * calm
     assert asked.rate(7210.0 + 600.0) < 2 * calm
+
+
+def test_a_model_that_is_asked_for_at_one_hour_of_the_day_is_expected_then():
+    asked = Asked()
+    for day in range(3):
+        for i in range(60):
+            asked.count((24 * day + 9) * HOUR_S + 60.0 * i)
+    night, morning = (24 * 3 + 3) * HOUR_S, (24 * 3 + 9) * HOUR_S
+    assert asked.rate(night) < 1e-4
+    assert asked.rate(morning - 200.0) > 0.01

@@ -52,7 +52,7 @@ class Intake:
         self.refused = 0
 
     def __len__(self) -> int:
-        return self._requests.total()
+        return sum(map(len, self._tenants.values()))
 
     def offer(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
         """Admit it, now or soon, or refuse it."""

@@ -79,7 +79,9 @@ def relieve(picture: Picture) -> None:
         if len(view.loads) > 1 and (over or (inst.stuck and not inst.count)):
             victims = [x for x in picture.note(view).loads if x.group.may_leave()]
             if victims:
-                picture.evict(view, max(victims, key=lambda x: (x.rank, x.group.number)), f"{inst.id} holds too much")
+                # By slack, not by rank: who shares a step with few has no less of it.
+                victim = max(victims, key=lambda x: (x.key + x.group.standing.behind, x.group.number))
+                picture.evict(view, victim, f"{inst.id} holds too much")
         elif len(view.loads) == 1 and over:
             _shrink(picture, picture.note(view), view.loads[0].group)
 

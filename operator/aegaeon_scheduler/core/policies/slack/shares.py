@@ -14,7 +14,7 @@ from math import exp
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Tier
 from aegaeon_scheduler.core.policies.slack.order import Standing
-from aegaeon_scheduler.core.policies.slack.ranks import PREEMPT_SHARE, TIER_SHARE
+from aegaeon_scheduler.core.policies.slack.ranks import PREEMPT_SHARE
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Model
@@ -22,6 +22,9 @@ from aegaeon_scheduler.core.state import Model
 GREED_FREE = 5.0
 """times its part, which is what each model with requests would have, that are free: with three times, loads that all
 fit are served worse"""
+GREED_SHARE = 0.49
+"""of TTFT, less than a tier: a model that holds many times its part of the engines ranks so much later, so that where
+not all can be in time it is late before those that ask for little"""
 _LATELY_S = 30.0  # seconds over which the engines' time is counted
 
 
@@ -47,7 +50,7 @@ class Shares:
         standing.greed = self._greed(model)
         if standing.greed:
             self._greedy[model] = None
-        greed_s = TIER_SHARE * model.config.slo.ttft_s * standing.greed
+        greed_s = GREED_SHARE * model.config.slo.ttft_s * standing.greed
         self._put(model, standing, standing.tier_s + greed_s)
 
     def _greed(self, model: Model) -> float:

@@ -8,7 +8,7 @@ first; idle weights make room for models that are expected twice as often. Nothi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import exp
 
 from aegaeon_scheduler.core.config import SlackSettings
@@ -98,22 +98,31 @@ WARM_GAP_S, WARM_RESERVE = 1.0, 0.1
 """between two of these loads on a node, which leave the link to others; share of an instance that they leave free for
 growth"""
 _LATELY_S, _LONG_S = 60.0, 3600.0  # seconds over which requests are counted: a rate that has doubled shows in the first
+_HOUR_S, _HOURS = 3600.0, 24
+_AHEAD_S = 300.0  # before an hour of the day in which a model is asked for
 _TIMES = 2.0  # as often as what is unloaded for it
 
 
 @dataclass(slots=True)
 class Asked:
-    """Requests of one model: faded counts."""
+    """Requests of one model: faded counts, and those of each hour of the day, the last day counting half."""
 
     at: float = 0.0
     lately: float = 0.0
     long: float = 0.0
+    hours: list[float] = field(default_factory=lambda: [0.0] * _HOURS)
+    days: list[int] = field(default_factory=lambda: [-1] * _HOURS)
 
     def count(self, now: float) -> None:
         """One more request."""
         self._fade(now)
         self.lately += 1.0
         self.long += 1.0
+        day, hour = divmod(int(now // _HOUR_S), _HOURS)
+        if self.days[hour] != day:
+            self.hours[hour] *= 0.5
+            self.days[hour] = day
+        self.hours[hour] += 0.5
 
     def _fade(self, now: float) -> None:
         self.lately *= exp((self.at - now) / _LATELY_S)
@@ -123,7 +132,8 @@ class Asked:
     def rate(self, now: float) -> float:
         """Requests a second that are expected."""
         self._fade(now)
-        return max(self.lately / _LATELY_S, self.long / _LONG_S)
+        hour = int((now + _AHEAD_S) // _HOUR_S) % _HOURS
+        return max(self.lately / _LATELY_S, self.long / _LONG_S, self.hours[hour] / _HOUR_S)
 
 
 class Warm:

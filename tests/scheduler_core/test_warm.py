@@ -99,10 +99,10 @@ def test_a_rate_that_doubled_shows_at_once_and_fades():
 
 
 def test_a_model_that_is_asked_for_at_one_hour_of_the_day_is_expected_then():
-    asked = Asked()
+    counts = Asked()
     for day in range(3):
         for i in range(60):
-            asked.count((24 * day + 9) * HOUR_S + 60.0 * i)
+            counts.count((24 * day + 9) * HOUR_S + 60.0 * i)
     night, morning = (24 * 3 + 3) * HOUR_S, (24 * 3 + 9) * HOUR_S
-    assert asked.rate(night) < 1e-4
-    assert asked.rate(morning - 200.0) > 0.01
+    assert counts.rate(night) < 1e-4
+    assert counts.rate(morning - 200.0) > 0.01

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import yaml
+from local_servers import QuietHandler, serving
 
 Json = dict[str, Any]
 CUSTOM = "/apis/serving.aegaeon.io/v1alpha1/namespaces/{namespace}/{plural}"
@@ -80,7 +80,7 @@ def api_server() -> Iterator[ApiServer]:
     """One that listens on the loopback interface for the time of a `with`."""
     known = ApiServer()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             url = urlsplit(self.path)
             there = known.previous if parse_qs(url.query).get("previous") == ["true"] else known.answers
@@ -90,18 +90,10 @@ def api_server() -> Iterator[ApiServer]:
             self.end_headers()
             self.wfile.write(body.encode())
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        known.port = server.server_port
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield known
-        finally:
-            server.shutdown()
-            thread.join()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    known.port = server.server_port
+    with serving(server):
+        yield known
 
 
 def pod(name: str, component: str = "engine", **status: Any) -> Json:

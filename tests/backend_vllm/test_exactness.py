@@ -32,12 +32,12 @@ MANY = [
 
 @pytest.mark.parametrize(("dtype", "models", "seed"), [*TOGETHER, WITH_AMX, *MANY])
 async def test_any_program_of_switches_swaps_hand_offs_and_cancels_gives_the_tokens_of_running_alone(
-    scheduler: Rig, folder: Any, family: Any, vllm_backend: Any, dtype: str, models: tuple[str, ...], seed: int
+    scheduler: Rig, family: Any, vllm_backend: Any, dtype: str, models: tuple[str, ...], seed: int
 ) -> None:
     machine = Machine(partial(vllm_backend, dtype), dtype=dtype, slab_bytes=256 << 10, slabs=60)
     directories = {name: family(name, dtype) for name in models}
     pair = vllm_backend(dtype), vllm_backend(dtype)
-    await run_identically(scheduler, folder, directories, seed, *pair, machine)
+    await run_identically(scheduler, directories, seed, *pair, machine)
 
 
 WITH_ADAPTERS = [
@@ -49,7 +49,7 @@ WITH_ADAPTERS = [
 
 @pytest.mark.parametrize(("dtype", "seed"), WITH_ADAPTERS)
 async def test_any_program_with_adapters_of_its_models_gives_the_tokens_of_running_alone(
-    scheduler: Rig, folder: Any, family: Any, vllm_backend: Any, tmp_path: Path, dtype: str, seed: int
+    scheduler: Rig, family: Any, vllm_backend: Any, tmp_path: Path, dtype: str, seed: int
 ) -> None:
     limits = AdapterLimits(max_rank=16, slots=2, nbytes=8 << 20)
     machine = Machine(partial(vllm_backend, dtype, limits), dtype=dtype, slab_bytes=256 << 10, slabs=60)
@@ -59,4 +59,4 @@ async def test_any_program_with_adapters_of_its_models_gives_the_tokens_of_runni
         "qwen3": {"d": make_adapter(directories["qwen3"], tmp_path / "d", seed=4, targets=("q_proj", "down_proj"))},
     }
     pair = machine.backend(), machine.backend()
-    await run_identically(scheduler, folder, directories, seed, *pair, machine, adapters)
+    await run_identically(scheduler, directories, seed, *pair, machine, adapters)

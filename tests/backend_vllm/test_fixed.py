@@ -146,12 +146,12 @@ def test_a_batch_larger_than_the_shape_is_several_passes_of_it(
 
 
 async def test_an_engine_with_decodes_of_one_shape_launched_ahead_gives_the_tokens_of_each_sequence_alone(
-    scheduler: Scheduler, folder: Any, family: Any, vllm_backend: Any, fixed: Any
+    scheduler: Scheduler, family: Any, vllm_backend: Any, fixed: Any
 ) -> None:
     machine = Machine(partial(vllm_backend, "float32"), dtype="float32", slab_bytes=256 << 10, slabs=60)
     directories: dict[str, Path] = {name: family(name, "float32") for name in ("llama", "gemma2")}
     graphs = Graphs(), Graphs()
     pair = fixed(graphs[0]), fixed(graphs[1])
-    await run_identically(scheduler, folder, directories, 7, *pair, machine)
+    await run_identically(scheduler, directories, 7, *pair, machine)
     assert sum(one.passes for one in graphs) <= 4
     assert all(one.replays for one in graphs)

@@ -37,8 +37,7 @@ def test_a_cluster_of_this_machine_is_reached_without_the_proxy_of_the_environme
     cluster: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As kubectl reaches it."""
-    for name, value in dead_proxy.ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
+    dead_proxy.use(monkeypatch)
     found = run(cluster.kubeconfig(tmp_path), "ps")
     assert "does not answer" not in found.output
     assert "not found" in found.output

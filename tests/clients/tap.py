@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import http.client
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
+
+from local_servers import QuietHandler, serving
 
 _HOP = {"host", "connection", "content-length", "transfer-encoding", "accept-encoding"}
 _OURS = {"connection", "content-length", "transfer-encoding", "server", "date"}
@@ -31,25 +32,15 @@ def tapped(target: str) -> Iterator[Tap]:
     """The proxy, on a port of its own."""
     tap = Tap()
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
+    class Handler(QuietHandler, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             _forward(self, target, tap)
 
         do_POST = do_HEAD = do_DELETE = do_GET  # noqa: N815 - names of the library
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    tap.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as address:
+        tap.url = f"http://{address}"
         yield tap
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def _forward(handler: BaseHTTPRequestHandler, target: str, tap: Tap) -> None:

@@ -39,8 +39,7 @@ async def test_a_bucket_is_reached_directly_whatever_the_environment_says(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in dead_proxy.ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
+    dead_proxy.use(monkeypatch)
     store = open_store(settings(through_proxy(s3.meta.endpoint_url), tmp_path))
     await store.put("b", b"2")
     assert await store.get("b") == b"2"

@@ -56,4 +56,4 @@ def test_any_program_gives_the_same_tokens_when_loads_bypass_a_full_host_cache(
 
 async def _run_identically(folder: Path, models: dict[str, Path], seed: int, machine: Machine) -> None:
     async with rig(folder) as scheduler:
-        await run_identically(scheduler, folder, models, seed, machine.backend(), machine.backend(), machine)
+        await run_identically(scheduler, models, seed, machine.backend(), machine.backend(), machine)

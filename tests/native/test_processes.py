@@ -35,39 +35,35 @@ def answer(*arguments: object) -> str:
     return out
 
 
-def test_a_process_waits_for_an_event_of_another(folder: Path) -> None:
-    path = str(folder / "events")
-    table = EventTable.create(path, 4)
-    event = table.event()
-    with peer("wait", path, *event.handle) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "waiting False\n"
-        event.set()
-        assert process.communicate(timeout=60)[0] == "True\n"
-    table.close()
+@pytest.fixture
+def table(folder: Path) -> Iterator[EventTable]:
+    made = EventTable.create(str(folder / "events"), 4)
+    yield made
+    made.close()
 
 
-def test_a_dropped_event_counts_as_set_in_other_processes(folder: Path) -> None:
-    path = str(folder / "events")
-    table = EventTable.create(path, 4)
-    event = table.event()
-    with peer("wait", path, *event.handle) as process:
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_process_waits_for_an_event_of_another_until_it_is_set_or_dropped(
+    folder: Path, table: EventTable, dropped: bool
+) -> None:
+    events = [table.event()]
+    with peer("wait", folder / "events", *events[0].handle) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "waiting False\n"
-        del event
+        if dropped:
+            events.clear()
+        else:
+            events[0].set()
         assert process.communicate(timeout=60)[0] == "True\n"
+    events.clear()
     assert table.in_use == 0
-    table.close()
 
 
-def test_a_process_sets_an_event_of_another(folder: Path) -> None:
-    path = str(folder / "events")
-    table = EventTable.create(path, 4)
+def test_a_process_sets_an_event_of_another(folder: Path, table: EventTable) -> None:
     event = table.event()
     assert not event.wait(0.0)
-    answer("set", path, *event.handle)
+    answer("set", folder / "events", *event.handle)
     assert event.wait(30)
-    table.close()
 
 
 def test_blocks_are_read_by_another_process_through_their_handle(folder: Path) -> None:

@@ -110,8 +110,7 @@ async def test_a_cluster_of_a_kubeconfig_is_reached_as_kubectl_reaches_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, near: bool
 ) -> None:
     """By the proxy of the environment, but for this machine's own."""
-    for name, value in dead_proxy.ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
+    dead_proxy.use(monkeypatch)
     with kubectl_cluster.api_server() as known, ExitStack() as beside:
         known.has("/api/v1/nodes")
         kubeconfig = known.kubeconfig(tmp_path)

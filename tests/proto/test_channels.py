@@ -43,6 +43,18 @@ def foreign() -> Pair:
     return make_authority("blue", NOW)
 
 
+@pytest.fixture
+def server(tmp_path: Path, authority: Pair) -> Path:
+    """Certificates of a scheduler of the pool."""
+    return mount(tmp_path / "server", authority, issue(authority, Role.SCHEDULER, NOW))
+
+
+@pytest.fixture
+def client(tmp_path: Path, authority: Pair) -> Path:
+    """Certificates of its operator."""
+    return mount(tmp_path / "client", authority, issue(authority, Role.OPERATOR, NOW))
+
+
 @asynccontextmanager
 async def serving(tls: Path | None) -> AsyncIterator[str]:
     server = make_server()
@@ -67,20 +79,13 @@ async def refusal(target: str, tls: Path | None) -> str:
     return why(error.value, tls)
 
 
-async def test_a_peer_with_a_certificate_of_the_pool_is_authenticated_by_its_role(
-    tmp_path: Path, authority: Pair
-) -> None:
-    server = mount(tmp_path / "server", authority, issue(authority, Role.SCHEDULER, NOW))
-    client = mount(tmp_path / "client", authority, issue(authority, Role.OPERATOR, NOW))
+async def test_a_peer_with_a_certificate_of_the_pool_is_authenticated_by_its_role(server: Path, client: Path) -> None:
     async with serving(server) as target:
         assert await ask(target, client) == "operator.aegaeon.internal"
 
 
-async def test_a_server_of_another_pool_is_refused_with_a_sentence(
-    tmp_path: Path, authority: Pair, foreign: Pair
-) -> None:
+async def test_a_server_of_another_pool_is_refused_with_a_sentence(client: Path, tmp_path: Path, foreign: Pair) -> None:
     server = mount(tmp_path / "server", foreign, issue(foreign, Role.SCHEDULER, NOW))
-    client = mount(tmp_path / "client", authority, issue(authority, Role.OPERATOR, NOW))
     async with serving(server) as target:
         sentence = await refusal(target, client)
     assert sentence.startswith("its certificate is not one of this pool: unable to get local issuer certificate")
@@ -88,17 +93,17 @@ async def test_a_server_of_another_pool_is_refused_with_a_sentence(
 
 
 async def test_a_client_of_another_pool_is_refused_and_both_sides_report_it(
-    tmp_path: Path, authority: Pair, foreign: Pair, capfd: pytest.CaptureFixture[str]
+    server: Path, tmp_path: Path, authority: Pair, foreign: Pair, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    server = mount(tmp_path / "server", authority, issue(authority, Role.SCHEDULER, NOW))
     client = mount(tmp_path / "client", authority, issue(foreign, Role.OPERATOR, NOW))
     async with serving(server) as target:
         assert "may have rejected the client certificate" in await refusal(target, client)
     assert "CERTIFICATE_VERIFY_FAILED" in capfd.readouterr().err  # gRPC's own word, in the server's log
 
 
-async def test_an_expired_certificate_and_none_at_all_are_refused(tmp_path: Path, authority: Pair) -> None:
-    server = mount(tmp_path / "server", authority, issue(authority, Role.SCHEDULER, NOW))
+async def test_an_expired_certificate_and_none_at_all_are_refused(
+    server: Path, tmp_path: Path, authority: Pair
+) -> None:
     old = mount(
         tmp_path / "old", authority, issue(authority, Role.OPERATOR, NOW - timedelta(days=9), timedelta(days=1))
     )
@@ -107,17 +112,14 @@ async def test_an_expired_certificate_and_none_at_all_are_refused(tmp_path: Path
         await refusal(target, None)
 
 
-async def test_a_client_with_certificates_reports_a_server_without_tls(tmp_path: Path, authority: Pair) -> None:
-    client = mount(tmp_path / "client", authority, issue(authority, Role.OPERATOR, NOW))
+async def test_a_client_with_certificates_reports_a_server_without_tls(client: Path) -> None:
     async with serving(None) as target:
         assert "does not use TLS" in await refusal(target, client)
 
 
 async def test_certificates_are_renewed_during_open_streams_without_a_restart(
-    tmp_path: Path, authority: Pair, foreign: Pair
+    server: Path, client: Path, authority: Pair, foreign: Pair
 ) -> None:
-    server = mount(tmp_path / "server", authority, issue(authority, Role.SCHEDULER, NOW))
-    client = mount(tmp_path / "client", authority, issue(authority, Role.OPERATOR, NOW))
     async with serving(server) as target, open_channel(target, client, Role.SCHEDULER, ALONE) as before:
         status = admin_pb2_grpc.AdminStub(before).Status
         assert (await status(admin_pb2.AdminStatusRequest())).incarnation == "operator.aegaeon.internal"
@@ -130,10 +132,8 @@ async def test_certificates_are_renewed_during_open_streams_without_a_restart(
 
 
 async def test_unreadable_certificates_leave_the_server_unchanged(
-    tmp_path: Path, authority: Pair, caplog: pytest.LogCaptureFixture
+    server: Path, client: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = mount(tmp_path / "server", authority, issue(authority, Role.SCHEDULER, NOW))
-    client = mount(tmp_path / "client", authority, issue(authority, Role.OPERATOR, NOW))
     async with serving(server) as target:
         (server / "..data" / "tls.key").unlink()
         assert await ask(target, client) == "operator.aegaeon.internal"
@@ -156,8 +156,7 @@ def test_certificates_have_a_renewal_time_and_a_role(authority: Pair, foreign: P
 async def test_a_proxy_of_the_environment_is_not_used(
     tmp_path: Path, authority: Pair, monkeypatch: pytest.MonkeyPatch, tls: bool
 ) -> None:
-    for name, value in dead_proxy.ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
+    dead_proxy.use(monkeypatch)
     roles = (Role.SCHEDULER, Role.OPERATOR) if tls else ()
     server, client = [mount(tmp_path / role, authority, issue(authority, role, NOW)) for role in roles] or (None, None)
     async with serving(server) as target:

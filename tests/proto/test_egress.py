@@ -240,8 +240,7 @@ async def test_traces_over_tls_trust_the_companys_authority_behind_a_proxy_with_
 
 
 async def test_traces_do_not_ask_the_environment_for_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in dead_proxy.ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
+    dead_proxy.use(monkeypatch)
     async with otlp_receiver() as receiver:
         await send(receiver.endpoint, Egress())
         assert receiver.one("one")

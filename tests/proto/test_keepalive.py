@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import grpc
@@ -30,18 +31,25 @@ def user_timeouts(port: int) -> list[int]:
     return found
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs Linux' /proc")
-async def test_both_ends_close_a_connection_whose_peer_acknowledges_nothing() -> None:
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[int, grpc.aio.Channel]]:
+    """The port of a server, and a channel that has connected to it."""
     server = make_server()
     port = add_port(server, "127.0.0.1:0", None)
     await server.start()
     try:
         async with open_channel(f"127.0.0.1:{port}", None, Role.SCHEDULER) as channel:
             await connect(channel, 60)
-            by_server = dict(BOUNDS)["grpc.keepalive_timeout_ms"]
-            assert sorted(user_timeouts(port)) == sorted([KEEPALIVE_TIMEOUT_S * 1000, by_server])
+            yield port, channel
     finally:
         await server.stop(0)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs Linux' /proc")
+async def test_both_ends_close_a_connection_whose_peer_acknowledges_nothing() -> None:
+    async with connected() as (port, _):
+        by_server = dict(BOUNDS)["grpc.keepalive_timeout_ms"]
+        assert sorted(user_timeouts(port)) == sorted([KEEPALIVE_TIMEOUT_S * 1000, by_server])
 
 
 def test_a_server_allows_the_pings_that_clients_send() -> None:
@@ -50,16 +58,9 @@ def test_a_server_allows_the_pings_that_clients_send() -> None:
 
 async def test_a_connection_without_a_call_is_kept() -> None:
     """As of an operator between two looks: a server that takes its pings for too many closes it, on a call as well."""
-    server = make_server()
-    port = add_port(server, "127.0.0.1:0", None)
-    await server.start()
-    try:
-        async with open_channel(f"127.0.0.1:{port}", None, Role.SCHEDULER) as channel:
-            await connect(channel, 60)
-            assert channel.get_state() is grpc.ChannelConnectivity.READY
-            changes = asyncio.create_task(channel.wait_for_state_change(grpc.ChannelConnectivity.READY))
-            await asyncio.wait([changes], timeout=6 * KEEPALIVE_S)  # the fourth ping would be one too many
-            assert not changes.done()
-            changes.cancel()
-    finally:
-        await server.stop(0)
+    async with connected() as (_, channel):
+        assert channel.get_state() is grpc.ChannelConnectivity.READY
+        changes = asyncio.create_task(channel.wait_for_state_change(grpc.ChannelConnectivity.READY))
+        await asyncio.wait([changes], timeout=6 * KEEPALIVE_S)  # the fourth ping would be one too many
+        assert not changes.done()
+        changes.cancel()

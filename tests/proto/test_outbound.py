@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import local_servers
 import pytest
 from sidecar.web import Server, serving
 
@@ -160,15 +161,11 @@ def saying(*parts: bytes, repeat: bytes = b"", pause_s: float = 0.0) -> Iterator
 
     server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/m"
-    finally:
-        over.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with local_servers.serving(server) as address:
+        try:
+            yield f"http://{address}/m"
+        finally:
+            over.set()
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n"

@@ -53,6 +53,7 @@ def web() -> Iterator[Server]:
 
 
 @pytest.fixture
-async def scheduler(folder: Path) -> AsyncIterator[Rig]:
-    async with rig(folder) as made:
+async def scheduler(folder: Path, tiny_models: dict[str, Path]) -> AsyncIterator[Rig]:
+    """The script, with the four tiny models to serve."""
+    async with rig(folder, tiny_models) as made:
         yield made

@@ -229,9 +229,9 @@ def assert_empty(engine: Engine) -> None:
 
 async def serving(scheduler: Rig, name: str, models: dict[str, Path], adapters: Adapters = NONE) -> Link:
     """The sidecar of this name, once it has all models in its host cache."""
-    link = await scheduler.link(name)
-    link.send(pb.Catalog(models=[spec(model, path, adapters=adapters.get(model)) for model, path in models.items()]))
-    await link.cached(*models)
+    link = await scheduler.cached(
+        [spec(model, path, adapters=adapters.get(model)) for model, path in models.items()], name
+    )
     await link.until(lambda: all(len(link.adapters(model, CACHED)) == len(some) for model, some in adapters.items()))
     return link
 
@@ -246,7 +246,6 @@ def difference(story: Story, received: list[int], alone: list[int]) -> str:
 
 async def run_identically(
     scheduler: Rig,
-    folder: Path,
     models: dict[str, Path],
     seed: int,
     first: Backend,
@@ -260,10 +259,10 @@ async def run_identically(
     """
     rng = random.Random(seed)
     conversations = list(stories(rng, sorted(models), 16, adapters))
-    async with inside(machine.settings(folder, "alone", prefix_reuse=False), machine.backend()):
+    async with inside(machine.settings(scheduler.folder, "alone", prefix_reuse=False), machine.backend()):
         link = await serving(scheduler, "alone", models, adapters)
         expected = [await alone(scheduler, link, story, machine.slabs) for story in conversations]
-    here, there = machine.settings(folder, "a"), machine.settings(folder, "b")
+    here, there = machine.settings(scheduler.folder, "a"), machine.settings(scheduler.folder, "b")
     async with inside(here, first) as a, inside(there, second) as b:
         links = {name: await serving(scheduler, name, models, adapters) for name in ("a", "b")}
         script = Script(scheduler, links, rng, conversations, machine)

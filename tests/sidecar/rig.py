@@ -33,7 +33,6 @@ from aegaeon_sidecar.rpc.sink import Sinks
 PATIENCE_S = 60.0  # against what hangs; on a machine that is busy with much else, all takes long
 START_S = 150.0  # of a process that imports torch while others use the processors: 2 s alone
 SLAB = 64 * 1024
-NO_FINISH = mpb.FINISH_REASON_UNSPECIFIED
 
 
 def config(folder: Path, instance: str = "a", **changes: Any) -> dict[str, Any]:
@@ -179,10 +178,11 @@ class Pushed:
 
 
 class Rig(engine_pb2_grpc.EngineServicer):
-    """The scheduler's and the gateway's side of every stream."""
+    """The scheduler's and the gateway's side of every stream, in a folder; `models`: directories of models to serve."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, models: dict[str, Path] | None = None) -> None:
         self.folder = folder
+        self.models = models or {}
         self.target = f"unix:{folder}/s.sock"
         self.sink = f"unix:{folder}/sink.sock"
         self.links: dict[str, Link] = {}
@@ -268,6 +268,13 @@ class Rig(engine_pb2_grpc.EngineServicer):
             await self.news.wait_for(lambda: instance in self.links and self.attachments >= attachments)
         return self.links[instance]
 
+    async def cached(self, models: Sequence[mpb.ModelSpec], instance: str = "a", attachments: int = 1) -> Link:
+        """Stream of a sidecar that has these models, once all are in the host cache."""
+        link = await self.link(instance, attachments)
+        link.send(pb.Catalog(models=models))
+        await link.cached(*(model.name for model in models))
+        return link
+
     async def serve(self) -> None:
         self._server = grpc.aio.server()
         engine_pb2_grpc.add_EngineServicer_to_server(self, self._server)
@@ -299,8 +306,8 @@ class Rig(engine_pb2_grpc.EngineServicer):
 
 
 @asynccontextmanager
-async def rig(folder: Path) -> AsyncIterator[Rig]:
-    made = Rig(folder)
+async def rig(folder: Path, models: dict[str, Path] | None = None) -> AsyncIterator[Rig]:
+    made = Rig(folder, models)
     await made.serve()
     try:
         yield made
@@ -346,9 +353,7 @@ async def inside(settings: dict[str, Any], backend: Backend | None = None) -> As
 
 async def ready(scheduler: Rig, directory: Path) -> Link:
     """Sidecar `a`, once its only model `m` is on the device."""
-    link = await scheduler.link("a")
-    link.send(pb.Catalog(models=[spec("m", directory)]))
-    await link.cached("m")
+    link = await scheduler.cached([spec("m", directory)])
     await link.done(link.send(pb.Load(model="m", slabs=32)))
     return link
 

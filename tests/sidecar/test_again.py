@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from sidecar.programs import run_identically
 from sidecar.rig import Rig
@@ -44,9 +43,7 @@ def _next(part: StepInput, chosen: Chosen) -> StepInput:
     return replace(part, tokens=[chosen.token], position=part.position + len(part.tokens))
 
 
-async def test_any_program_with_steps_that_go_on_gives_the_tokens_of_running_alone(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_any_program_with_steps_that_go_on_gives_the_tokens_of_running_alone(scheduler: Rig) -> None:
     pair = GoingOn(), GoingOn()
-    await run_identically(scheduler, folder, tiny_models, 301, *pair)
+    await run_identically(scheduler, scheduler.models, 301, *pair)
     assert sum(backend.went_on for backend in pair) > 50

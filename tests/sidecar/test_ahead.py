@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from sidecar.late import Late, LateBackend
 from sidecar.rig import Link, Rig, config, inside, ready, seq
@@ -70,11 +69,9 @@ class Failing(LateBackend):
 
 
 @asynccontextmanager
-async def resident(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], backend: LateBackend
-) -> AsyncIterator[tuple[Engine, Link]]:
-    async with inside(config(folder), backend) as engine:
-        yield engine, await ready(scheduler, tiny_models["llama"])
+async def resident(scheduler: Rig, backend: LateBackend) -> AsyncIterator[tuple[Engine, Link]]:
+    async with inside(config(scheduler.folder), backend) as engine:
+        yield engine, await ready(scheduler, scheduler.models["llama"])
 
 
 def turn(link: Link, *names: str, steps: int, prefill: bool = True) -> int:
@@ -93,11 +90,9 @@ async def all_back(engine: Engine, link: Link) -> None:
     assert engine.state.kv.device.slabs_free == engine.state.kv.device.pool.total
 
 
-async def test_a_turn_makes_exactly_its_steps_and_a_length_limit_wastes_none(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_a_turn_makes_exactly_its_steps_and_a_length_limit_wastes_none(scheduler: Rig) -> None:
     backend = LateBackend()
-    async with resident(scheduler, folder, tiny_models, backend) as (engine, link):
+    async with resident(scheduler, backend) as (engine, link):
         link.send(scheduler.open("r", "m", PROMPT, max_tokens=9))
         first = turn(link, "r", steps=3)
         await link.done(first)
@@ -112,11 +107,9 @@ async def test_a_turn_makes_exactly_its_steps_and_a_length_limit_wastes_none(
         await all_back(engine, link)
 
 
-async def test_the_token_after_a_stop_id_is_dropped_and_others_of_its_step_are_kept(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_the_token_after_a_stop_id_is_dropped_and_others_of_its_step_are_kept(scheduler: Rig) -> None:
     backend = LateBackend()
-    async with resident(scheduler, folder, tiny_models, backend) as (engine, link):
+    async with resident(scheduler, backend) as (engine, link):
         link.send(scheduler.open("free", "m", PROMPT, max_tokens=12))
         await link.done(turn(link, "free", steps=20))
         expected = await scheduler.received_tokens("free", 12)
@@ -136,11 +129,9 @@ async def test_the_token_after_a_stop_id_is_dropped_and_others_of_its_step_are_k
         await all_back(engine, link)
 
 
-async def test_penalties_and_logprobs_are_computed_synchronously(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_penalties_and_logprobs_are_computed_synchronously(scheduler: Rig) -> None:
     backend = LateBackend()
-    async with resident(scheduler, folder, tiny_models, backend) as (_, link):
+    async with resident(scheduler, backend) as (_, link):
         for sampling in (
             mpb.Sampling(top_p=1, repetition_penalty=1.2),
             mpb.Sampling(top_p=1, repetition_penalty=1, logprobs=2),
@@ -151,14 +142,12 @@ async def test_penalties_and_logprobs_are_computed_synchronously(
         assert backend.ahead == 0
 
 
-async def test_a_sequence_with_penalties_that_joins_has_the_tokens_before_known(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_a_sequence_with_penalties_that_joins_has_the_tokens_before_known(scheduler: Rig) -> None:
     """Its KV comes in while steps of another one, which is drawn, are launched ahead."""
     drawn = mpb.Sampling(temperature=0.9, top_p=1, repetition_penalty=1, seed=3)
     penalised = mpb.Sampling(temperature=0.9, top_p=1, repetition_penalty=1.2, seed=4)
     backend = Gated(free=1000)
-    async with resident(scheduler, folder, tiny_models, backend) as (_, link):
+    async with resident(scheduler, backend) as (_, link):
         expected = {}
         for name, sampling in (("r", drawn), ("p", penalised)):
             link.send(scheduler.open(f"{name}-alone", "m", PROMPT, max_tokens=16, sampling=sampling))
@@ -179,11 +168,9 @@ async def test_a_sequence_with_penalties_that_joins_has_the_tokens_before_known(
         assert joined == expected["p"][: len(joined)]
 
 
-async def test_a_closed_sequence_keeps_its_memory_until_its_in_flight_steps_complete(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_a_closed_sequence_keeps_its_memory_until_its_in_flight_steps_complete(scheduler: Rig) -> None:
     backend = Gated(free=5)  # two chunks of prefill among them
-    async with resident(scheduler, folder, tiny_models, backend) as (engine, link):
+    async with resident(scheduler, backend) as (engine, link):
         link.send(scheduler.open("r", "m", PROMPT))
         running = turn(link, "r", steps=50)
         await scheduler.received_tokens("r", 4)
@@ -202,11 +189,9 @@ async def test_a_closed_sequence_keeps_its_memory_until_its_in_flight_steps_comp
         await all_back(engine, link)
 
 
-async def test_a_swap_out_waits_for_in_flight_steps_and_copies_all_their_kv(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_a_swap_out_waits_for_in_flight_steps_and_copies_all_their_kv(scheduler: Rig) -> None:
     backend = Gated(free=5)
-    async with resident(scheduler, folder, tiny_models, backend) as (engine, link):
+    async with resident(scheduler, backend) as (engine, link):
         link.send(scheduler.open("r", "m", PROMPT))
         running = turn(link, "r", steps=50)
         await scheduler.received_tokens("r", 4)
@@ -221,17 +206,15 @@ async def test_a_swap_out_waits_for_in_flight_steps_and_copies_all_their_kv(
         assert await scheduler.received_tokens("r", 6) == list(handle.output)
 
 
-async def test_a_step_that_fails_once_is_retried_with_the_one_in_flight_behind_it(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    async with resident(scheduler, folder, tiny_models, LateBackend()) as (_, link):
+async def test_a_step_that_fails_once_is_retried_with_the_one_in_flight_behind_it(scheduler: Rig) -> None:
+    async with resident(scheduler, LateBackend()) as (_, link):
         link.send(scheduler.open("whole", "m", PROMPT, max_tokens=12))
         await link.done(turn(link, "whole", steps=20))
         expected = await scheduler.received_tokens("whole", 12)
     for name, at_launch in (("heard", False), ("launched", True)):
         backend = Failing(6, at_launch)  # two chunks of prefill, and the fourth decode
         scheduler.links.clear()
-        async with resident(scheduler, folder, tiny_models, backend) as (engine, link):
+        async with resident(scheduler, backend) as (engine, link):
             link.send(scheduler.open(name, "m", PROMPT, max_tokens=12))
             await link.done(turn(link, name, steps=20))
             assert await scheduler.received_tokens(name, 12) == expected

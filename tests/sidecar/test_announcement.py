@@ -11,8 +11,8 @@ from aegaeon_sidecar.config import SidecarConfig
 from aegaeon_sidecar.rpc.announcement import announced
 
 
-async def test_the_scheduler_hears_what_an_engine_does_whichever_target_leads(scheduler: Rig, folder: Path) -> None:
-    settings = config(folder, scheduler=f"unix:{folder}/none.sock", standbys=[scheduler.target])
+async def test_the_scheduler_hears_what_an_engine_does_whichever_target_leads(scheduler: Rig) -> None:
+    settings = config(scheduler.folder, scheduler=f"unix:{scheduler.folder}/none.sock", standbys=[scheduler.target])
     with announced(SidecarConfig.model_validate(settings), "importing vLLM"):
         await scheduler.until(lambda: scheduler.announcements == [("a", "importing vLLM")])
     [thread] = [thread for thread in threading.enumerate() if thread.name == "announcement"]

@@ -18,7 +18,7 @@ import httpx2 as httpx
 import pytest
 from huggingface_hub import errors as hub_errors
 from sidecar.rig import Rig, config, inside, spec
-from sidecar.web import ANYWHERE, outbound, quick_tier
+from sidecar.web import outbound, quick_tier, web_settings
 
 from aegaeon_proto.credentials import CredentialsError
 from aegaeon_proto.engine.catalog import HttpSource, HubSource, S3Source
@@ -190,11 +190,7 @@ def source(kind: str, name: str) -> mpb.ModelSource:
 
 
 async def test_an_engine_outlives_every_exception_of_sources_and_serves_the_others(
-    scheduler: Rig,
-    folder: Path,
-    tiny_models: dict[str, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    scheduler: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("botocore", reason="needs boto3")
     errors = list(_errors())
@@ -215,10 +211,9 @@ async def test_an_engine_outlives_every_exception_of_sources_and_serves_the_othe
     }
     bad = {name: source(*given) for name, given in found.items()}
     catalog = [mpb.ModelSpec(name=name, source=given) for name, given in bad.items()]
-    disk = {"folder": str(folder / "disk"), "budget_bytes": 1 << 30}
-    async with inside(config(folder, disk=disk, sources=ANYWHERE)):
+    async with inside(config(scheduler.folder, **web_settings(scheduler.folder))):
         link = await scheduler.link("a")
-        link.send(pb.Catalog(models=[*catalog, spec("good", tiny_models["qwen2"])]))
+        link.send(pb.Catalog(models=[*catalog, spec("good", scheduler.models["qwen2"])]))
         await link.cached("good")
         await link.until(
             lambda: all(name in link.models and link.models[name].phase == mpb.MODEL_PHASE_FAILED for name in bad)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sidecar.mounts import small_tmpfs
 from sidecar.rig import Rig, config, inside
 from sidecar.test_sources import contents, http, obtain
-from sidecar.web import ANYWHERE, FILES, WEIGHTS, Server, outbound, quick_tier, remote
+from sidecar.web import FILES, WEIGHTS, Server, outbound, quick_tier, remote, web_settings
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
@@ -135,23 +135,20 @@ def test_a_source_that_breaks_off_after_every_byte_fails(folder: Path) -> None:
     assert taken(folder / "disk") < 10_000
 
 
-async def test_slow_sources_do_not_block_others(
-    web: Server, scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_slow_sources_do_not_block_others(web: Server, scheduler: Rig) -> None:
     """Four of a server that drips, more of it that wait, and one of another server."""
     from sidecar.web import serving
 
     web.dripping = "slow"
     with serving() as good:
-        good.files = {path.name: path.read_bytes() for path in tiny_models["llama"].iterdir()}
+        good.files = {path.name: path.read_bytes() for path in scheduler.models["llama"].iterdir()}
         urls = [f"{web.address}/{number}/slow" for number in range(12)]
         slow = [
             mpb.ModelSpec(name=f"slow-{number}", source=mpb.ModelSource(http=mpb.HttpSource(url=url)))
             for number, url in enumerate(urls)
         ]
         fast = mpb.ModelSpec(name="fast", source=mpb.ModelSource(http=mpb.HttpSource(url=good.address)))
-        disk = {"folder": str(folder / "disk"), "budget_bytes": 1 << 30}
-        async with inside(config(folder, disk=disk, sources=ANYWHERE)):
+        async with inside(config(scheduler.folder, **web_settings(scheduler.folder))):
             link = await scheduler.link("a")
             link.send(pb.Catalog(models=[*slow, fast]))
             await link.cached("fast")

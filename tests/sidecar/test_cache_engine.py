@@ -27,26 +27,20 @@ def resident_bytes(engine: Engine, name: str) -> bytes:
     return model.range.view(0, model.layout.weight_bytes).tobytes()
 
 
-async def test_a_model_too_large_for_the_cache_is_served_from_its_files(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_a_model_too_large_for_the_cache_is_served_from_its_files(scheduler: Rig) -> None:
     names = ("llama", "qwen2", "qwen3")
-    async with inside(config(folder, memory={})) as roomy:
-        link = await scheduler.link("a")
-        link.send(pb.Catalog(models=[spec(name, tiny_models[name]) for name in names]))
-        await link.cached(*names)
+    async with inside(config(scheduler.folder, memory={})) as roomy:
+        link = await scheduler.cached([spec(name, scheduler.models[name]) for name in names])
         expected = {}
         for name in names:
             await link.done(link.send(pb.Load(model=name, slabs=32)))
             expected[name] = resident_bytes(roomy, name)
             await link.done(link.send(pb.Unload(model=name)))
-    for path in (folder / "segments").iterdir():
+    for path in (scheduler.folder / "segments").iterdir():
         path.unlink()
-    async with inside(config(folder, "b", memory=ONE | {"device_bytes": 12 * SLAB})) as engine:
-        link = await scheduler.link("b", 2)
-        link.send(pb.Catalog(models=[spec(name, tiny_models[name]) for name in names]))
-        await link.cached(*names)
-        assert len(weights(folder)) == 1
+    async with inside(config(scheduler.folder, "b", memory=ONE | {"device_bytes": 12 * SLAB})) as engine:
+        link = await scheduler.cached([spec(name, scheduler.models[name]) for name in names], "b", 2)
+        assert len(weights(scheduler.folder)) == 1
         assert sum("not in the host cache" in link.models[name].reason for name in names) == 2
         for name in (*names, *names):  # cold, and again after the others took the cache's only place
             await link.done(link.send(pb.Load(model=name, slabs=32)))
@@ -57,28 +51,24 @@ async def test_a_model_too_large_for_the_cache_is_served_from_its_files(
             assert not engine.state.table.models[name].pinned
 
 
-async def test_with_every_image_pinned_a_load_bypasses_the_cache(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    async with inside(config(folder, memory=ONE)) as engine:
+async def test_with_every_image_pinned_a_load_bypasses_the_cache(scheduler: Rig) -> None:
+    async with inside(config(scheduler.folder, memory=ONE)) as engine:
         link = await scheduler.link("a")
         names = ("llama", "qwen3")
-        link.send(pb.Catalog(models=[spec(name, tiny_models[name]) for name in names]))
+        link.send(pb.Catalog(models=[spec(name, scheduler.models[name]) for name in names]))
         await link.cached(*names)
         for name in names:
             await link.done(link.send(pb.Load(model=name, slabs=32)))
         pinned = [name for name in names if engine.state.table.models[name].pinned]
         assert len(pinned) == 1
-        assert [path.stem for path in weights(folder)] == [engine.state.table.models[pinned[0]].content]
+        assert [path.stem for path in weights(scheduler.folder)] == [engine.state.table.models[pinned[0]].content]
 
 
-async def test_files_missing_at_a_load_are_named(scheduler: Rig, folder: Path, tiny_models: dict[str, Path]) -> None:
-    async with inside(config(folder, memory={"host_cache_bytes": 1000})):
-        copy = folder / "copy"
-        shutil.copytree(tiny_models["llama"], copy)
-        link = await scheduler.link("a")
-        link.send(pb.Catalog(models=[spec("m", copy)]))
-        await link.cached("m")
+async def test_files_missing_at_a_load_are_named(scheduler: Rig) -> None:
+    async with inside(config(scheduler.folder, memory={"host_cache_bytes": 1000})):
+        copy = scheduler.folder / "copy"
+        shutil.copytree(scheduler.models["llama"], copy)
+        link = await scheduler.cached([spec("m", copy)])
         (copy / "model.safetensors").unlink()
         failed = await link.refused(link.send(pb.Load(model="m", slabs=32)))
         assert failed.kind == pb.FAILURE_KIND_ENGINE
@@ -86,13 +76,11 @@ async def test_files_missing_at_a_load_are_named(scheduler: Rig, folder: Path, t
         assert failed.memory.slabs_free == 64
 
 
-async def test_after_a_kill_during_loads_the_next_process_serves_and_nothing_is_orphaned(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_after_a_kill_during_loads_the_next_process_serves_and_nothing_is_orphaned(scheduler: Rig) -> None:
     names = ("llama", "qwen2")
-    catalog = pb.Catalog(models=[spec(name, tiny_models[name]) for name in names])
+    catalog = pb.Catalog(models=[spec(name, scheduler.models[name]) for name in names])
     small = ONE | {"device_bytes": 10 * SLAB}  # no room for both, so that every load copies
-    async with outside(config(folder, memory=small), folder) as process:
+    async with outside(config(scheduler.folder, memory=small), scheduler.folder) as process:
         link = await scheduler.link("a")
         link.send(catalog)
         await link.cached(*names)
@@ -104,7 +92,7 @@ async def test_after_a_kill_during_loads_the_next_process_serves_and_nothing_is_
         process.send_signal(signal.SIGKILL)
         await process.wait()
         assert last not in link.outcomes
-    async with inside(config(folder, memory=ONE)) as engine:
+    async with inside(config(scheduler.folder, memory=ONE)) as engine:
         link = await scheduler.link("a", 2)
         link.send(catalog)
         await link.cached(*names)
@@ -113,37 +101,33 @@ async def test_after_a_kill_during_loads_the_next_process_serves_and_nothing_is_
         parts = [pb.PrefillPart(seq=seq("r"), tokens=8)]
         await link.done(link.send(pb.Turn(model="llama", prefill=parts, decode=[seq("r")], steps=3, slabs=8)))
         assert len(await scheduler.received_tokens("r", 3)) == 3
-        assert engine._cache.used_bytes() == sum(path.stat().st_size for path in weights(folder))
-        assert not list((folder / "segments").glob("*.partial"))
+        assert engine._cache.used_bytes() == sum(path.stat().st_size for path in weights(scheduler.folder))
+        assert not list((scheduler.folder / "segments").glob("*.partial"))
 
 
-async def test_two_sidecars_that_want_a_model_at_once_share_one_image(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    async with inside(config(folder, "a")) as one, inside(config(folder, "b")) as other:
+async def test_two_sidecars_that_want_a_model_at_once_share_one_image(scheduler: Rig) -> None:
+    async with inside(config(scheduler.folder, "a")) as one, inside(config(scheduler.folder, "b")) as other:
         links = [await scheduler.link("a"), await scheduler.link("b")]
         for link in links:
-            link.send(pb.Catalog(models=[spec("m", tiny_models["llama"])]))
+            link.send(pb.Catalog(models=[spec("m", scheduler.models["llama"])]))
         for link in links:
             await link.until(lambda link=link: "m" in link.models)
             await link.cached("m")
             await link.done(link.send(pb.Load(model="m", slabs=32)))
-        assert len(weights(folder)) == 1
+        assert len(weights(scheduler.folder)) == 1
         assert resident_bytes(one, "m") == resident_bytes(other, "m")
         states: list[mpb.ModelState] = [link.models["m"] for link in links]
-        assert states[0].footprint.content == states[1].footprint.content == weights(folder)[0].stem
+        assert states[0].footprint.content == states[1].footprint.content == weights(scheduler.folder)[0].stem
 
 
-async def test_the_scheduler_receives_the_nodes_cache_contents_whichever_sidecar_filled_it(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_the_scheduler_receives_the_nodes_cache_contents_whichever_sidecar_filled_it(scheduler: Rig) -> None:
     names = ("llama", "qwen3")
-    async with inside(config(folder, "a", memory=ONE)), inside(config(folder, "b", memory=ONE)):
+    async with inside(config(scheduler.folder, "a", memory=ONE)), inside(config(scheduler.folder, "b", memory=ONE)):
         first = await scheduler.link("a")
-        first.send(pb.Catalog(models=[spec("llama", tiny_models["llama"])]))
+        first.send(pb.Catalog(models=[spec("llama", scheduler.models["llama"])]))
         await first.until(lambda: first.held[-1:] == [{"llama"}])
         second = await scheduler.link("b")
-        second.send(pb.Catalog(models=[spec(name, tiny_models[name]) for name in names]))
+        second.send(pb.Catalog(models=[spec(name, scheduler.models[name]) for name in names]))
         await second.until(lambda: second.held[-1:] == [{"llama"}])
         await second.cached(*names)
         first.send(pb.Catalog())
@@ -152,19 +136,17 @@ async def test_the_scheduler_receives_the_nodes_cache_contents_whichever_sidecar
         await second.until(lambda: second.held[-1:] == [{"qwen3"}])
 
 
-async def test_a_load_that_bypasses_the_cache_evicts_no_model_of_the_catalog(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    catalog = [spec(name, tiny_models[name]) for name in ("llama", "qwen3")]
-    async with inside(config(folder, memory=ONE)) as engine:
+async def test_a_load_that_bypasses_the_cache_evicts_no_model_of_the_catalog(scheduler: Rig) -> None:
+    catalog = [spec(name, scheduler.models[name]) for name in ("llama", "qwen3")]
+    async with inside(config(scheduler.folder, memory=ONE)) as engine:
         link = await scheduler.link("a")
         link.send(pb.Catalog(models=catalog))
         await link.cached("llama", "qwen3")
         await link.done(link.send(pb.Load(model="qwen3", slabs=32, past_host=True)))
-        assert weights(folder)[0].stem == engine.state.table.models["llama"].content
+        assert weights(scheduler.folder)[0].stem == engine.state.table.models["llama"].content
         await link.done(link.send(pb.Unload(model="qwen3")))
         scrub(engine)
         link.send(pb.Catalog(models=catalog[1:]))
         await link.until(lambda: link.held[-1:] == [set()])
         await link.done(link.send(pb.Load(model="qwen3", slabs=32, past_host=True)))
-        assert weights(folder)[0].stem == engine.state.table.models["qwen3"].content
+        assert weights(scheduler.folder)[0].stem == engine.state.table.models["qwen3"].content

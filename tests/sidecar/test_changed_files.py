@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from sidecar.rig import PATIENCE_S, Link, Rig, config, inside, scrub, spec
 from sidecar.test_cache_engine import resident_bytes
-from sidecar.web import ANYWHERE, Server
+from sidecar.web import Server, web_settings
 
 from aegaeon_proto.engine.catalog import (
     DirectorySource,
@@ -87,11 +87,9 @@ class Sidecar:
 
 
 @asynccontextmanager
-async def serving(scheduler: Rig, folder: Path, model: mpb.ModelSpec, **settings: object) -> AsyncIterator[Sidecar]:
-    async with inside(config(folder, **({"memory": NOTHING} | settings))) as engine:
-        link = await scheduler.link("a")
-        link.send(pb.Catalog(models=[model]))
-        await link.cached("m")
+async def serving(scheduler: Rig, model: mpb.ModelSpec, **settings: object) -> AsyncIterator[Sidecar]:
+    async with inside(config(scheduler.folder, **({"memory": NOTHING} | settings))) as engine:
+        link = await scheduler.cached([model])
         yield Sidecar(engine, link)
 
 
@@ -128,17 +126,17 @@ def other_version(file: Path) -> None:
     ],
 )
 async def test_weights_that_changed_fail_the_model_at_once_and_put_back_are_loaded_by_themselves(
-    scheduler: Rig, folder: Path, mine: Path, change: Callable[[Path], None], words: str
+    scheduler: Rig, mine: Path, change: Callable[[Path], None], words: str
 ) -> None:
     whole = (mine / WEIGHTS).read_bytes()
-    async with serving(scheduler, folder, spec("m", mine)) as sidecar:
+    async with serving(scheduler, spec("m", mine)) as sidecar:
         expected = await sidecar.load()
         change(mine / WEIGHTS)
         reason = await sidecar.refused()
         assert reason.startswith("m: weights changed while served: ")
         assert words in reason
         assert "loaded again by itself" in reason
-        assert str(folder) not in reason
+        assert str(scheduler.folder) not in reason
         refused = await sidecar.link.refused(sidecar.link.send(pb.Load(model="m", slabs=32)))
         assert words in refused.reason
         (mine / WEIGHTS).write_bytes(whole)
@@ -147,9 +145,9 @@ async def test_weights_that_changed_fail_the_model_at_once_and_put_back_are_load
 
 
 async def test_a_model_with_a_place_in_the_host_cache_is_served_from_it_whatever_becomes_of_its_files(
-    scheduler: Rig, folder: Path, mine: Path
+    scheduler: Rig, mine: Path
 ) -> None:
-    async with serving(scheduler, folder, spec("m", mine), memory={}) as sidecar:
+    async with serving(scheduler, spec("m", mine), memory={}) as sidecar:
         expected = await sidecar.load()
         zero(mine / WEIGHTS)
         assert await sidecar.load() == expected
@@ -158,10 +156,8 @@ async def test_a_model_with_a_place_in_the_host_cache_is_served_from_it_whatever
         assert sidecar.link.models["m"].phase == mpb.MODEL_PHASE_CACHED
 
 
-async def test_files_that_were_touched_or_copied_are_read_once_more_and_stay_served(
-    scheduler: Rig, folder: Path, mine: Path
-) -> None:
-    async with serving(scheduler, folder, spec("m", mine)) as sidecar:
+async def test_files_that_were_touched_or_copied_are_read_once_more_and_stay_served(scheduler: Rig, mine: Path) -> None:
+    async with serving(scheduler, spec("m", mine)) as sidecar:
         expected = await sidecar.load()
         states = [sidecar.engine.state.table.models["m"].files]
         for touched in (WEIGHTS, "config.json"):
@@ -175,8 +171,8 @@ async def test_files_that_were_touched_or_copied_are_read_once_more_and_stay_ser
         assert await sidecar.load() == expected
 
 
-async def test_another_config_fails_the_model(scheduler: Rig, folder: Path, mine: Path) -> None:
-    async with serving(scheduler, folder, spec("m", mine)) as sidecar:
+async def test_another_config_fails_the_model(scheduler: Rig, mine: Path) -> None:
+    async with serving(scheduler, spec("m", mine)) as sidecar:
         await sidecar.load()
         text = (mine / "config.json").read_text()
         (mine / "config.json").write_text(text.replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-05') + "\n")
@@ -185,11 +181,9 @@ async def test_another_config_fails_the_model(scheduler: Rig, folder: Path, mine
         await sidecar.phase(mpb.MODEL_PHASE_CACHED)
 
 
-async def test_changed_weights_are_served_after_an_apply_and_not_before(
-    scheduler: Rig, folder: Path, mine: Path
-) -> None:
+async def test_changed_weights_are_served_after_an_apply_and_not_before(scheduler: Rig, mine: Path) -> None:
     catalog = [spec("m", mine)]
-    async with serving(scheduler, folder, catalog[0]) as sidecar:
+    async with serving(scheduler, catalog[0]) as sidecar:
         before = await sidecar.load()
         zero(mine / WEIGHTS)
         await sidecar.refused()
@@ -202,10 +196,8 @@ async def test_changed_weights_are_served_after_an_apply_and_not_before(
         assert await sidecar.load() != before
 
 
-async def test_a_model_that_cannot_be_loaded_again_and_again_is_failed_for_a_while(
-    scheduler: Rig, folder: Path, mine: Path
-) -> None:
-    async with serving(scheduler, folder, spec("m", mine)) as sidecar:
+async def test_a_model_that_cannot_be_loaded_again_and_again_is_failed_for_a_while(scheduler: Rig, mine: Path) -> None:
+    async with serving(scheduler, spec("m", mine)) as sidecar:
         for expected in (mpb.MODEL_PHASE_CACHED,) * 3 + (mpb.MODEL_PHASE_FAILED,):
             await sidecar.link.refused(sidecar.link.send(pb.Load(model="m", slabs=1)))
             assert sidecar.link.models["m"].phase == expected
@@ -214,40 +206,37 @@ async def test_a_model_that_cannot_be_loaded_again_and_again_is_failed_for_a_whi
         await sidecar.load()
 
 
-async def test_a_model_that_was_never_servable_is_served_once_its_files_are(
-    scheduler: Rig, folder: Path, mine: Path
-) -> None:
-    shutil.move(mine, folder / "away")
-    async with inside(config(folder)):
+async def test_a_model_that_was_never_servable_is_served_once_its_files_are(scheduler: Rig, mine: Path) -> None:
+    shutil.move(mine, scheduler.folder / "away")
+    async with inside(config(scheduler.folder)):
         link = await scheduler.link("a")
         link.send(pb.Catalog(models=[spec("m", mine)]))
         await link.until(lambda: "m" in link.models and link.models["m"].phase == mpb.MODEL_PHASE_FAILED)
         assert "not a directory on this machine" in link.models["m"].reason
-        shutil.move(folder / "away", mine)
+        shutil.move(scheduler.folder / "away", mine)
         await link.until(lambda: link.models["m"].phase == mpb.MODEL_PHASE_CACHED)
 
 
 async def test_a_file_of_the_disk_tier_that_was_changed_is_fetched_anew(
-    web: Server, scheduler: Rig, folder: Path, mine: Path
+    web: Server, scheduler: Rig, mine: Path
 ) -> None:
     web.files = files_of(mine)
     model = mpb.ModelSpec(name="m", source=mpb.ModelSource(http=mpb.HttpSource(url=web.address)))
-    disk = {"folder": str(folder / "disk"), "budget_bytes": 1 << 30}
-    async with serving(scheduler, folder, model, disk=disk, sources=ANYWHERE) as sidecar:
+    async with serving(scheduler, model, **web_settings(scheduler.folder)) as sidecar:
         expected = await sidecar.load()
-        (file,) = (folder / "disk").glob(f"*/{WEIGHTS}")
+        (file,) = (scheduler.folder / "disk").glob(f"*/{WEIGHTS}")
         zero(file)
         reason = await sidecar.refused()
         assert "weights changed while served: model.safetensors" in reason
-        assert str(folder) not in reason
+        assert str(scheduler.folder) not in reason
         await sidecar.phase(mpb.MODEL_PHASE_CACHED)
         assert await sidecar.load() == expected
 
 
 async def test_a_disk_that_cannot_be_read_for_a_while_fails_the_model_for_a_while(
-    scheduler: Rig, folder: Path, mine: Path, monkeypatch: pytest.MonkeyPatch
+    scheduler: Rig, mine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(scheduler, folder, spec("m", mine)) as sidecar:
+    async with serving(scheduler, spec("m", mine)) as sidecar:
         expected = await sidecar.load()
         real, broken = os.open, [True]
 

@@ -30,9 +30,7 @@ def model(tiny_models: dict[str, Path]) -> Path:
 
 async def ready(scheduler: Rig, model: Path, instance: str = "a") -> tuple[Link, int]:
     """The link to an engine that has the model, and the id of its Load."""
-    link = await scheduler.link(instance)
-    link.send(pb.Catalog(models=[spec("m", model)]))
-    await link.cached("m")
+    link = await scheduler.cached([spec("m", model)], instance)
     return link, link.send(pb.Load(model="m", slabs=32))
 
 
@@ -55,10 +53,10 @@ def turn(names: Sequence[str], steps: int = 99) -> pb.Turn:
 
 
 async def outputs(
-    scheduler: Rig, folder: Path, model: Path, backend: TorchBackend, *turns: Sequence[str], **fields: Any
+    scheduler: Rig, model: Path, backend: TorchBackend, *turns: Sequence[str], **fields: Any
 ) -> dict[str, list[int]]:
     """All of each turn together, one turn after the other on one engine."""
-    async with inside(config(folder), backend) as engine:
+    async with inside(config(scheduler.folder), backend) as engine:
         link, load = await ready(scheduler, model)
         for names in turns:
             for name in names:
@@ -86,21 +84,19 @@ async def test_a_batch_mixes_rows_with_and_without_constraint_and_steps_ahead(
     seen = []
     for backend in (TorchBackend(), Counted(paged=True)):
         async with rig(folder) as scheduler:
-            seen.append(await outputs(scheduler, folder, model, backend, list(PROMPTS), logprobs=logprobs))
+            seen.append(await outputs(scheduler, model, backend, list(PROMPTS), logprobs=logprobs))
     assert isinstance(backend, Counted)
     assert (sum(backend.ahead) > 2 * LENGTH) == (logprobs is None)
     assert seen[0] == seen[1]
     async with rig(folder) as scheduler:
-        alone = await outputs(
-            scheduler, folder, model, TorchBackend(), *([name] for name in PROMPTS), logprobs=logprobs
-        )
+        alone = await outputs(scheduler, model, TorchBackend(), *([name] for name in PROMPTS), logprobs=logprobs)
     assert alone == seen[0]
 
 
 async def test_an_output_is_what_its_constraint_says(folder: Path, model: Path) -> None:
     constraint = mpb.Constraint(kind=mpb.CONSTRAINT_KIND_REGEX, text="(yes|no){2}", end_ids=[EOS])
     async with rig(folder) as scheduler:
-        seen = await outputs(scheduler, folder, model, TorchBackend(), ["greedy", "drawn"], constraint=constraint)
+        seen = await outputs(scheduler, model, TorchBackend(), ["greedy", "drawn"], constraint=constraint)
         for name, tokens in seen.items():
             assert text_of(model, tokens) in ("yesyes", "yesno", "noyes", "nono")
             assert scheduler.tokens[name, 0][len(tokens) - 1].finish == mpb.FINISH_REASON_STOP
@@ -109,7 +105,7 @@ async def test_an_output_is_what_its_constraint_says(folder: Path, model: Path) 
 async def test_a_constrained_sequence_moves_between_engines(folder: Path, model: Path) -> None:
     """Prefill here, swap out, adopt there; the matcher there is made of the output."""
     async with rig(folder) as scheduler:
-        seen = await outputs(scheduler, folder, model, TorchBackend(), ["drawn"])
+        seen = await outputs(scheduler, model, TorchBackend(), ["drawn"])
     async with (
         rig(folder) as scheduler,
         inside(config(folder, "a")),
@@ -130,11 +126,11 @@ async def test_a_constrained_sequence_moves_between_engines(folder: Path, model:
 
 async def test_a_constrained_sequence_goes_on_from_its_prefix(folder: Path, model: Path) -> None:
     async with rig(folder) as scheduler:
-        seen = await outputs(scheduler, folder, model, TorchBackend(), ["drawn"])
+        seen = await outputs(scheduler, model, TorchBackend(), ["drawn"])
     for count in (1, 4):
         async with rig(folder) as scheduler:
             prefix = seen["drawn"][:count]
-            rest = await outputs(scheduler, folder, model, TorchBackend(), ["drawn"], prefix=prefix, epoch=2)
+            rest = await outputs(scheduler, model, TorchBackend(), ["drawn"], prefix=prefix, epoch=2)
         assert prefix + rest["drawn"] == seen["drawn"]
 
 
@@ -144,7 +140,7 @@ async def test_a_constraint_that_cannot_be_compiled_ends_its_own_sequence(
 ) -> None:
     bad = mpb.Constraint(kind=mpb.CONSTRAINT_KIND_JSON_SCHEMA, text=json.dumps({"not": {}}), end_ids=[EOS])
     async with rig(folder) as scheduler:
-        alone = await outputs(scheduler, folder, model, TorchBackend(), ["free"])
+        alone = await outputs(scheduler, model, TorchBackend(), ["free"])
     async with rig(folder) as scheduler, inside(config(folder), TorchBackend(paged=paged)):
         link, load = await ready(scheduler, model)
         link.send(opened(scheduler, "free"))

@@ -139,12 +139,10 @@ async def _catalog(scheduler: Rig, models: Sequence[tuple[str, Path]], attached:
 
 
 @pytest.mark.slow
-async def test_an_engine_that_a_models_kernels_ended_twice_serves_the_others(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    models = [("bad", tiny_models["llama"]), ("good", tiny_models["qwen2"])]
+async def test_an_engine_that_a_models_kernels_ended_twice_serves_the_others(scheduler: Rig) -> None:
+    models = [("bad", scheduler.models["llama"]), ("good", scheduler.models["qwen2"])]
     for life in (1, 2):
-        async with outside(config(folder), folder, module="sidecar.segfault_engine") as process:
+        async with outside(config(scheduler.folder), scheduler.folder, module="sidecar.segfault_engine") as process:
             link = await _catalog(scheduler, models, life)
             if life == 1:
                 await link.done(await _turn(link, scheduler, "good"))
@@ -153,7 +151,7 @@ async def test_an_engine_that_a_models_kernels_ended_twice_serves_the_others(
                 assert "bad runs alone first" in link.models["good"].reason
             await _turn(link, scheduler, "bad")
             assert await process.wait() == -11
-    async with outside(config(folder), folder, module="sidecar.segfault_engine"):
+    async with outside(config(scheduler.folder), scheduler.folder, module="sidecar.segfault_engine"):
         link = await _catalog(scheduler, models, 3)
         assert link.models["bad"].phase == mpb.MODEL_PHASE_FAILED
         assert "bad: engines that computed it were ended 2 times by SIGSEGV" in link.models["bad"].reason

@@ -14,7 +14,7 @@ import pytest
 from sidecar.rig import Link, Rig, config, inside
 from sidecar.test_full import serves
 from sidecar.test_sources import http, obtain
-from sidecar.web import ANYWHERE, Server, quick_tier
+from sidecar.web import Server, quick_tier, web_settings
 
 from aegaeon_proto.engine.catalog import HttpSource, HubSource, ModelSpec, S3Source
 from aegaeon_proto.v1 import engine_pb2 as pb
@@ -48,14 +48,14 @@ def settled(link: Link, names: set[str]) -> bool:
 
 
 async def test_a_model_without_room_is_absent_until_it_is_asked_for_and_then_takes_the_place_of_the_idle_one(
-    web: Server, scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+    web: Server, scheduler: Rig
 ) -> None:
-    web.files = {path.name: path.read_bytes() for path in tiny_models["llama"].iterdir()}
+    web.files = {path.name: path.read_bytes() for path in scheduler.models["llama"].iterdir()}
     model_bytes = sum(map(len, web.files.values()))
     names, memory = {"a", "b", "c"}, {"host_cache_bytes": 4096}
-    disk = {"folder": str(folder / "disk"), "budget_bytes": 2 * model_bytes + model_bytes // 2}
+    settings = web_settings(scheduler.folder, 2 * model_bytes + model_bytes // 2)
     sources = {name: mpb.ModelSource(http=mpb.HttpSource(url=web.address.replace("tiny", name))) for name in names}
-    async with inside(config(folder, disk=disk, sources=ANYWHERE, memory=memory)) as engine:
+    async with inside(config(scheduler.folder, **settings, memory=memory)) as engine:
         link = await scheduler.link("a")
         link.send(pb.Catalog(models=[mpb.ModelSpec(name=name, source=sources[name]) for name in sorted(names)]))
         await link.until(lambda: settled(link, names))
@@ -64,14 +64,14 @@ async def test_a_model_without_room_is_absent_until_it_is_asked_for_and_then_tak
         requests = len(web.asked)
         await asyncio.sleep(1.5)  # a failed model would be tried again by then
         assert len(web.asked) == requests
-        age(folder / "disk")
+        age(scheduler.folder / "disk")
         link.send(pb.Fetch(model=first))
         await link.until(lambda: settled(link, names) and first not in absent(link))
         await serves(scheduler, link, first, "r")
         await link.until(lambda: absent(link))
         (evicted,) = absent(link)
         await link.refused(link.send(pb.Load(model=evicted, slabs=64)))
-        age(folder / "disk")
+        age(scheduler.folder / "disk")
         link.send(pb.Fetch(model=evicted))
         await link.until(lambda: evicted not in absent(link) and settled(link, names))
         await serves(scheduler, link, evicted, "s")
@@ -79,16 +79,16 @@ async def test_a_model_without_room_is_absent_until_it_is_asked_for_and_then_tak
 
 
 async def test_a_load_of_what_was_evicted_just_now_fails_once_and_the_model_is_absent(
-    web: Server, scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+    web: Server, scheduler: Rig
 ) -> None:
-    web.files = {path.name: path.read_bytes() for path in tiny_models["llama"].iterdir()}
-    disk, memory = {"folder": str(folder / "disk"), "budget_bytes": 1 << 30}, {"host_cache_bytes": 4096}
-    async with inside(config(folder, disk=disk, sources=ANYWHERE, memory=memory, heartbeat_s=30.0)):
+    web.files = {path.name: path.read_bytes() for path in scheduler.models["llama"].iterdir()}
+    settings = web_settings(scheduler.folder) | {"memory": {"host_cache_bytes": 4096}, "heartbeat_s": 30.0}
+    async with inside(config(scheduler.folder, **settings)):
         link = await scheduler.link("a")
         source = mpb.ModelSource(http=mpb.HttpSource(url=web.address))
         link.send(pb.Catalog(models=[mpb.ModelSpec(name="m", source=source)]))
         await link.until(lambda: settled(link, {"m"}))
-        for path in (folder / "disk").glob("*/"):
+        for path in (scheduler.folder / "disk").glob("*/"):
             shutil.rmtree(path)
         failure = await link.refused(link.send(pb.Load(model="m", slabs=64)))
         assert failure.kind == pb.FAILURE_KIND_UNKNOWN

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from pathlib import Path
 
 import pytest
 from sidecar.driver_double import DriverDouble
@@ -40,12 +39,12 @@ async def until_locked(driver: DriverDouble, count: int) -> None:
 
 
 async def test_an_image_is_locked_behind_its_first_load_and_the_next_load_copies_locked_pages_alone(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], on_double: DriverDouble
+    scheduler: Rig, on_double: DriverDouble
 ) -> None:
-    async with inside(config(folder, device="cuda:0", memory=MEMORY)) as engine:
+    async with inside(config(scheduler.folder, device="cuda:0", memory=MEMORY)) as engine:
         link = await scheduler.link("a")
         before = on_double.locked
-        link.send(pb.Catalog(models=[spec(name, tiny_models[name]) for name in CATALOG]))
+        link.send(pb.Catalog(models=[spec(name, scheduler.models[name]) for name in CATALOG]))
         await link.cached(*CATALOG)
         assert on_double.locked == before, "what no load names is not locked"
         for loads, name in enumerate(("mistral", "mistral", "qwen2")):

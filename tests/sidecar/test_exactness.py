@@ -22,24 +22,22 @@ PAIR = Machine(partial(TorchBackend, ranks=2), ranks=2, slab_bytes=SLAB // 2)  #
 
 @pytest.mark.parametrize("seed", [0, *MANY])
 async def test_any_program_of_switches_swaps_hand_offs_and_cancels_gives_the_tokens_of_running_alone(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], seed: int
+    scheduler: Rig, seed: int
 ) -> None:
-    reused = await run_identically(scheduler, folder, tiny_models, seed, TorchBackend(), TorchBackend())
+    reused = await run_identically(scheduler, scheduler.models, seed, TorchBackend(), TorchBackend())
     assert reused > 0 or seed not in REUSING
 
 
 @pytest.mark.parametrize("seed", [100, *SOME])
-async def test_any_program_with_asynchronous_steps_gives_the_tokens_of_running_alone(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], seed: int
-) -> None:
+async def test_any_program_with_asynchronous_steps_gives_the_tokens_of_running_alone(scheduler: Rig, seed: int) -> None:
     late = LateBackend(), LateBackend()
-    await run_identically(scheduler, folder, tiny_models, seed, *late)
+    await run_identically(scheduler, scheduler.models, seed, *late)
     assert sum(backend.ahead for backend in late) > 50
 
 
 @pytest.mark.parametrize("seed", [200, *FEW])
 async def test_any_program_on_two_ranks_gives_the_tokens_of_running_alone(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], make_model: Callable[..., Path], seed: int
+    scheduler: Rig, make_model: Callable[..., Path], seed: int
 ) -> None:
-    models = tiny_models | {"mistral": make_model("mistral", num_key_value_heads=2)}
-    await run_identically(scheduler, folder, models, seed, PAIR.backend(), PAIR.backend(), PAIR)
+    models = scheduler.models | {"mistral": make_model("mistral", num_key_value_heads=2)}
+    await run_identically(scheduler, models, seed, PAIR.backend(), PAIR.backend(), PAIR)

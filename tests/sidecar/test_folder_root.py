@@ -24,16 +24,17 @@ def test_a_link_out_of_the_folder_of_models_fails_that_model_with_a_sentence(tmp
     assert _directory(source.directory, "") == model
 
 
-async def test_circular_links_fail_their_own_model_where_they_are_read_and_no_other(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    models = {name: spec(name, shutil.copytree(tiny_models["llama"], folder / "models" / name)) for name in "abc"}
+async def test_circular_links_fail_their_own_model_where_they_are_read_and_no_other(scheduler: Rig) -> None:
+    models = {
+        name: spec(name, shutil.copytree(scheduler.models["llama"], scheduler.folder / "models" / name))
+        for name in "abc"
+    }
     for model in models.values():
-        model.source.root = str(folder / "models")
-    (folder / "models" / "a" / "loop").symlink_to("loop")
-    (folder / "models" / "b" / "config.json").unlink()
-    (folder / "models" / "b" / "config.json").symlink_to("config.json")
-    async with inside(config(folder)):
+        model.source.root = str(scheduler.folder / "models")
+    (scheduler.folder / "models" / "a" / "loop").symlink_to("loop")
+    (scheduler.folder / "models" / "b" / "config.json").unlink()
+    (scheduler.folder / "models" / "b" / "config.json").symlink_to("config.json")
+    async with inside(config(scheduler.folder)):
         link = await scheduler.link("a")
         link.send(engine.Catalog(models=models.values()))
         await link.until(lambda: models.keys() <= link.models.keys())

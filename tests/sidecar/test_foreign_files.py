@@ -65,15 +65,13 @@ FILES = {
 
 
 @pytest.mark.parametrize("what", FILES)
-async def test_files_that_crash_or_block_their_reader_fail_their_own_model(
-    what: str, scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    bad = shutil.copytree(tiny_models["llama"], folder / "bad")
+async def test_files_that_crash_or_block_their_reader_fail_their_own_model(what: str, scheduler: Rig) -> None:
+    bad = shutil.copytree(scheduler.models["llama"], scheduler.folder / "bad")
     FILES[what](bad)
-    async with inside(config(folder)):
+    async with inside(config(scheduler.folder)):
         link = await scheduler.link("a")
-        link.send(pb.Catalog(models=[spec("bad", bad), spec("good", tiny_models["llama"])]))
+        link.send(pb.Catalog(models=[spec("bad", bad), spec("good", scheduler.models["llama"])]))
         await link.until(lambda: {"bad", "good"} <= link.models.keys())
         await link.cached("good")
         assert link.models["bad"].phase == mpb.MODEL_PHASE_FAILED
-        assert str(folder) not in link.models["bad"].reason
+        assert str(scheduler.folder) not in link.models["bad"].reason

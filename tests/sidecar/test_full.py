@@ -45,14 +45,14 @@ async def serves(scheduler: Rig, link: Link, model: str, request: str) -> None:
 
 
 async def test_a_model_without_room_on_the_disk_is_absent_with_the_numbers_and_fetched_once_it_fits(
-    web: Server, scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+    web: Server, scheduler: Rig
 ) -> None:
-    web.files = {path.name: path.read_bytes() for path in tiny_models["llama"].iterdir()}
+    web.files = {path.name: path.read_bytes() for path in scheduler.models["llama"].iterdir()}
     source = mpb.ModelSource(http=mpb.HttpSource(url=web.address))
-    catalog = pb.Catalog(models=[mpb.ModelSpec(name="far", source=source), spec("near", tiny_models["qwen2"])])
-    with small_tmpfs(folder / "small", "128k") as small:
+    catalog = pb.Catalog(models=[mpb.ModelSpec(name="far", source=source), spec("near", scheduler.models["qwen2"])])
+    with small_tmpfs(scheduler.folder / "small", "128k") as small:
         async with inside(
-            config(folder, disk={"folder": str(small), "budget_bytes": 1 << 30}, sources=ANYWHERE)
+            config(scheduler.folder, disk={"folder": str(small), "budget_bytes": 1 << 30}, sources=ANYWHERE)
         ) as engine:
             link = await scheduler.link("a")
             link.send(catalog)
@@ -68,7 +68,7 @@ async def test_a_model_without_room_on_the_disk_is_absent_with_the_numbers_and_f
             await link.until(lambda: link.models["far"].phase == mpb.MODEL_PHASE_CACHED)
             await serves(scheduler, link, "far", "s")
             engine.check()
-            assert not any(found.orphaned for found in survey(folder / "segments"))
+            assert not any(found.orphaned for found in survey(scheduler.folder / "segments"))
 
 
 async def test_too_little_shared_memory_for_the_host_tier_ends_the_process_with_one_sentence(
@@ -89,14 +89,14 @@ async def test_too_little_shared_memory_for_the_host_tier_ends_the_process_with_
 
 
 async def test_a_model_too_large_for_shared_memory_is_served_from_its_files_and_the_remedy_logged(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+    scheduler: Rig,
 ) -> None:
     names = ("llama", "qwen2")
     size = 65 * SLAB + 600 * 1024  # the host tier, and one of the models
-    with small_tmpfs(folder / "small", str(size)) as small:
-        async with inside(config(folder, segments=str(small / "segments"))) as engine:
+    with small_tmpfs(scheduler.folder / "small", str(size)) as small:
+        async with inside(config(scheduler.folder, segments=str(small / "segments"))) as engine:
             link = await scheduler.link("a")
-            link.send(pb.Catalog(models=[spec(name, tiny_models[name]) for name in names]))
+            link.send(pb.Catalog(models=[spec(name, scheduler.models[name]) for name in names]))
             await fetched_or_absent(link, *names)
             reasons = [link.models[name].reason for name in names]
             assert reasons[0] == ""
@@ -112,14 +112,14 @@ async def test_a_model_too_large_for_shared_memory_is_served_from_its_files_and_
 
 
 async def test_a_load_bypasses_the_cache_when_others_fill_shared_memory(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    scheduler: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ("llama", "qwen2")
-    with small_tmpfs(folder / "small", str(65 * SLAB + 600 * 1024)) as small:
-        settings = config(folder, segments=str(small / "segments"), memory={"host_cache_bytes": 500_000})
+    with small_tmpfs(scheduler.folder / "small", str(65 * SLAB + 600 * 1024)) as small:
+        settings = config(scheduler.folder, segments=str(small / "segments"), memory={"host_cache_bytes": 500_000})
         async with inside(settings) as engine:
             link = await scheduler.link("a")
-            link.send(pb.Catalog(models=[spec(name, tiny_models[name]) for name in names]))
+            link.send(pb.Catalog(models=[spec(name, scheduler.models[name]) for name in names]))
             await fetched_or_absent(link, *names)
             draft = engine._cache.draft
 

@@ -72,15 +72,13 @@ def test_a_heartbeat_waits_for_the_caches_folder_without_keeping_a_new_attachmen
     assert held.news() is None
 
 
-async def test_a_sidecar_is_heard_while_another_one_has_the_caches_folder_locked(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_a_sidecar_is_heard_while_another_one_has_the_caches_folder_locked(scheduler: Rig) -> None:
     """As one has that evicts a large image: for longer than a silent engine counts as alive."""
-    async with inside(config(folder)):
-        link = await ready(scheduler, tiny_models["llama"])
+    async with inside(config(scheduler.folder)):
+        link = await ready(scheduler, scheduler.models["llama"])
         await link.until(lambda: link.held[-1:] == [{"m"}])
-        with ImageFolder(folder / "segments", 0).locked():
-            (folder / "segments" / "changed").touch()
+        with ImageFolder(scheduler.folder / "segments", 0).locked():
+            (scheduler.folder / "segments" / "changed").touch()
             before = link.heartbeats
             async with asyncio.timeout(PATIENCE_S):
                 await link.until(lambda: link.heartbeats >= before + 5)

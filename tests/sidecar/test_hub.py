@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +12,7 @@ from typing import Any, ClassVar
 
 import huggingface_hub.constants
 import pytest
+from local_servers import QuietHandler, serving
 from sidecar.rig import Rig, config, inside
 from sidecar.web import ANYWHERE, outbound, quick_tier
 
@@ -28,7 +28,7 @@ REPOSITORY = "org/tiny"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-class Hub(BaseHTTPRequestHandler):
+class Hub(QuietHandler, BaseHTTPRequestHandler):
     """One repository with the files of a directory, at revision main.
 
     `tokens`: whose it gives files to; empty: all. `altered`: whose bytes are others than it promises. `cuts`: bytes
@@ -49,9 +49,6 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         self._answer(body=False)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Tests are quiet."""
 
     def _answer(self, body: bool) -> None:
         path = self.path.partition("?")[0]
@@ -113,17 +110,11 @@ def point_to(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def hub(tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Hub, tiny_models["qwen3"]))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    address = f"http://127.0.0.1:{server.server_port}"
-    point_to(address, monkeypatch)
     monkeypatch.setattr(Hub, "cuts", [])
     monkeypatch.setattr(Hub, "starts", [])
-    yield address
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), partial(Hub, tiny_models["qwen3"]))) as address:
+        point_to(f"http://{address}", monkeypatch)
+        yield f"http://{address}"
 
 
 def source(repository: str, revision: str = "", credentials_file: str = "") -> HubSource:
@@ -146,15 +137,11 @@ def locate(sources: Sources, wanted: HubSource, progress: Progress = lambda done
 
 
 @pytest.mark.parametrize("tier", [True, False])
-async def test_a_model_from_the_hub_is_fetched_and_can_be_loaded(
-    hub: str, scheduler: Rig, folder: Path, tier: bool
-) -> None:
-    disk = {"folder": str(folder / "disk"), "budget_bytes": 1 << 30}
-    place = {"disk": disk} if tier else {"hub_cache": str(folder / "hub")}
-    async with inside(config(folder, **place, sources=ANYWHERE | {"ambient_credentials": not tier})):
-        link = await scheduler.link("a")
-        link.send(pb.Catalog(models=[mpb.ModelSpec(name="m", source=source_to(source(REPOSITORY, "main")))]))
-        await link.cached("m")
+async def test_a_model_from_the_hub_is_fetched_and_can_be_loaded(hub: str, scheduler: Rig, tier: bool) -> None:
+    disk = {"folder": str(scheduler.folder / "disk"), "budget_bytes": 1 << 30}
+    place = {"disk": disk} if tier else {"hub_cache": str(scheduler.folder / "hub")}
+    async with inside(config(scheduler.folder, **place, sources=ANYWHERE | {"ambient_credentials": not tier})):
+        link = await scheduler.cached([mpb.ModelSpec(name="m", source=source_to(source(REPOSITORY, "main")))])
         await link.done(link.send(pb.Load(model="m", slabs=32)))
 
 

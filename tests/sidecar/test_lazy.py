@@ -14,11 +14,8 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 LONG = PROMPT * 20
 
 
-async def served(scheduler: Rig, models: dict[str, Path], *names: str) -> Link:
-    link = await scheduler.link("a")
-    link.send(pb.Catalog(models=[spec(name, models[name]) for name in names]))
-    await link.cached(*names)
-    return link
+async def served(scheduler: Rig, *names: str) -> Link:
+    return await scheduler.cached([spec(name, scheduler.models[name]) for name in names])
 
 
 async def tokens(scheduler: Rig, link: Link, request: str, model: str) -> list[int]:
@@ -37,11 +34,9 @@ async def test_all_slabs_are_backed_by_memory_soon_after_the_start(folder: Path)
         engine.check()
 
 
-async def test_an_evicted_model_whose_slabs_were_not_reused_reloads_without_copies(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    async with inside(config(folder)) as engine:
-        link = await served(scheduler, tiny_models, "llama")
+async def test_an_evicted_model_whose_slabs_were_not_reused_reloads_without_copies(scheduler: Rig) -> None:
+    async with inside(config(scheduler.folder)) as engine:
+        link = await served(scheduler, "llama")
         await link.done(link.send(pb.Load(model="llama", slabs=32)))
         before = await tokens(scheduler, link, "before", "llama")
         await link.done(link.send(pb.Unload(model="llama")))
@@ -54,9 +49,9 @@ async def test_an_evicted_model_whose_slabs_were_not_reused_reloads_without_copi
         engine.check()
 
 
-async def test_only_reused_slabs_are_copied_again(scheduler: Rig, folder: Path, tiny_models: dict[str, Path]) -> None:
-    async with inside(config(folder, memory={"device_bytes": 12 * SLAB})) as engine:
-        link = await served(scheduler, tiny_models, "llama", "qwen2")
+async def test_only_reused_slabs_are_copied_again(scheduler: Rig) -> None:
+    async with inside(config(scheduler.folder, memory={"device_bytes": 12 * SLAB})) as engine:
+        link = await served(scheduler, "llama", "qwen2")
         whole = link.models["llama"].footprint.weight_bytes
         other = link.models["qwen2"].footprint.weight_slabs
         assert 12 - other < link.models["llama"].footprint.weight_slabs < 12
@@ -72,18 +67,16 @@ async def test_only_reused_slabs_are_copied_again(scheduler: Rig, folder: Path, 
         engine.check()
 
 
-async def test_kv_grows_into_the_slabs_of_an_evicted_model_and_frees_them_by_swap_out(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    async with inside(config(folder)) as roomy:
-        link = await served(scheduler, tiny_models, "llama", "qwen2")
+async def test_kv_grows_into_the_slabs_of_an_evicted_model_and_frees_them_by_swap_out(scheduler: Rig) -> None:
+    async with inside(config(scheduler.folder)) as roomy:
+        link = await served(scheduler, "llama", "qwen2")
         needed = sum(state.footprint.weight_slabs for state in link.models.values()) + 1
         assert roomy.state.kv.device.pool.total > needed
-    for path in (folder / "segments").iterdir():
+    for path in (scheduler.folder / "segments").iterdir():
         path.unlink()
-    async with inside(config(folder, memory={"device_bytes": needed * SLAB})) as engine:
+    async with inside(config(scheduler.folder, memory={"device_bytes": needed * SLAB})) as engine:
         scheduler.links.clear()
-        link = await served(scheduler, tiny_models, "llama", "qwen2")
+        link = await served(scheduler, "llama", "qwen2")
         for name in ("llama", "qwen2"):
             await link.done(link.send(pb.Load(model=name, slabs=needed)))
         before = await tokens(scheduler, link, "before", "llama")

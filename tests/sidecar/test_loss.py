@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from sidecar.rig import Link, Rig, config, inside, ready, seq
@@ -21,12 +20,10 @@ LONG_LEASE_S = 60.0
 
 
 @pytest.fixture
-async def engine(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], request: pytest.FixtureRequest
-) -> AsyncIterator[Engine]:
+async def engine(scheduler: Rig, request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
     """A sidecar with one model resident, and `whole`, a sequence that ran alone from beginning to end."""
-    async with inside(config(folder, lease_s=getattr(request, "param", LONG_LEASE_S))) as made:
-        link = await ready(scheduler, tiny_models["mistral"])
+    async with inside(config(scheduler.folder, lease_s=getattr(request, "param", LONG_LEASE_S))) as made:
+        link = await ready(scheduler, scheduler.models["mistral"])
         await run(scheduler, link, "whole", steps=LENGTH)
         assert len(await scheduler.received_tokens("whole", LENGTH)) == LENGTH
         yield made

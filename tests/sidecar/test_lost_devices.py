@@ -112,10 +112,10 @@ def test_the_double_has_uuids_without_a_context_and_passes_the_probe_unless_it_i
 
 
 async def test_an_engine_waits_and_says_why_until_the_record_of_its_gpu_is_removed(
-    scheduler: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch
+    scheduler: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quarantine, "_LOOK_S", 0.01)
-    settings = SidecarConfig.model_validate(config(folder, scheduler=scheduler.target, device="cuda:0"))
+    settings = SidecarConfig.model_validate(config(scheduler.folder, scheduler=scheduler.target, device="cuda:0"))
     node = Node(settings.segments)
     node.folder.mkdir(exist_ok=True)
     assert not await quarantine.await_healthy(settings, node.process(FIRST))

@@ -18,12 +18,10 @@ LENGTH = 7
 NO_TOKEN = 10_000
 
 
-async def outputs(scheduler: Rig, folder: Path, model: Path, backend: TorchBackend, stop: int) -> list[list[int]]:
+async def outputs(scheduler: Rig, model: Path, backend: TorchBackend, stop: int) -> list[list[int]]:
     """Three sequences in one turn: one greedy, one drawn, one that ends by a stop id where it meets it."""
-    async with inside(config(folder), backend) as engine:
-        link = await scheduler.link("a")
-        link.send(pb.Catalog(models=[spec("m", model)]))
-        await link.cached("m")
+    async with inside(config(scheduler.folder), backend) as engine:
+        link = await scheduler.cached([spec("m", model)])
         load = link.send(pb.Load(model="m", slabs=32))
         for name, prompt in PROMPTS.items():
             sampling = mpb.Sampling(top_p=1, repetition_penalty=1, temperature=0.9 * (name == "drawn"), seed=3)
@@ -47,7 +45,7 @@ async def test_an_engine_with_asynchronous_steps_gives_the_tokens_of_a_synchrono
         if paged:
             backend = Counted(paged=True)
         async with rig(folder) as scheduler:
-            seen.append(await outputs(scheduler, folder, tiny_models["llama"], backend, stop))
+            seen.append(await outputs(scheduler, tiny_models["llama"], backend, stop))
         stop = seen[0][2][3]
     assert len(seen[1][2]) <= 4
     assert seen[2] == seen[1]

@@ -42,10 +42,10 @@ def failing(base: type[TorchBackend], at: int, prefill: bool) -> TorchBackend:
 
 @asynccontextmanager
 async def resident(
-    scheduler: Rig, folder: Path, directory: Path, backend: TorchBackend, **changes: Any
+    scheduler: Rig, directory: Path, backend: TorchBackend, **changes: Any
 ) -> AsyncIterator[tuple[Engine, Link]]:
     scheduler.links.clear()
-    async with inside(config(folder, **changes), backend) as engine:
+    async with inside(config(scheduler.folder, **changes), backend) as engine:
         link = await ready(scheduler, directory)
         yield engine, link
         await link.done(link.send(pb.Unload(model="m")))
@@ -117,11 +117,11 @@ async def check_innocent(scheduler: Rig, link: Link, poison: Sequence[pb.Open], 
     ],
 )
 async def test_invalid_parameters_are_refused_by_name_even_if_a_gateway_accepted_them(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], param: str, fields: dict[str, Any]
+    scheduler: Rig, param: str, fields: dict[str, Any]
 ) -> None:
     known = {name: fields.pop(name) for name in ("prompt", "prefix", "stop_ids") if name in fields}
     asked = {"prompt": PROMPT, "sampling": sampling(**fields)} | known
-    async with resident(scheduler, folder, tiny_models["qwen2"], TorchBackend()) as (engine, link):
+    async with resident(scheduler, scheduler.models["qwen2"], TorchBackend()) as (engine, link):
         refused = await link.refused(link.send(scheduler.open("poison", "m", **asked)))
         assert refused.kind == pb.FAILURE_KIND_INVALID
         assert refused.reason.startswith(f"{param}: ")
@@ -130,10 +130,10 @@ async def test_invalid_parameters_are_refused_by_name_even_if_a_gateway_accepted
 
 @BACKENDS
 async def test_rows_that_are_not_finite_end_their_own_sequence_alone_at_prefill_and_decode(
-    scheduler: Rig, folder: Path, nan_model: Path, late: bool
+    scheduler: Rig, nan_model: Path, late: bool
 ) -> None:
     backend = LateBackend() if late else TorchBackend()
-    async with resident(scheduler, folder, nan_model, backend) as (_, link):
+    async with resident(scheduler, nan_model, backend) as (_, link):
         alone = await expected(scheduler, link)
         all_stops = {"max_tokens": TOKENS, "stop_ids": range(VOCAB_SIZE)}
         masked = scheduler.open("masked", "m", PROMPT, **all_stops)
@@ -159,10 +159,10 @@ async def test_rows_that_are_not_finite_end_their_own_sequence_alone_at_prefill_
 @BACKENDS
 @pytest.mark.parametrize("prefill", [False, True])
 async def test_a_step_that_raises_is_bisected_until_only_the_sequence_at_fault_ends(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], late: bool, prefill: bool
+    scheduler: Rig, late: bool, prefill: bool
 ) -> None:
     backend = failing(LateBackend if late else TorchBackend, at=0 if prefill else 3, prefill=prefill)
-    async with resident(scheduler, folder, tiny_models["qwen2"], backend, max_batch=16) as (_, link):
+    async with resident(scheduler, scheduler.models["qwen2"], backend, max_batch=16) as (_, link):
         alone = await expected(scheduler, link)
         marked = [
             scheduler.open(name, "m", PROMPT, max_tokens=TOKENS, sampling=sampling(seed=MARK)) for name in ("p", "q")
@@ -174,11 +174,9 @@ async def test_a_step_that_raises_is_bisected_until_only_the_sequence_at_fault_e
         assert made == {0} if prefill else made <= {3, 4}  # a late device's sampler is one token behind
 
 
-async def test_every_subset_of_a_batch_may_raise_and_the_rest_continues(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_every_subset_of_a_batch_may_raise_and_the_rest_continues(scheduler: Rig) -> None:
     backend = failing(TorchBackend, at=1, prefill=False)
-    async with resident(scheduler, folder, tiny_models["qwen2"], backend, max_batch=16) as (_, link):
+    async with resident(scheduler, scheduler.models["qwen2"], backend, max_batch=16) as (_, link):
         names = [f"{place}{name}" for place, name in enumerate("uvwxy")]
         for chosen in range(32):
             for place, name in enumerate(names):

@@ -20,11 +20,8 @@ EMBEDS = mpb.Pooling()
 
 
 async def loaded(scheduler: Rig, *specs: mpb.ModelSpec) -> Link:
-    link = await scheduler.link("a")
-    link.send(pb.Catalog(models=specs))
-    names = [one.name for one in specs]
-    await link.cached(*names)
-    for name in names:
+    link = await scheduler.cached(specs)
+    for name in (model.name for model in specs):
         await link.done(link.send(pb.Load(model=name, slabs=link.models[name].footprint.weight_slabs)))
     return link
 
@@ -51,8 +48,8 @@ def reference(directory: Path, prompt: list[int]) -> NDArray[np.float32]:
         return np.asarray(model(torch.tensor([prompt])).last_hidden_state[0, -1].numpy())
 
 
-async def test_embeddings_are_transformers_and_leave_nothing(scheduler: Rig, folder: Path, embedder: Path) -> None:
-    async with inside(config(folder)) as engine:
+async def test_embeddings_are_transformers_and_leave_nothing(scheduler: Rig, embedder: Path) -> None:
+    async with inside(config(scheduler.folder)) as engine:
         link = await loaded(scheduler, spec("m", embedder))
         assert link.models["m"].footprint.task == "embed"
         free = link.memory.slabs_free
@@ -79,11 +76,11 @@ class Counting(TorchBackend):
         return super().launch(model, inputs, after)
 
 
-async def test_prompts_of_a_turn_share_passes_and_are_as_alone(scheduler: Rig, folder: Path, embedder: Path) -> None:
+async def test_prompts_of_a_turn_share_passes_and_are_as_alone(scheduler: Rig, embedder: Path) -> None:
     """A pass has 100 tokens at most, whichever prompts they are of, and however a prompt is cut in the command."""
     prompts = {"long": PROMPT, "short": PROMPT[:20], "single": PROMPT[:1], "cut": PROMPT[20:60]}
     backend = Counting()
-    async with inside(config(folder, max_pooled_tokens=100), backend):
+    async with inside(config(scheduler.folder, max_pooled_tokens=100), backend):
         link = await loaded(scheduler, spec("m", embedder))
         alone = {name: await pooled(scheduler, link, f"{name}-alone", prompts[name], 999) for name in prompts}
         del backend.tokens[:]
@@ -99,7 +96,7 @@ async def test_prompts_of_a_turn_share_passes_and_are_as_alone(scheduler: Rig, f
     assert backend.tokens == [[90, 10], [10, 1, 16], [16], [8]]
 
 
-async def test_a_prompt_that_cannot_be_computed_ends_alone(scheduler: Rig, folder: Path, embedder: Path) -> None:
+async def test_a_prompt_that_cannot_be_computed_ends_alone(scheduler: Rig, embedder: Path) -> None:
     class Refusing(Counting):
         def launch(self, model: str, inputs: Sequence[StepInput], after: Launched | None = None) -> Launched:
             launched = super().launch(model, inputs, after)
@@ -108,7 +105,7 @@ async def test_a_prompt_that_cannot_be_computed_ends_alone(scheduler: Rig, folde
             return launched
 
     prompts = {"good": PROMPT[:20], "bad": [7] * 5, "better": PROMPT[20:40]}
-    async with inside(config(folder, max_pooled_tokens=100), Refusing()):
+    async with inside(config(scheduler.folder, max_pooled_tokens=100), Refusing()):
         link = await loaded(scheduler, spec("m", embedder))
         for name, prompt in prompts.items():
             link.send(scheduler.open(name, "m", prompt, max_tokens=1, pooling=EMBEDS))
@@ -121,9 +118,9 @@ async def test_a_prompt_that_cannot_be_computed_ends_alone(scheduler: Rig, folde
         assert ("bad", 0) not in scheduler.tokens
 
 
-async def test_a_result_comes_once_though_its_stream_breaks(scheduler: Rig, folder: Path, embedder: Path) -> None:
+async def test_a_result_comes_once_though_its_stream_breaks(scheduler: Rig, embedder: Path) -> None:
     """What was sent and not acknowledged is sent again; under a later epoch it is computed again, to the same bytes."""
-    async with inside(config(folder)):
+    async with inside(config(scheduler.folder)):
         link = await loaded(scheduler, spec("m", embedder))
         scheduler.deaf = True
         first = await pooled(scheduler, link, "r", PROMPT, 999)
@@ -139,11 +136,9 @@ async def test_a_result_comes_once_though_its_stream_breaks(scheduler: Rig, fold
         assert np.array_equal(await pooled(scheduler, link, "r", PROMPT, 999, epoch=2), first)
 
 
-async def test_a_sequence_is_of_its_models_kind(
-    scheduler: Rig, folder: Path, embedder: Path, tiny_models: dict[str, Path]
-) -> None:
-    async with inside(config(folder)):
-        link = await loaded(scheduler, spec("m", embedder), spec("chat", tiny_models["qwen3"]))
+async def test_a_sequence_is_of_its_models_kind(scheduler: Rig, embedder: Path) -> None:
+    async with inside(config(scheduler.folder)):
+        link = await loaded(scheduler, spec("m", embedder), spec("chat", scheduler.models["qwen3"]))
         refused = await link.refused(link.send(scheduler.open("a", "m", PROMPT)))
         assert "generates no text" in refused.reason
         refused = await link.refused(link.send(scheduler.open("b", "chat", PROMPT, pooling=EMBEDS)))
@@ -155,14 +150,12 @@ async def test_a_sequence_is_of_its_models_kind(
         assert refused.kind == pb.FAILURE_KIND_INVALID
 
 
-async def test_a_chat_model_and_an_embedder_of_the_same_files_share_an_engine(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_a_chat_model_and_an_embedder_of_the_same_files_share_an_engine(scheduler: Rig) -> None:
     """Two models: what is kept of the chat's prompt is not for embeddings, though it would be the same."""
-    embeds = spec("m", tiny_models["qwen3"])
+    embeds = spec("m", scheduler.models["qwen3"])
     embeds.task = "embed"
-    async with inside(config(folder)):
-        link = await loaded(scheduler, spec("chat", tiny_models["qwen3"]), embeds)
+    async with inside(config(scheduler.folder)):
+        link = await loaded(scheduler, spec("chat", scheduler.models["qwen3"]), embeds)
         link.send(scheduler.open("talk", "chat", PROMPT, max_tokens=3))
         part = pb.PrefillPart(seq=seq("talk"), tokens=99)
         turn = link.send(pb.Turn(model="chat", prefill=[part], decode=[seq("talk")], steps=3, slabs=8))
@@ -170,4 +163,4 @@ async def test_a_chat_model_and_an_embedder_of_the_same_files_share_an_engine(
         await link.done(turn)
         assert len(await scheduler.received_tokens("talk", 3)) == 3
         assert scheduler.tokens["r", 0][0].cached_tokens == 0
-    assert np.allclose(got, reference(tiny_models["qwen3"], PROMPT), rtol=1e-4, atol=1e-5)
+    assert np.allclose(got, reference(scheduler.models["qwen3"], PROMPT), rtol=1e-4, atol=1e-5)

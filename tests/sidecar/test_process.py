@@ -43,14 +43,12 @@ async def loading(link: Link, model: Path) -> int:
     return link.send(pb.Load(model="m", slabs=32))
 
 
-async def test_a_process_serves_ends_within_three_seconds_of_sigterm_and_removes_its_segment(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_a_process_serves_ends_within_three_seconds_of_sigterm_and_removes_its_segment(scheduler: Rig) -> None:
     launched = time.monotonic()
-    async with outside(config(folder, drain_s=0), folder) as process:
+    async with outside(config(scheduler.folder, drain_s=0), scheduler.folder) as process:
         link = await scheduler.link("a")
         started_in = time.monotonic() - launched  # more than three seconds where the machine does much else
-        load = await loading(link, tiny_models["llama"])
+        load = await loading(link, scheduler.models["llama"])
         link.send(scheduler.open("r", "m", PROMPT, max_tokens=200))
         parts = [pb.PrefillPart(seq=seq("r"), tokens=8)]
         link.send(pb.Turn(model="m", prefill=parts, decode=[seq("r")], steps=200, slabs=16), after=[load])
@@ -58,21 +56,19 @@ async def test_a_process_serves_ends_within_three_seconds_of_sigterm_and_removes
         process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(max(3, started_in)):
             assert await process.wait() == 0
-    assert not list((folder / "segments").glob("*.kv"))
+    assert not list((scheduler.folder / "segments").glob("*.kv"))
 
 
-async def test_a_process_asked_to_drain_reports_it_and_finishes_its_sequences(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_a_process_asked_to_drain_reports_it_and_finishes_its_sequences(scheduler: Rig) -> None:
     port = free_port()
-    settings = config(folder, drain_s=60, metrics_listen=f"127.0.0.1:{port}")
+    settings = config(scheduler.folder, drain_s=60, metrics_listen=f"127.0.0.1:{port}")
     del settings["instance"], settings["node"]
-    async with outside(settings, folder, "--instance", "a", "--node", "n") as process, pages(port) as get:
+    async with outside(settings, scheduler.folder, "--instance", "a", "--node", "n") as process, pages(port) as get:
         link = await scheduler.link("a")
         assert link.hello.node == "n"
         assert (await get("healthz"))[0] == 200
         assert (await get("readyz"))[0] == 200
-        load = await loading(link, tiny_models["llama"])
+        load = await loading(link, scheduler.models["llama"])
         link.send(scheduler.open("r", "m", PROMPT, max_tokens=100))
         parts = [pb.PrefillPart(seq=seq("r"), tokens=8)]
         await link.done(link.send(pb.Turn(model="m", prefill=parts, slabs=8), after=[load]))
@@ -90,10 +86,10 @@ async def test_a_process_asked_to_drain_reports_it_and_finishes_its_sequences(
             assert await process.wait() == 0
 
 
-async def test_a_second_signal_ends_a_drain_at_once(scheduler: Rig, folder: Path, tiny_models: dict[str, Path]) -> None:
-    async with outside(config(folder, drain_s=300), folder) as process:
+async def test_a_second_signal_ends_a_drain_at_once(scheduler: Rig) -> None:
+    async with outside(config(scheduler.folder, drain_s=300), scheduler.folder) as process:
         link = await scheduler.link("a")
-        await serving(link, tiny_models["llama"])
+        await serving(link, scheduler.models["llama"])
         link.send(scheduler.open("r", "m", PROMPT, max_tokens=100))
         process.send_signal(signal.SIGTERM)
         await link.until(lambda: link.draining)
@@ -103,13 +99,14 @@ async def test_a_second_signal_ends_a_drain_at_once(scheduler: Rig, folder: Path
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-async def test_one_process_continues_with_the_kv_cache_that_another_computed(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], ranks: int
-) -> None:
-    async with outside(config(folder, "p", ranks=ranks), folder), outside(config(folder, "d", ranks=ranks), folder):
+async def test_one_process_continues_with_the_kv_cache_that_another_computed(scheduler: Rig, ranks: int) -> None:
+    async with (
+        outside(config(scheduler.folder, "p", ranks=ranks), scheduler.folder),
+        outside(config(scheduler.folder, "d", ranks=ranks), scheduler.folder),
+    ):
         p, d = await scheduler.link("p"), await scheduler.link("d")
         for link in (p, d):
-            link.send(pb.Catalog(models=[spec("m", tiny_models["llama"])]))
+            link.send(pb.Catalog(models=[spec("m", scheduler.models["llama"])]))
         for link in (p, d):
             await link.until(lambda link=link: "m" in link.models)
             await link.cached("m")
@@ -126,11 +123,11 @@ async def test_one_process_continues_with_the_kv_cache_that_another_computed(
         assert await scheduler.received_tokens("moved", 40) == await scheduler.received_tokens("stayed", 40)
 
 
-async def test_the_next_process_removes_the_segments_of_all_ranks_of_a_killed_one(scheduler: Rig, folder: Path) -> None:
+async def test_the_next_process_removes_the_segments_of_all_ranks_of_a_killed_one(scheduler: Rig) -> None:
     for life in (1, 2):
-        async with outside(config(folder, ranks=2), folder) as process:
+        async with outside(config(scheduler.folder, ranks=2), scheduler.folder) as process:
             link = await scheduler.link("a", attachments=life)
-            files = {path.name for path in (folder / "segments").glob("*.kv")}
+            files = {path.name for path in (scheduler.folder / "segments").glob("*.kv")}
             assert files == {f"a@{link.hello.incarnation}.kv", f"a@{link.hello.incarnation}.1.kv"}
             process.kill()
             await process.wait()

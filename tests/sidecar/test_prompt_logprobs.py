@@ -17,9 +17,7 @@ ASKED = mpb.Sampling(top_p=1, repetition_penalty=1, prompt_logprobs=2)
 
 
 async def loaded(scheduler: Rig, directory: Path) -> Link:
-    link = await scheduler.link("a")
-    link.send(pb.Catalog(models=[spec("m", directory)]))
-    await link.cached("m")
+    link = await scheduler.cached([spec("m", directory)])
     await link.done(link.send(pb.Load(model="m", slabs=link.models["m"].footprint.weight_slabs)))
     return link
 
@@ -42,14 +40,12 @@ def reference(directory: Path) -> torch.Tensor:
         return torch.as_tensor(model(torch.tensor([PROMPT])).logits[0].log_softmax(-1))
 
 
-async def test_every_token_but_the_first_is_scored_as_transformers_does(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    async with inside(config(folder)):
-        link = await loaded(scheduler, tiny_models["qwen3"])
+async def test_every_token_but_the_first_is_scored_as_transformers_does(scheduler: Rig) -> None:
+    async with inside(config(scheduler.folder)):
+        link = await loaded(scheduler, scheduler.models["qwen3"])
         once = await prefilled(scheduler, link, "once", 999)
         again = await prefilled(scheduler, link, "again", 30, 1, 59)
-    expected = reference(tiny_models["qwen3"])
+    expected = reference(scheduler.models["qwen3"])
     for token in (once, again):
         assert token.cached_tokens == 0, "what is found in the cache has no logits"
         assert [said.token for said in token.prompt] == PROMPT[1:]
@@ -58,9 +54,9 @@ async def test_every_token_but_the_first_is_scored_as_transformers_does(
             assert [top.token for top in said.top] == expected[position].topk(2).indices.tolist()
 
 
-async def test_too_many_are_refused_by_name(scheduler: Rig, folder: Path, tiny_models: dict[str, Path]) -> None:
-    async with inside(config(folder)):
-        link = await loaded(scheduler, tiny_models["llama"])
+async def test_too_many_are_refused_by_name(scheduler: Rig) -> None:
+    async with inside(config(scheduler.folder)):
+        link = await loaded(scheduler, scheduler.models["llama"])
         sampling = mpb.Sampling(top_p=1, repetition_penalty=1, prompt_logprobs=21)
         failed = await link.refused(link.send(scheduler.open("r", "m", PROMPT, sampling=sampling)))
         assert "prompt_logprobs" in failed.reason

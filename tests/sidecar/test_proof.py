@@ -46,11 +46,9 @@ def holds() -> None:
     """A proof that does."""
 
 
-async def served(
-    scheduler: Rig, folder: Path, backend: Proving, *models: tuple[str, Path]
-) -> dict[str, mpb.ModelState]:
+async def served(scheduler: Rig, backend: Proving, *models: tuple[str, Path]) -> dict[str, mpb.ModelState]:
     attached = scheduler.attachments + 1
-    async with inside(config(folder), backend):
+    async with inside(config(scheduler.folder), backend):
         link = await scheduler.link("a", attached)
         link.send(pb.Catalog(models=[spec(name, directory) for name, directory in models]))
         settled = (mpb.MODEL_PHASE_CACHED, mpb.MODEL_PHASE_FAILED)
@@ -58,27 +56,25 @@ async def served(
         return dict(link.models)
 
 
-async def test_a_proof_that_held_is_not_made_again_by_later_engines_of_the_node(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_a_proof_that_held_is_not_made_again_by_later_engines_of_the_node(scheduler: Rig) -> None:
     for times in (1, 0):
-        backend = Proving(tiny_models["llama"], "key", holds)
-        await served(scheduler, folder, backend, ("m", tiny_models["llama"]))
+        backend = Proving(scheduler.models["llama"], "key", holds)
+        await served(scheduler, backend, ("m", scheduler.models["llama"]))
         assert backend.events.count("prove") == times
-    other = Proving(tiny_models["llama"], "of another version", holds)
-    await served(scheduler, folder, other, ("m", tiny_models["llama"]))
+    other = Proving(scheduler.models["llama"], "of another version", holds)
+    await served(scheduler, other, ("m", scheduler.models["llama"]))
     assert other.events == ["prove", "serve m"]
 
 
-async def test_a_proof_that_fails_is_the_reason_of_its_model_and_is_made_again(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_a_proof_that_fails_is_the_reason_of_its_model_and_is_made_again(scheduler: Rig) -> None:
     def fails() -> None:
         raise ModelError("it computes token 5 otherwise")
 
     for _ in range(2):
-        backend = Proving(tiny_models["llama"], "key", fails)
-        states = await served(scheduler, folder, backend, ("bad", tiny_models["llama"]), ("good", tiny_models["qwen2"]))
+        backend = Proving(scheduler.models["llama"], "key", fails)
+        states = await served(
+            scheduler, backend, ("bad", scheduler.models["llama"]), ("good", scheduler.models["qwen2"])
+        )
         assert states["bad"].reason == "bad: it computes token 5 otherwise"
         assert states["good"].phase == mpb.MODEL_PHASE_CACHED
         assert "prove" in backend.events
@@ -98,14 +94,12 @@ class Held(Proving):
         return super().describe(directory, max_model_len, task)
 
 
-async def test_models_that_need_no_proof_do_not_wait_for_those_of_another_that_do(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    backend = Held(tiny_models["llama"])
-    async with inside(config(folder), backend):
+async def test_models_that_need_no_proof_do_not_wait_for_those_of_another_that_do(scheduler: Rig) -> None:
+    backend = Held(scheduler.models["llama"])
+    async with inside(config(scheduler.folder), backend):
         link = await scheduler.link("a")
-        many = [spec(f"new-{number}", tiny_models["llama"], length) for number, length in enumerate((64, 96))]
-        link.send(pb.Catalog(models=[*many, spec("known", tiny_models["qwen2"])]))
+        many = [spec(f"new-{number}", scheduler.models["llama"], length) for number, length in enumerate((64, 96))]
+        link.send(pb.Catalog(models=[*many, spec("known", scheduler.models["qwen2"])]))
         await link.until(lambda: len(link.models) == 3)
         backend.may_go.set()
         await link.cached("known", "new-0", "new-1")
@@ -113,16 +107,14 @@ async def test_models_that_need_no_proof_do_not_wait_for_those_of_another_that_d
     assert backend.events.count("prove") == 1, "one key, one proof"
 
 
-async def test_a_model_that_comes_behind_many_is_served_before_them(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    backend = Held(tiny_models["llama"])
-    many = [spec(f"many-{number}", tiny_models["qwen2"], 32 + number) for number in range(20)]
-    async with inside(config(folder), backend):
+async def test_a_model_that_comes_behind_many_is_served_before_them(scheduler: Rig) -> None:
+    backend = Held(scheduler.models["llama"])
+    many = [spec(f"many-{number}", scheduler.models["qwen2"], 32 + number) for number in range(20)]
+    async with inside(config(scheduler.folder), backend):
         link = await scheduler.link("a")
         link.send(pb.Catalog(models=many))
         await asyncio.to_thread(backend.described.wait, 20)
-        link.send(pb.Catalog(models=[*many, spec("late", tiny_models["qwen2"])]))
+        link.send(pb.Catalog(models=[*many, spec("late", scheduler.models["qwen2"])]))
         await link.until(lambda: "late" in link.models)
         backend.may_go.set()
         await link.cached("late")

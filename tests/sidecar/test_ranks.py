@@ -68,12 +68,10 @@ def assert_empty(engine: Engine) -> None:
     assert engine.state.kv.host.slabs_free == engine.state.kv.host.pool.total
 
 
-async def test_tokens_are_those_of_transformers_through_switches_swaps_reuse_and_cancels(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    models = {name: tiny_models[name] for name in ("llama", "qwen3")}
+async def test_tokens_are_those_of_transformers_through_switches_swaps_reuse_and_cancels(scheduler: Rig) -> None:
+    models = {name: scheduler.models[name] for name in ("llama", "qwen3")}
     prompts = {"one": [*HEAD, 9], "two": [*HEAD, 77, 3], "other": HEAD[::-1], "closed": HEAD[:20]}
-    async with inside(two(folder), pair()) as engine:
+    async with inside(two(scheduler.folder), pair()) as engine:
         link = await serving(scheduler, "a", models)
         for name, prompt in prompts.items():
             link.send(scheduler.open(name, "qwen3" if name == "other" else "llama", prompt, max_tokens=LENGTH))
@@ -102,12 +100,10 @@ async def test_tokens_are_those_of_transformers_through_switches_swaps_reuse_and
         assert_empty(engine)
 
 
-async def test_the_scheduler_sees_one_engine_of_smaller_models(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    async with inside(config(folder, "whole")), inside(two(folder), pair()) as engine:
-        whole = (await serving(scheduler, "whole", {"m": tiny_models["qwen2"]})).models["m"].footprint
-        link = await serving(scheduler, "a", {"m": tiny_models["qwen2"]})
+async def test_the_scheduler_sees_one_engine_of_smaller_models(scheduler: Rig) -> None:
+    async with inside(config(scheduler.folder, "whole")), inside(two(scheduler.folder), pair()) as engine:
+        whole = (await serving(scheduler, "whole", {"m": scheduler.models["qwen2"]})).models["m"].footprint
+        link = await serving(scheduler, "a", {"m": scheduler.models["qwen2"]})
         part = link.models["m"].footprint
         assert link.hello.device == "cpu x 2"
         assert (link.hello.slabs, link.hello.host_slabs) == (128, 64)
@@ -117,22 +113,18 @@ async def test_the_scheduler_sees_one_engine_of_smaller_models(
         assert (await link.done(link.send(pb.Load(model="m", slabs=32)))).done.bytes == part.weight_bytes
 
 
-async def test_a_model_that_the_ranks_cannot_share_fails_and_the_others_are_served(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    async with inside(two(folder), pair()):
-        link = await serving(scheduler, "a", {name: tiny_models[name] for name in ("mistral", "llama")})
+async def test_a_model_that_the_ranks_cannot_share_fails_and_the_others_are_served(scheduler: Rig) -> None:
+    async with inside(two(scheduler.folder), pair()):
+        link = await serving(scheduler, "a", {name: scheduler.models[name] for name in ("mistral", "llama")})
         assert link.models["mistral"].phase == mpb.MODEL_PHASE_FAILED
         assert "num_key_value_heads is 1, which 2 accelerators cannot share" in link.models["mistral"].reason
         assert link.models["llama"].phase == mpb.MODEL_PHASE_CACHED
 
 
-async def test_kv_of_an_engine_with_another_number_of_ranks_is_not_adopted(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    async with inside(config(folder, "whole")), inside(two(folder), pair()):
-        source = await serving(scheduler, "whole", {"m": tiny_models["qwen2"]})
-        target = await serving(scheduler, "a", {"m": tiny_models["qwen2"]})
+async def test_kv_of_an_engine_with_another_number_of_ranks_is_not_adopted(scheduler: Rig) -> None:
+    async with inside(config(scheduler.folder, "whole")), inside(two(scheduler.folder), pair()):
+        source = await serving(scheduler, "whole", {"m": scheduler.models["qwen2"]})
+        target = await serving(scheduler, "a", {"m": scheduler.models["qwen2"]})
         await source.done(source.send(pb.Load(model="m", slabs=32)))
         for link in (source, target):
             link.send(scheduler.open("r", "m", HEAD))
@@ -144,10 +136,10 @@ async def test_kv_of_an_engine_with_another_number_of_ranks_is_not_adopted(
 
 
 async def test_evicted_weights_are_reloaded_through_the_host_cache(
-    scheduler: Rig, folder: Path, make_model: Callable[..., Path]
+    scheduler: Rig, make_model: Callable[..., Path]
 ) -> None:
     models = {name: make_model("llama", seed=seed) for seed, name in enumerate(("first", "second"))}
-    async with inside(two(folder, host_cache_bytes=400_000), pair()) as engine:  # it holds one at a time
+    async with inside(two(scheduler.folder, host_cache_bytes=400_000), pair()) as engine:  # it holds one at a time
         link = await serving(scheduler, "a", models)
         for name in ("second", "first", "second"):
             await link.done(link.send(pb.Load(model=name, slabs=32)))
@@ -164,10 +156,8 @@ async def test_evicted_weights_are_reloaded_through_the_host_cache(
         assert_empty(engine)
 
 
-async def test_weights_too_large_for_the_host_cache_are_refused(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    async with inside(two(folder, host_cache_bytes=100_000), pair()):
-        state = (await serving(scheduler, "a", {"m": tiny_models["llama"]})).models["m"]
+async def test_weights_too_large_for_the_host_cache_are_refused(scheduler: Rig) -> None:
+    async with inside(two(scheduler.folder, host_cache_bytes=100_000), pair()):
+        state = (await serving(scheduler, "a", {"m": scheduler.models["llama"]})).models["m"]
         assert state.phase == mpb.MODEL_PHASE_FAILED
         assert "which they pass through, has 100000; raise host_cache_bytes" in state.reason

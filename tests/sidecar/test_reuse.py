@@ -28,10 +28,8 @@ def model(make_model: Callable[..., Path]) -> Path:
     return make_model("qwen2", max_position_embeddings=4096)
 
 
-async def test_a_later_request_reuses_the_cached_prefix_and_gives_the_same_tokens(
-    scheduler: Rig, folder: Path, model: Path
-) -> None:
-    async with inside(config(folder)) as engine:
+async def test_a_later_request_reuses_the_cached_prefix_and_gives_the_same_tokens(scheduler: Rig, model: Path) -> None:
+    async with inside(config(scheduler.folder)) as engine:
         link = await ready(scheduler, model)
         engine.state.kv.prefix_reuse = False
         first = await answer(scheduler, link, "alone", HEAD)
@@ -47,10 +45,10 @@ async def test_a_later_request_reuses_the_cached_prefix_and_gives_the_same_token
 
 
 async def test_a_part_of_what_is_expected_to_be_left_completes_a_prompt_or_is_followed_by_the_rest(
-    scheduler: Rig, folder: Path, model: Path
+    scheduler: Rig, model: Path
 ) -> None:
     """A scheduler that expects a beginning to be cached grants the whole prompt, and asks for what is behind it."""
-    async with inside(config(folder)) as engine:
+    async with inside(config(scheduler.folder)) as engine:
         link = await ready(scheduler, model)
         engine.state.kv.prefix_reuse = False
         expected = await answer(scheduler, link, "whole", [*HEAD, 7, 9])
@@ -69,8 +67,8 @@ async def test_a_part_of_what_is_expected_to_be_left_completes_a_prompt_or_is_fo
             assert await scheduler.received_tokens(name, 8) == expected
 
 
-async def test_swapped_out_prefixes_are_swapped_in_again(scheduler: Rig, folder: Path, model: Path) -> None:
-    async with inside(config(folder)) as engine:
+async def test_swapped_out_prefixes_are_swapped_in_again(scheduler: Rig, model: Path) -> None:
+    async with inside(config(scheduler.folder)) as engine:
         link = await ready(scheduler, model)
         link.send(scheduler.open("one", "m", HEAD, max_tokens=100))
         part = pb.PrefillPart(seq=seq("one"), tokens=len(HEAD))
@@ -87,8 +85,8 @@ async def test_swapped_out_prefixes_are_swapped_in_again(scheduler: Rig, folder:
         assert engine.state.kv.device.evicted > 0
 
 
-async def test_prefix_reuse_can_be_disabled(scheduler: Rig, folder: Path, model: Path) -> None:
-    async with inside(config(folder, memory={"prefix_reuse": False})) as engine:
+async def test_prefix_reuse_can_be_disabled(scheduler: Rig, model: Path) -> None:
+    async with inside(config(scheduler.folder, memory={"prefix_reuse": False})) as engine:
         link = await ready(scheduler, model)
         assert await answer(scheduler, link, "one", HEAD) == await answer(scheduler, link, "two", HEAD)
         assert scheduler.tokens["two", 0][0].cached_tokens == 0
@@ -105,9 +103,9 @@ async def cached(scheduler: Rig, link: Link, name: str, prompt: list[int], **fie
     return int(scheduler.tokens[name, 0][0].cached_tokens)
 
 
-async def test_sequences_of_another_salt_find_nothing(scheduler: Rig, folder: Path, model: Path) -> None:
+async def test_sequences_of_another_salt_find_nothing(scheduler: Rig, model: Path) -> None:
     prompt = [*HEAD, 7]
-    async with inside(config(folder)):
+    async with inside(config(scheduler.folder)):
         link = await ready(scheduler, model)
         assert await cached(scheduler, link, "alice", prompt, salt=b"alice") == 0
         assert await cached(scheduler, link, "bob", prompt, salt=b"bob") == 0
@@ -117,12 +115,10 @@ async def test_sequences_of_another_salt_find_nothing(scheduler: Rig, folder: Pa
         assert await cached(scheduler, link, "unsalted-2", prompt) > 0
 
 
-async def test_the_public_beginning_of_a_prompt_is_shared_whatever_the_salt(
-    scheduler: Rig, folder: Path, model: Path
-) -> None:
+async def test_the_public_beginning_of_a_prompt_is_shared_whatever_the_salt(scheduler: Rig, model: Path) -> None:
     """Whole blocks of it: 20 of the 48 tokens are public, so one of the three blocks."""
     prompt = [*HEAD, 7]
-    async with inside(config(folder)):
+    async with inside(config(scheduler.folder)):
         link = await ready(scheduler, model)
         assert await cached(scheduler, link, "alice", prompt, salt=b"alice", public_tokens=20) == 0
         assert await cached(scheduler, link, "bob", prompt, salt=b"bob", public_tokens=20) == 16
@@ -130,10 +126,8 @@ async def test_the_public_beginning_of_a_prompt_is_shared_whatever_the_salt(
         assert await cached(scheduler, link, "alice-2", prompt, salt=b"alice", public_tokens=20) > 0
 
 
-async def test_a_salt_of_another_length_than_gateways_make_is_refused(
-    scheduler: Rig, folder: Path, model: Path
-) -> None:
-    async with inside(config(folder)):
+async def test_a_salt_of_another_length_than_gateways_make_is_refused(scheduler: Rig, model: Path) -> None:
+    async with inside(config(scheduler.folder)):
         link = await ready(scheduler, model)
         failed = await link.refused(link.send(scheduler.open("one", "m", HEAD, salt=bytes(65))))
         assert "65 bytes are more than 64" in failed.reason

@@ -40,10 +40,10 @@ class Sidecar:
 
 @asynccontextmanager
 async def serving(
-    scheduler: Rig, folder: Path, *directories: Path, backend: Backend | None = None, **changes: object
+    scheduler: Rig, *directories: Path, backend: Backend | None = None, **changes: object
 ) -> AsyncIterator[Sidecar]:
     """A sidecar that serves these models as m, m1, ...; m is resident."""
-    async with inside(config(folder, **changes), backend) as engine:
+    async with inside(config(scheduler.folder, **changes), backend) as engine:
         link = await scheduler.link("a")
         names = ["m", *(f"m{i}" for i in range(1, len(directories)))]
         link.send(pb.Catalog(models=[spec(n, d) for n, d in zip(names, directories, strict=True)]))
@@ -54,14 +54,10 @@ async def serving(
 
 @pytest.fixture(params=[TorchBackend, LateBackend], ids=["waited for", "launched ahead"])
 async def sidecar(
-    scheduler: Rig,
-    folder: Path,
-    make_model: Callable[..., Path],
-    tiny_models: dict[str, Path],
-    request: pytest.FixtureRequest,
+    scheduler: Rig, make_model: Callable[..., Path], request: pytest.FixtureRequest
 ) -> AsyncIterator[Sidecar]:
     roomy = make_model("qwen2", max_position_embeddings=4096)  # turns that do not end before their quota
-    async with serving(scheduler, folder, roomy, tiny_models["llama"], backend=request.param()) as made:
+    async with serving(scheduler, roomy, scheduler.models["llama"], backend=request.param()) as made:
         yield made
 
 
@@ -262,11 +258,15 @@ async def test_models_removed_from_the_catalog_free_their_memory(sidecar: Sideca
 
 
 async def test_a_model_that_cannot_be_served_is_failed_with_its_reason_while_others_serve(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], caplog: pytest.LogCaptureFixture
+    scheduler: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with inside(config(folder)):
+    async with inside(config(scheduler.folder)):
         link = await scheduler.link("a")
-        models = [spec("gone", folder / "nowhere"), spec("empty", folder), spec("m", tiny_models["llama"])]
+        models = [
+            spec("gone", scheduler.folder / "nowhere"),
+            spec("empty", scheduler.folder),
+            spec("m", scheduler.models["llama"]),
+        ]
         link.send(pb.Catalog(models=models))
         await link.cached("m")
         for name, word in (("gone", "nowhere"), ("empty", "config.json")):
@@ -277,13 +277,11 @@ async def test_a_model_that_cannot_be_served_is_failed_with_its_reason_while_oth
 
 
 @pytest.mark.parametrize(("beside", "word"), [(0, "raise device_bytes"), (1, "")])
-async def test_a_model_that_leaves_no_slab_for_kv_blocks_is_failed(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], beside: int, word: str
-) -> None:
-    weights = -(-(tiny_models["llama"] / "model.safetensors").stat().st_size // SLAB)
-    async with inside(config(folder, memory={"device_bytes": (weights + beside) * SLAB})):
+async def test_a_model_that_leaves_no_slab_for_kv_blocks_is_failed(scheduler: Rig, beside: int, word: str) -> None:
+    weights = -(-(scheduler.models["llama"] / "model.safetensors").stat().st_size // SLAB)
+    async with inside(config(scheduler.folder, memory={"device_bytes": (weights + beside) * SLAB})):
         link = await scheduler.link("a")
-        link.send(pb.Catalog(models=[spec("m", tiny_models["llama"])]))
+        link.send(pb.Catalog(models=[spec("m", scheduler.models["llama"])]))
         await link.until(lambda: "m" in link.models and link.models["m"].phase != mpb.MODEL_PHASE_FETCHING)
         assert word in link.models["m"].reason
         assert (link.models["m"].phase == mpb.MODEL_PHASE_FAILED) == bool(word)
@@ -291,17 +289,17 @@ async def test_a_model_that_leaves_no_slab_for_kv_blocks_is_failed(
 
 
 async def test_a_failed_model_is_tried_again_when_a_catalog_asks_for_it_and_another_objective_changes_nothing(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+    scheduler: Rig,
 ) -> None:
-    async with inside(config(folder)):
+    async with inside(config(scheduler.folder)):
         link = await scheduler.link("a")
-        late = spec("late", folder / "late")
-        link.send(pb.Catalog(models=[late, spec("m", tiny_models["llama"])]))
+        late = spec("late", scheduler.folder / "late")
+        link.send(pb.Catalog(models=[late, spec("m", scheduler.models["llama"])]))
         await link.cached("m")
         await link.done(link.send(pb.Load(model="m", slabs=32)))
         assert link.models["late"].phase == mpb.MODEL_PHASE_FAILED
-        (folder / "late").symlink_to(tiny_models["qwen3"])
-        faster = spec("m", tiny_models["llama"])
+        (scheduler.folder / "late").symlink_to(scheduler.models["qwen3"])
+        faster = spec("m", scheduler.models["llama"])
         faster.tbt_s = 0.01
         link.send(pb.Catalog(models=[late, faster], retry=True))
         await link.until(lambda: link.models["late"].phase == mpb.MODEL_PHASE_CACHED)

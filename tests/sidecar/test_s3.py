@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from local_servers import s3_server
 from real_proxy import real_proxy, through_proxy
 from sidecar.test_sources import contents, obtain
 from sidecar.web import FILES, outbound, quick_tier
@@ -28,26 +26,14 @@ from aegaeon_sidecar.weights.sources import remote_of
 @pytest.fixture(scope="module")
 def s3() -> Iterator[Any]:
     """A client of a store that runs as a process of its own."""
-    pytest.importorskip("moto", reason="needs moto and flask-cors, the S3 server of the tests")
-    pytest.importorskip("flask_cors", reason="needs moto and flask-cors, the S3 server of the tests")
     boto3 = pytest.importorskip("boto3", reason="needs boto3")
-    with subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"], stderr=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stderr is not None
-        address = next(line for line in server.stderr if "Running on" in line).split()[-1]
-        reader = threading.Thread(target=server.stderr.read)
-        reader.start()
-        patch = pytest.MonkeyPatch()
+    with s3_server() as address, pytest.MonkeyPatch.context() as patch:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patch.setenv(name, "test")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         client = boto3.client("s3", endpoint_url=address)
         client.create_bucket(Bucket="models")
         yield client
-        patch.undo()
-        server.terminate()
-        reader.join()
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
 
 import grpc
 import pytest
@@ -31,7 +30,7 @@ async def test_a_report_for_a_stream_that_is_over_says_why_it_broke(scheduler: R
 
 
 async def test_no_report_says_what_was_free_before_an_earlier_report(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    scheduler: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = State.memory
 
@@ -42,10 +41,8 @@ async def test_no_report_says_what_was_free_before_an_earlier_report(
         return free
 
     monkeypatch.setattr(State, "memory", read_early)
-    async with inside(config(folder, heartbeat_s=0.02)):
-        link = await scheduler.link("a")
-        link.send(pb.Catalog(models=[spec("m", tiny_models["llama"])]))
-        await link.cached("m")
+    async with inside(config(scheduler.folder, heartbeat_s=0.02)):
+        link = await scheduler.cached([spec("m", scheduler.models["llama"])])
         for command in (pb.Load(model="m", slabs=64), pb.Unload(model="m")) * 3:
             report = await link.done(link.send(command))
             for beat in range(link.heartbeats + 1, link.heartbeats + 3):
@@ -53,13 +50,9 @@ async def test_no_report_says_what_was_free_before_an_earlier_report(
                 assert link.memory.slabs_free == report.done.memory.slabs_free
 
 
-async def test_a_heartbeat_that_repeats_a_report_is_left_out(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    async with inside(config(folder, heartbeat_s=60.0)) as engine:
-        link = await scheduler.link("a")
-        link.send(pb.Catalog(models=[spec("m", tiny_models["llama"])]))
-        await link.cached("m")
+async def test_a_heartbeat_that_repeats_a_report_is_left_out(scheduler: Rig) -> None:
+    async with inside(config(scheduler.folder, heartbeat_s=60.0)) as engine:
+        link = await scheduler.cached([spec("m", scheduler.models["llama"])])
         engine.heartbeat()  # Hello alone has said what is free
         await link.until(lambda: link.heartbeats == 1)
         await link.done(link.send(pb.Load(model="m", slabs=64)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from sidecar.rig import Rig, config, inside, seq, spec
 
 from aegaeon_proto.v1 import engine_pb2 as pb
@@ -12,13 +10,9 @@ from aegaeon_proto.v1 import model_pb2 as mpb
 PROMPT = [5, 17, 23, 42, 8, 99, 140, 7, 61, 12, 33]
 
 
-async def test_a_prompt_is_prefilled_and_decoded_and_its_tokens_reach_the_gateway(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    async with inside(config(folder)) as engine:
-        link = await scheduler.link("a")
-        link.send(pb.Catalog(models=[spec("m", tiny_models["llama"])]))
-        await link.cached("m")
+async def test_a_prompt_is_prefilled_and_decoded_and_its_tokens_reach_the_gateway(scheduler: Rig) -> None:
+    async with inside(config(scheduler.folder)) as engine:
+        link = await scheduler.cached([spec("m", scheduler.models["llama"])])
         footprint = link.models["m"].footprint
         load = link.send(pb.Load(model="m", slabs=footprint.weight_slabs))
         link.send(scheduler.open("r", "m", PROMPT, max_tokens=6))

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sidecar.mounts import small_tmpfs
 from sidecar.rig import Rig, config, inside, spec
-from sidecar.web import ANYWHERE, FILES, WEIGHTS, Server, outbound, quick_tier, remote
+from sidecar.web import FILES, WEIGHTS, Server, outbound, quick_tier, remote, web_settings
 
 from aegaeon_proto.engine.catalog import HttpSource
 from aegaeon_proto.v1 import engine_pb2 as pb
@@ -237,12 +237,12 @@ def test_a_full_disk_is_named(web: Server, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("broken", ["model.safetensors", "config.json"])
 async def test_a_broken_upload_is_fetched_again_once_the_source_is_repaired_and_requested(
-    web: Server, scheduler: Rig, folder: Path, tiny_models: dict[str, Path], broken: str
+    web: Server, scheduler: Rig, broken: str
 ) -> None:
-    whole = {path.name: path.read_bytes() for path in tiny_models["llama"].iterdir()}
+    whole = {path.name: path.read_bytes() for path in scheduler.models["llama"].iterdir()}
     web.files = whole | {broken: whole[broken][:-9]}
     catalog = pb.Catalog(models=[mpb.ModelSpec(name="m", source=mpb.ModelSource(http=mpb.HttpSource(url=web.address)))])
-    async with inside(config(folder, disk={"folder": str(folder / "disk"), "budget_bytes": 1 << 30}, sources=ANYWHERE)):
+    async with inside(config(scheduler.folder, **web_settings(scheduler.folder))):
         link = await scheduler.link("a")
         link.send(catalog)
         await link.until(lambda: "m" in link.models and link.models["m"].phase == mpb.MODEL_PHASE_FAILED)
@@ -305,12 +305,9 @@ def test_a_disk_that_fills_up_is_named_and_the_next_attempt_resumes(web: Server,
         stored.close()
 
 
-async def test_a_model_from_a_web_server_is_served_and_its_progress_reported(
-    web: Server, scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    web.files = {path.name: path.read_bytes() for path in tiny_models["llama"].iterdir()}
-    disk = {"folder": str(folder / "disk"), "budget_bytes": 1 << 30}
-    async with inside(config(folder, disk=disk, sources=ANYWHERE)):
+async def test_a_model_from_a_web_server_is_served_and_its_progress_reported(web: Server, scheduler: Rig) -> None:
+    web.files = {path.name: path.read_bytes() for path in scheduler.models["llama"].iterdir()}
+    async with inside(config(scheduler.folder, **web_settings(scheduler.folder))):
         link = await scheduler.link("a")
         source = mpb.ModelSource(http=mpb.HttpSource(url=web.address))
         link.send(pb.Catalog(models=[mpb.ModelSpec(name="m", source=source)]))
@@ -320,17 +317,15 @@ async def test_a_model_from_a_web_server_is_served_and_its_progress_reported(
         await link.done(link.send(pb.Load(model="m", slabs=32)))
 
 
-async def test_a_hanging_server_blocks_no_other_model_and_can_be_cancelled(
-    web: Server, scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    web.files = {path.name: path.read_bytes() for path in tiny_models["llama"].iterdir()}
+async def test_a_hanging_server_blocks_no_other_model_and_can_be_cancelled(web: Server, scheduler: Rig) -> None:
+    web.files = {path.name: path.read_bytes() for path in scheduler.models["llama"].iterdir()}
     web.hanging = "stuck"
     far = [
         mpb.ModelSpec(name=name, source=mpb.ModelSource(http=mpb.HttpSource(url=web.address.replace("tiny", name))))
         for name in ("stuck", "other")
     ]
-    near = spec("near", tiny_models["qwen2"])
-    async with inside(config(folder, disk={"folder": str(folder / "disk"), "budget_bytes": 1 << 30}, sources=ANYWHERE)):
+    near = spec("near", scheduler.models["qwen2"])
+    async with inside(config(scheduler.folder, **web_settings(scheduler.folder))):
         link = await scheduler.link("a")
         link.send(pb.Catalog(models=[*far, near]))
         await link.until(lambda: {"stuck", "other", "near"} <= link.models.keys())

@@ -193,21 +193,17 @@ class Broken(TorchBackend):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_step_that_finds_the_device_lost_is_not_tried_again(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_a_step_that_finds_the_device_lost_is_not_tried_again(scheduler: Rig) -> None:
     """The lane ends, and with it the process; no sequence is failed for it."""
     outcomes: list[set[int]] = []
     with pytest.raises(AssertionError):  # of the rig: no lane may die
-        await step_of_broken(scheduler, folder, tiny_models["llama"], outcomes)
+        await step_of_broken(scheduler, scheduler.models["llama"], outcomes)
     assert outcomes == [{LOAD}]
 
 
-async def step_of_broken(scheduler: Rig, folder: Path, model: Path, outcomes: list[set[int]]) -> None:
-    async with inside(config(folder), Broken()):
-        link = await scheduler.link("a")
-        link.send(pb.Catalog(models=[spec("m", model)]))
-        await link.cached("m")
+async def step_of_broken(scheduler: Rig, model: Path, outcomes: list[set[int]]) -> None:
+    async with inside(config(scheduler.folder), Broken()):
+        link = await scheduler.cached([spec("m", model)])
         load = link.send(pb.Load(model="m", slabs=32))
         assert load == LOAD
         link.send(scheduler.open("r", "m", [5, 6, 7], max_tokens=4))

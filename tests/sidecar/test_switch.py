@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from sidecar.programs import assert_empty
@@ -21,9 +20,9 @@ A, B = "m", "m1"
 
 
 @pytest.fixture
-async def sidecar(scheduler: Rig, folder: Path, tiny_models: dict[str, Path]) -> AsyncIterator[Sidecar]:
+async def sidecar(scheduler: Rig) -> AsyncIterator[Sidecar]:
     """A is resident with its batch; the batch of B, which has another KV shape, is on the host."""
-    async with serving(scheduler, folder, tiny_models["llama"], tiny_models["qwen3"]) as made:
+    async with serving(scheduler, scheduler.models["llama"], scheduler.models["qwen3"]) as made:
         await prefill(made, B)
         for swap in move(made, pb.SwapOut, B):
             await made.link.done(swap)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from sidecar.rig import config, inside, ready, rig, seq
+from sidecar.rig import Rig, config, inside, ready, seq
 
 from aegaeon_proto.engine import commands
 from aegaeon_proto.engine.commands import PrefillPart
@@ -54,11 +54,9 @@ def walk() -> Iterator[Walk]:
     threading.setprofile(None)
 
 
-async def test_a_turn_comes_back_to_the_loop_for_a_steps_end_and_for_a_report_alone(
-    folder: Path, tiny_models: dict[str, Path], walk: Walk
-) -> None:
-    async with rig(folder) as scheduler, inside(config(folder), TorchBackend()):
-        link = await ready(scheduler, tiny_models["llama"])
+async def test_a_turn_comes_back_to_the_loop_for_a_steps_end_and_for_a_report_alone(scheduler: Rig, walk: Walk) -> None:
+    async with inside(config(scheduler.folder), TorchBackend()):
+        link = await ready(scheduler, scheduler.models["llama"])
         link.send(scheduler.open("r", "m", PROMPT, max_tokens=6))
         part = pb.PrefillPart(seq=seq("r"), tokens=99)
         await link.done(link.send(pb.Turn(model="m", prefill=[part], decode=[seq("r")], steps=99, slabs=8)))

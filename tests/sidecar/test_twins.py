@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from sidecar.rig import Link, Rig, config, inside, seq, spec
 
 from aegaeon_proto.v1 import engine_pb2 as pb
@@ -13,11 +11,11 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 BOTH = ("one", "other")
 
 
-async def served(scheduler: Rig, models: dict[str, Path]) -> tuple[Link, int]:
+async def served(scheduler: Rig) -> tuple[Link, int]:
     """Two names for a model, a third one for another; returns the slabs of the first."""
     link = await scheduler.link("a")
     names = {"one": "llama", "other": "llama", "foreign": "qwen2"}
-    link.send(pb.Catalog(models=[spec(name, models[of]) for name, of in names.items()]))
+    link.send(pb.Catalog(models=[spec(name, scheduler.models[of]) for name, of in names.items()]))
     await link.cached(*names)
     footprint = {name: link.models[name].footprint for name in names}
     assert footprint["one"].content == footprint["other"].content != footprint["foreign"].content
@@ -31,20 +29,18 @@ async def tokens(scheduler: Rig, link: Link, request: str, model: str, steps: in
     return await scheduler.received_tokens(request, steps)
 
 
-async def both_resident(scheduler: Rig, models: dict[str, Path]) -> tuple[Link, int, list[int]]:
+async def both_resident(scheduler: Rig) -> tuple[Link, int, list[int]]:
     """Both names loaded; returns the slabs that they share, and what the first one said alone."""
-    link, slabs = await served(scheduler, models)
+    link, slabs = await served(scheduler)
     await link.done(link.send(pb.Load(model="one", slabs=slabs)))
     before = await tokens(scheduler, link, "before", "one")
     await link.done(link.send(pb.Load(model="other", twin="one")))
     return link, slabs, before
 
 
-async def test_the_second_name_takes_no_memory_and_gives_the_same_tokens(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    async with inside(config(folder, memory={"prefix_reuse": False})) as engine:
-        link, slabs = await served(scheduler, tiny_models)
+async def test_the_second_name_takes_no_memory_and_gives_the_same_tokens(scheduler: Rig) -> None:
+    async with inside(config(scheduler.folder, memory={"prefix_reuse": False})) as engine:
+        link, slabs = await served(scheduler)
         await link.done(link.send(pb.Load(model="one", slabs=slabs)))
         report = await link.done(link.send(pb.Load(model="other", twin="one")))
         assert (report.done.bytes, link.memory.slabs_free) == (0, 64 - slabs)
@@ -53,11 +49,9 @@ async def test_the_second_name_takes_no_memory_and_gives_the_same_tokens(
         assert await tokens(scheduler, link, "a", "one") == await tokens(scheduler, link, "b", "other")
 
 
-async def test_one_name_keeps_serving_when_the_other_is_removed_and_the_last_frees_the_slabs(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    async with inside(config(folder, memory={"prefix_reuse": False})) as engine:
-        link, slabs, before = await both_resident(scheduler, tiny_models)
+async def test_one_name_keeps_serving_when_the_other_is_removed_and_the_last_frees_the_slabs(scheduler: Rig) -> None:
+    async with inside(config(scheduler.folder, memory={"prefix_reuse": False})) as engine:
+        link, slabs, before = await both_resident(scheduler)
         await link.done(link.send(pb.Unload(model="one")))
         assert (link.memory.slabs_free, link.memory.slabs_kept) == (64 - slabs, 0)
         await link.done(link.send(pb.Load(model="foreign", slabs=64)))
@@ -69,11 +63,9 @@ async def test_one_name_keeps_serving_when_the_other_is_removed_and_the_last_fre
         engine.check()
 
 
-async def test_cached_blocks_are_shared_between_names(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    async with inside(config(folder)) as engine:
-        link, slabs = await served(scheduler, tiny_models)
+async def test_cached_blocks_are_shared_between_names(scheduler: Rig) -> None:
+    async with inside(config(scheduler.folder)) as engine:
+        link, slabs = await served(scheduler)
         for name in (*BOTH, *BOTH):
             report = await link.done(link.send(pb.Load(model=name, slabs=slabs)))
             await link.done(link.send(pb.Unload(model=name)))
@@ -82,11 +74,9 @@ async def test_cached_blocks_are_shared_between_names(
         assert link.memory.slabs_kept == slabs
 
 
-async def test_a_missing_or_unequal_twin_is_refused_and_nothing_changes(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    async with inside(config(folder)) as engine:
-        link, _ = await served(scheduler, tiny_models)
+async def test_a_missing_or_unequal_twin_is_refused_and_nothing_changes(scheduler: Rig) -> None:
+    async with inside(config(scheduler.folder)) as engine:
+        link, _ = await served(scheduler)
         for loaded in (None, "foreign"):
             if loaded is not None:
                 await link.done(link.send(pb.Load(model=loaded, slabs=64)))
@@ -99,12 +89,10 @@ async def test_a_missing_or_unequal_twin_is_refused_and_nothing_changes(
         engine.check()
 
 
-async def test_a_name_removed_from_the_catalog_takes_nothing_from_the_other(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    async with inside(config(folder, memory={"prefix_reuse": False})) as engine:
-        link, _, before = await both_resident(scheduler, tiny_models)
-        link.send(pb.Catalog(models=[spec("other", tiny_models["llama"])]))
+async def test_a_name_removed_from_the_catalog_takes_nothing_from_the_other(scheduler: Rig) -> None:
+    async with inside(config(scheduler.folder, memory={"prefix_reuse": False})) as engine:
+        link, _, before = await both_resident(scheduler)
+        link.send(pb.Catalog(models=[spec("other", scheduler.models["llama"])]))
         await link.until(lambda: "one" not in engine.state.table.models and not engine.state.table.withdrawn)
         engine.check()
         assert await tokens(scheduler, link, "after", "other") == before

@@ -57,12 +57,10 @@ async def served(scheduler: Rig, link: Link, name: str, length: int = 6) -> list
     return link.steps[turn]
 
 
-async def test_each_turn_runs_one_kind_of_step_and_requests_find_none_left(
-    folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_each_turn_runs_one_kind_of_step_and_requests_find_none_left(scheduler: Rig) -> None:
     backend = Seen(paged=True)
-    async with rig(folder) as scheduler, inside(config(folder), backend) as engine:
-        link = await ready(scheduler, tiny_models["llama"])
+    async with inside(config(scheduler.folder), backend) as engine:
+        link = await ready(scheduler, scheduler.models["llama"])
         assert link.models["m"].cold
         slabs_free = link.memory.slabs_free
         reports = [await warmed(link) for _ in range(3)]
@@ -84,19 +82,19 @@ async def test_what_others_have_stays_as_it_is(folder: Path, tiny_models: dict[s
     for warm in (False, True):
         async with rig(folder) as scheduler, inside(config(folder), TorchBackend(paged=True)):
             link = await ready(scheduler, tiny_models["llama"])
-            link.send(scheduler.open("r", "m", PROMPT, max_tokens=12))
+            link.send(scheduler.open("r", "m", PROMPT, max_tokens=6))
             parts = [pb.PrefillPart(seq=seq("r"), tokens=99)]
-            for prefill, steps in ((parts, 0), ([], 3), ([], 3), ([], 99)):
+            for prefill, steps in ((parts, 0), ([], 1), ([], 2), ([], 99)):
                 await link.done(link.send(pb.Turn(model="m", prefill=prefill, decode=[seq("r")], steps=steps, slabs=8)))
                 if warm:
                     await warmed(link)
-            found.append(await scheduler.received_tokens("r", 12))
+            found.append(await scheduler.received_tokens("r", 6))
     assert found[0] == found[1]
 
 
-async def test_a_larger_batch_is_another_kind_and_counted_apart(folder: Path, tiny_models: dict[str, Path]) -> None:
-    async with rig(folder) as scheduler, inside(config(folder), TorchBackend(paged=True)):
-        link = await ready(scheduler, tiny_models["llama"])
+async def test_a_larger_batch_is_another_kind_and_counted_apart(scheduler: Rig) -> None:
+    async with inside(config(scheduler.folder), TorchBackend(paged=True)):
+        link = await ready(scheduler, scheduler.models["llama"])
         reports = await served(scheduler, link, "r")
         assert [report.warm for report in reports if report.first_s] == [False, False]
         names = [f"s{i}" for i in range(3)]
@@ -109,12 +107,12 @@ async def test_a_larger_batch_is_another_kind_and_counted_apart(folder: Path, ti
 
 
 async def test_a_first_step_that_raises_is_left_to_the_first_sequence(
-    folder: Path, tiny_models: dict[str, Path], caplog: pytest.LogCaptureFixture
+    scheduler: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     backend = Seen(paged=True)
     backend.broken = 3
-    async with rig(folder) as scheduler, inside(config(folder), backend) as engine:
-        link = await ready(scheduler, tiny_models["llama"])
+    async with inside(config(scheduler.folder), backend) as engine:
+        link = await ready(scheduler, scheduler.models["llama"])
         reports = [await warmed(link) for _ in range(3)]
         assert reports[2].warm
         assert reports[2].first_s == 0.0
@@ -123,7 +121,7 @@ async def test_a_first_step_that_raises_is_left_to_the_first_sequence(
         engine.check()
 
 
-async def test_its_block_is_accounted_for_while_it_runs(folder: Path, tiny_models: dict[str, Path]) -> None:
+async def test_its_block_is_accounted_for_while_it_runs(scheduler: Rig) -> None:
     checks: list[Callable[[], None]] = []
 
     class Checked(Seen):
@@ -133,37 +131,33 @@ async def test_its_block_is_accounted_for_while_it_runs(folder: Path, tiny_model
             return super().launch(model, inputs, after)
 
     backend = Checked(paged=True)
-    async with rig(folder) as scheduler, inside(config(folder), backend) as engine:
-        link = await ready(scheduler, tiny_models["llama"])
+    async with inside(config(scheduler.folder), backend) as engine:
+        link = await ready(scheduler, scheduler.models["llama"])
         checks.append(engine.check)
         await warmed(link)
         assert backend.steps == [1]
         engine.check()
 
 
-async def test_without_room_for_a_block_it_fails_and_changes_nothing(
-    folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    async with rig(folder) as scheduler, inside(config(folder), TorchBackend(paged=True)) as engine:
-        link = await ready(scheduler, tiny_models["llama"])
+async def test_without_room_for_a_block_it_fails_and_changes_nothing(scheduler: Rig) -> None:
+    async with inside(config(scheduler.folder), TorchBackend(paged=True)) as engine:
+        link = await ready(scheduler, scheduler.models["llama"])
         failed = await link.refused(link.send(pb.Turn(model="m", slabs=0, warm_up=True)))
         assert "no KV block is free" in failed.reason
         engine.check()
         assert await served(scheduler, link, "r")
 
 
-async def test_an_engine_whose_first_steps_take_no_longer_says_so(folder: Path, tiny_models: dict[str, Path]) -> None:
+async def test_an_engine_whose_first_steps_take_no_longer_says_so(scheduler: Rig) -> None:
     backend = Seen()
-    async with rig(folder) as scheduler, inside(config(folder), backend):
-        link = await ready(scheduler, tiny_models["llama"])
+    async with inside(config(scheduler.folder), backend):
+        link = await ready(scheduler, scheduler.models["llama"])
         assert not link.models["m"].cold
         assert (await warmed(link)).warm
         assert not backend.steps
 
 
-async def test_an_engine_that_only_prefills_has_no_decodes_to_warm_up(
-    folder: Path, tiny_models: dict[str, Path]
-) -> None:
-    async with rig(folder) as scheduler, inside(config(folder, role="prefill"), TorchBackend(paged=True)):
-        link = await ready(scheduler, tiny_models["llama"])
+async def test_an_engine_that_only_prefills_has_no_decodes_to_warm_up(scheduler: Rig) -> None:
+    async with inside(config(scheduler.folder, role="prefill"), TorchBackend(paged=True)):
+        link = await ready(scheduler, scheduler.models["llama"])
         assert not link.models["m"].cold

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from pathlib import Path
 from typing import Any
 
 from sidecar.rig import PATIENCE_S, Rig, config, inside, seq, spec
@@ -44,16 +43,14 @@ class Unbound(TorchBackend):
         return set(self._shells)
 
 
-async def test_a_model_that_failed_while_its_kv_was_bound_can_be_computed_once_it_is_cached(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_a_model_that_failed_while_its_kv_was_bound_can_be_computed_once_it_is_cached(scheduler: Rig) -> None:
     backend = Unbound()
-    async with inside(config(folder), backend):
+    async with inside(config(scheduler.folder), backend):
         link = await scheduler.link("a")
-        link.send(pb.Catalog(models=[spec("m", tiny_models["mistral"])]))
+        link.send(pb.Catalog(models=[spec("m", scheduler.models["mistral"])]))
         await link.until(lambda: "m" in link.models and link.models["m"].phase == mpb.MODEL_PHASE_FAILED)
         assert not backend.registered, "its range is gone"
-        link.send(pb.Catalog(models=[spec("m", tiny_models["mistral"])], retry=True))
+        link.send(pb.Catalog(models=[spec("m", scheduler.models["mistral"])], retry=True))
         await link.until(lambda: link.models["m"].phase == mpb.MODEL_PHASE_CACHED)
         load = link.send(pb.Load(model="m", slabs=32))
         link.send(scheduler.open("r", "m", [5, 6, 7], max_tokens=4))
@@ -62,16 +59,14 @@ async def test_a_model_that_failed_while_its_kv_was_bound_can_be_computed_once_i
         assert len(await scheduler.received_tokens("r", 1)) == 1
 
 
-async def test_adapters_of_a_model_that_was_withdrawn_while_it_was_registered_are_not_begun(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_adapters_of_a_model_that_was_withdrawn_while_it_was_registered_are_not_begun(scheduler: Rig) -> None:
     """They would be tried for ever, each time with a report that their base is cached, whatever its name has now."""
-    backend, adapter = Slow(), folder / "adapter"
-    async with inside(config(folder), backend) as engine:
+    backend, adapter = Slow(), scheduler.folder / "adapter"
+    async with inside(config(scheduler.folder), backend) as engine:
         link = await scheduler.link("a")
-        link.send(pb.Catalog(models=[spec("m", tiny_models["mistral"], adapters={"x": adapter})]))
+        link.send(pb.Catalog(models=[spec("m", scheduler.models["mistral"], adapters={"x": adapter})]))
         assert await asyncio.to_thread(backend.begun.wait, PATIENCE_S)
-        link.send(pb.Catalog(models=[spec("m", folder / "nothing"), spec("n", tiny_models["qwen2"])]))
+        link.send(pb.Catalog(models=[spec("m", scheduler.folder / "nothing"), spec("n", scheduler.models["qwen2"])]))
         await link.until(lambda: "n" in link.models)  # it has gone
         backend.goes_on.set()
         await link.cached("n")  # what the fetcher had to do before is done

@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import local_servers
+
 from aegaeon_proto.engine.catalog import HttpSource
 from aegaeon_proto.outbound.client import Outbound
 from aegaeon_proto.outbound.egress import DIRECT, Egress
@@ -35,6 +37,11 @@ def quick_tier(folder: Path, budget_bytes: int = 1 << 30) -> DiskTier:
 
 
 ANYWHERE = {"allowed": list(EVERYWHERE)}  # as `sources` of a configuration: these tests' servers are on this machine
+
+
+def web_settings(folder: Path, budget_bytes: int = 1 << 30) -> dict[str, Any]:
+    """Settings of a sidecar that fetches models into a folder, from these tests' servers as well."""
+    return {"disk": {"folder": str(folder / "disk"), "budget_bytes": budget_bytes}, "sources": ANYWHERE}
 
 
 def outbound(ambient: bool = False, egress: Egress = DIRECT, **limits: float) -> Outbound:
@@ -79,13 +86,10 @@ class Server:
         return sum(asked == name for asked, _ in self.asked)
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(local_servers.QuietHandler, BaseHTTPRequestHandler):
     def __init__(self, server: Server, *arguments: Any) -> None:
         self.folder = server
         super().__init__(*arguments)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Tests are quiet."""
 
     def do_HEAD(self) -> None:
         self._answer()
@@ -149,13 +153,9 @@ def serving(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
     made = Server()
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, made))
     server.socket = tls.wrap_socket(server.socket, server_side=True) if tls else server.socket
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    made.address = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}/models/tiny"
-    try:
-        yield made
-    finally:
-        made.released.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with local_servers.serving(server) as address:
+        made.address = f"{'https' if tls else 'http'}://{address}/models/tiny"
+        try:
+            yield made
+        finally:
+            made.released.set()

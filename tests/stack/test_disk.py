@@ -4,7 +4,6 @@ for costs the store no request."""
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from local_servers import QuietHandler, serving
 from stack.launch import manifests, running
 
 from aegaeon_cli.demo import clients
@@ -25,13 +25,10 @@ REQUESTS: Counter[str] = Counter()
 """to the store, by model"""
 
 
-class Counting(SimpleHTTPRequestHandler):
+class Counting(QuietHandler, SimpleHTTPRequestHandler):
     def send_head(self) -> Any:
         REQUESTS[self.path.split("/")[1]] += 1
         return super().send_head()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Tests are quiet."""
 
 
 @pytest.fixture
@@ -40,13 +37,9 @@ def store(four_models: dict[str, Path], tmp_path: Path) -> Iterator[str]:
     REQUESTS.clear()
     for name, folder in four_models.items():
         shutil.copytree(folder, tmp_path / "web" / name)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Counting, directory=str(tmp_path / "web")))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    handler = partial(Counting, directory=str(tmp_path / "web"))
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as address:
+        yield f"http://{address}"
 
 
 def test_four_models_on_a_disk_of_two_are_served_in_turn_and_idle_ones_ask_their_store_nothing(

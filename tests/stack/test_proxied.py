@@ -28,8 +28,7 @@ def said(stack: Stack, *words: str) -> str:
 def test_commands_and_the_example_work_beside_a_dead_proxy(
     four_models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in dead_proxy.ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
+    dead_proxy.use(monkeypatch)
     text = manifests({"llama": four_models["llama"]}, engines=1)
     (tmp_path / "pool.yaml").write_text(text)
     with running(text) as stack:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from local_servers import QuietHandler, s3_server, serving
 from stack.launch import CONTEXT, manifests, running
 
 from aegaeon_cli.demo import clients
@@ -20,7 +18,7 @@ from aegaeon_cli.demo import clients
 TOKEN = "a-secret"
 
 
-class Guarded(SimpleHTTPRequestHandler):
+class Guarded(QuietHandler, SimpleHTTPRequestHandler):
     """A folder for those who know the token."""
 
     def send_head(self) -> Any:
@@ -29,35 +27,20 @@ class Guarded(SimpleHTTPRequestHandler):
         self.send_error(401)
         return None
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Tests are quiet."""
-
 
 @pytest.fixture
 def web(model: Path) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Guarded, directory=str(model)))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), partial(Guarded, directory=str(model)))) as address:
+        yield f"http://{address}"
 
 
 @pytest.fixture
 def store(model: Path) -> Iterator[str]:
     """An S3 store, a process of its own, with the model below models/qwen."""
-    pytest.importorskip("moto", reason="needs moto and flask-cors, the S3 server of the tests")
-    pytest.importorskip("flask_cors", reason="needs moto and flask-cors, the S3 server of the tests")
     boto3 = pytest.importorskip("boto3", reason="needs boto3")
     from botocore.config import Config
 
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
-        address = next(line for line in server.stderr if "Running on" in line).split()[-1]
-        reader = threading.Thread(target=server.stderr.read)
-        reader.start()
+    with s3_server() as address:
         direct = Config(proxies={})  # whatever the environment has
         keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
         client = boto3.client("s3", endpoint_url=address, config=direct, **keys)
@@ -65,8 +48,6 @@ def store(model: Path) -> Iterator[str]:
         for file in model.iterdir():
             client.upload_file(str(file), "models", f"qwen/{file.name}")
         yield address
-        server.terminate()
-        reader.join()
 
 
 @pytest.fixture

@@ -133,6 +133,14 @@ async def answers_alone(client: openai.AsyncOpenAI, alone: list[str]) -> list[st
     return alone
 
 
+async def under_way(client: openai.AsyncOpenAI, alone: list[str]) -> tuple[list[str], list[asyncio.Task[str]]]:
+    """What JOBS answer alone, and JOBS of which at least one has begun to answer."""
+    expected, begun = await answers_alone(client, alone), asyncio.Event()
+    running = [asyncio.create_task(stream(client, *job, begun.set)) for job in JOBS]
+    await begun.wait()
+    return expected, running
+
+
 @pytest.mark.parametrize("fault", ["cut off", "paused"])
 async def test_a_gateway_reports_its_scheduler_unavailable_after_seconds_of_silence(
     four_models: dict[str, Path], shm_folder: Path, alone: list[str], fault: str
@@ -158,10 +166,7 @@ async def test_a_standby_takes_over_from_a_scheduler_whose_node_vanished_and_str
     four_models: dict[str, Path], shm_folder: Path, alone: list[str]
 ) -> None:
     async with pool({"llama": four_models["llama"]}, shm_folder) as (pods, net, leases, client):
-        expected = await answers_alone(client, alone)
-        begun = asyncio.Event()
-        running = [asyncio.create_task(stream(client, *job, begun.set)) for job in JOBS]
-        await begun.wait()
+        expected, running = await under_way(client, alone)
         term = int(leases.objects["pool"]["metadata"]["annotations"][TERM])
         net.cut("scheduler", "engine-1")
         began = time.monotonic()
@@ -185,10 +190,7 @@ async def test_a_leader_that_cannot_reach_the_api_server_leads_until_another_doe
 ) -> None:
     """Cut off from the API server alone, it has its engines and gateways still: they leave it for the higher term."""
     async with pool({"llama": four_models["llama"]}, shm_folder, engines=1) as (pods, net, leases, client):
-        expected = await answers_alone(client, alone)
-        begun = asyncio.Event()
-        running = [asyncio.create_task(stream(client, *job, begun.set)) for job in JOBS]
-        await begun.wait()
+        expected, running = await under_way(client, alone)
         net.cut_between("scheduler", "api")
         await pods.said("standby", "leading in term")
         term = leases.objects["pool"]["metadata"]["annotations"][TERM]
@@ -203,10 +205,7 @@ async def test_a_scheduler_that_shuts_down_hands_over_leadership_at_once(
     four_models: dict[str, Path], shm_folder: Path, alone: list[str]
 ) -> None:
     async with pool({"llama": four_models["llama"]}, shm_folder, engines=1) as (pods, _, leases, client):
-        expected = await answers_alone(client, alone)
-        begun = asyncio.Event()
-        running = [asyncio.create_task(stream(client, *job, begun.set)) for job in JOBS]
-        await begun.wait()
+        expected, running = await under_way(client, alone)
         assert await pods.end("scheduler") == 0
         await pods.said("standby", "leading in term")
         assert await stream(client, *JOBS[0]) == expected[0]
@@ -218,11 +217,8 @@ async def test_a_scheduler_killed_during_an_api_server_outage_leads_again_in_its
     four_models: dict[str, Path], shm_folder: Path, alone: list[str]
 ) -> None:
     async with pool({"llama": four_models["llama"]}, shm_folder, ("scheduler",), 1) as (pods, net, leases, client):
-        expected = await answers_alone(client, alone)
         term = leases.objects["pool"]["metadata"]["annotations"][TERM]
-        begun = asyncio.Event()
-        running = [asyncio.create_task(stream(client, *job, begun.set)) for job in JOBS]
-        await begun.wait()
+        expected, running = await under_way(client, alone)
         net.cut_between("scheduler", "api")
         pods.processes["scheduler"].kill()
         await pods.processes["scheduler"].wait()
@@ -268,10 +264,7 @@ async def test_a_standby_takes_over_when_the_link_of_the_schedulers_node_goes_do
         await pods.start_scheduler("standby", file)
         await asyncio.gather(pods.start_gateway(), *(pods.start_engine(f"engine-{number}") for number in range(2)))
         client = await exits.enter_async_context(clients.async_client(pods.url, KEY, timeout=90))
-        expected = await answers_alone(client, alone)
-        begun = asyncio.Event()
-        running = [asyncio.create_task(stream(client, *job, begun.set)) for job in JOBS]
-        await begun.wait()
+        expected, running = await under_way(client, alone)
         node.link("down")
         began = time.monotonic()
         async with asyncio.timeout(PATIENCE_S):

@@ -8,13 +8,12 @@ which decides the same. `--kept`: JSON lines of finished runs, which are not run
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from statistics import fmean
 
 from benchmarks.ablation_rules import FULL, VARIANTS, Variant, instead
 from benchmarks.drawn import head, seeds
+from benchmarks.kept_runs import Key, run_all
 from benchmarks.loads import LOADS
 from benchmarks.report import Row, read_settings, report
 
@@ -34,8 +34,6 @@ NOISE = "the same on a network that is 2 % slower"
 _DELAY_S = 0.00051
 Shares = dict[str, float]
 """of tokens on time: of all, and of each part of the load"""
-Key = tuple[str, str, int]
-"""variant, load, seed"""
 
 
 def shares(variant: str, load: str, seed: int) -> Shares:
@@ -84,34 +82,15 @@ def _started(_: int) -> None:
     time.sleep(0.5)  # so that no process takes two of these
 
 
-def run_all(keys: list[Key], kept: Path | None) -> dict[Key, Shares]:
-    """Both cores side by side; what is in `kept` is taken from there."""
-    measured = _read(kept)
+def run_on_cores(keys: list[Key], kept: Path | None) -> dict[Key, Shares]:
+    """Both cores side by side."""
     with core("compiled", 2) as compiled, core("interpreted", 1) as interpreted:
-        runs: dict[Future[Shares], Key] = {}
-        for key in keys:
-            if key not in measured:
-                patched = key[0] in VARIANTS and VARIANTS[key[0]].patches is not None
-                runs[(interpreted if patched else compiled).submit(shares, *key)] = key
-        for future in as_completed(runs):
-            key = runs[future]
-            measured[key] = future.result()
-            print(*key, {name: round(100 * share, 1) for name, share in measured[key].items()}, flush=True)
-            _keep(kept, key, measured[key])
-    return {key: measured[key] for key in keys}
 
+        def submit(key: Key) -> Future[Shares]:
+            patched = key[0] in VARIANTS and VARIANTS[key[0]].patches is not None
+            return (interpreted if patched else compiled).submit(shares, *key)
 
-def _read(kept: Path | None) -> dict[Key, Shares]:
-    if kept is None or not kept.exists():
-        return {}
-    lines = (json.loads(line) for line in kept.read_text("utf-8").splitlines())
-    return {(line["variant"], line["load"], line["seed"]): line["shares"] for line in lines}
-
-
-def _keep(kept: Path | None, key: Key, of: Shares) -> None:
-    if kept is not None:
-        with kept.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"variant": key[0], "load": key[1], "seed": key[2], "shares": of}) + "\n")
+        return run_all(keys, kept, submit)
 
 
 def effects(measured: dict[Key, Shares]) -> dict[str, dict[str, Shares]]:
@@ -136,7 +115,7 @@ def main() -> int:
     parser.add_argument("--kept", type=Path)
     chosen = read_settings(parser)
     each = [int(seed) for seed in chosen.seeds.split(",")] if chosen.seeds else seeds(2, head())
-    measured = run_all(runs_of(chosen.variants, chosen.loads.split(","), each), chosen.kept)
+    measured = run_on_cores(runs_of(chosen.variants, chosen.loads.split(","), each), chosen.kept)
     rows = [Row("seeds", float(seed), "") for seed in each]
     for variant, loads in effects(measured).items():
         rows += [Row(f"{variant}: {load}: all tokens", parts["all"], "points") for load, parts in loads.items()]

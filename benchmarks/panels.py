@@ -8,10 +8,8 @@ Run: python -m benchmarks.panels [PANEL ...] [--seeds 1,2,3] [--policies slack,.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import as_completed
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Literal
 import numpy as np
 from benchmarks.drawn import head, seeds
 from benchmarks.goodput import PROCESSES
+from benchmarks.kept_runs import Figures, run_all
 from benchmarks.loads import (
     Load,
     embeddings,
@@ -50,9 +49,6 @@ BASELINES = ("paper", "prism", "serverlessllm-fair", "prewarm", "vllm-sleep")
 ONCE = ("paper", "prewarm")
 """run on the first seed alone: `prewarm` is `serverlessllm-fair` within a point, `paper` behind but for embeddings"""
 AHEAD = 0.5  # points by which a baseline may be better in tokens on time of all
-Figures = dict[str, float]
-Key = tuple[str, str, int]
-"""panel, policy, seed"""
 Sense = Literal[">=", "<="]
 
 
@@ -157,23 +153,6 @@ def _unit(name: str) -> str:
     return "s" if name.endswith(", s") else "" if "text" in name and name != "texts" else "share"
 
 
-def run_all(keys: Sequence[Key], kept: Path | None, jobs: int) -> dict[Key, Figures]:
-    """Figures of each run; those in `kept` are taken from there, and finished ones are added."""
-    measured: dict[Key, Figures] = {}
-    if kept is not None and kept.exists():
-        measured = {tuple(line[:3]): line[3] for line in map(json.loads, kept.read_text("utf-8").splitlines())}
-    with processes(jobs) as pool:
-        runs = {pool.submit(figures, *key): key for key in keys if key not in measured}
-        for future in as_completed(runs):
-            key = runs[future]
-            measured[key] = future.result()
-            print(*key, {name: round(value, 3) for name, value in measured[key].items()}, flush=True)
-            if kept is not None:
-                with kept.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps([*key, measured[key]]) + "\n")
-    return {key: measured[key] for key in keys}
-
-
 def main() -> int:
     """Every panel, policy and seed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -193,7 +172,8 @@ def main() -> int:
         for policy in policies[panel]
         if policy not in ONCE or seed == each[0]
     ]
-    measured = run_all(keys, options.kept, options.jobs)
+    with processes(options.jobs) as pool:
+        measured = run_all(keys, options.kept, lambda key: pool.submit(figures, *key))
     lines = [Row("seed", float(seed), "") for seed in each]
     for panel in options.panels:
         of = {

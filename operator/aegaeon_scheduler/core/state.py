@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import InitVar, dataclass, field
 
 from aegaeon_proto.engine.catalog import POOLING
+from aegaeon_scheduler.core.batch import Batch, Row
 from aegaeon_scheduler.core.book import Book, Grant
 from aegaeon_scheduler.core.commands import Body
 from aegaeon_scheduler.core.domain import (
@@ -97,22 +98,6 @@ class Weights:
     def slabs(self) -> int:
         """Slabs of its weights, shared with other names of the same content or not."""
         return self.shared.slabs
-
-
-class Batch:
-    """Sequences of one model that share turns: a policy has its own kind. One that becomes ready joins a turn of its
-    batch that is out."""
-
-    __slots__ = ()
-
-    def changed(self) -> None:
-        """A member has other tokens, out or to come, than before."""
-
-
-class Row:
-    """The thoughts of a policy on one sequence, beside the facts that the core has. A policy has its own kind."""
-
-    __slots__ = ()
 
 
 @dataclass(slots=True, eq=False, repr=False)

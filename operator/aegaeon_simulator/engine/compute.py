@@ -10,7 +10,6 @@ from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.domain import CommandId, Finish, ModelName, Place, Role, SeqId
 from aegaeon_simulator.engine.lanes import Lanes
-from aegaeon_simulator.engine.prefix import find
 from aegaeon_simulator.engine.spec import Chunk, Running, Sequence, part_s, together_s
 from aegaeon_simulator.engine.state import EngineState
 from aegaeon_simulator.errors import WireViolationError
@@ -132,7 +131,7 @@ class ComputeLane:
         if q.place is Place.HOST or q.copying is not None:
             self._await_kv(turn, part)
             return
-        copy_s = self._reuse(q)
+        copy_s = self._state.reuse(q)
         tokens = min(part.tokens, q.prompt + q.output - q.kv)
         if not self._has_room(turn, q, tokens):
             turn.parts = deque(p for p in turn.parts if p.seq != q.seq)
@@ -152,20 +151,6 @@ class ComputeLane:
             self._state.later(copy_s, begin)
         else:
             begin()
-
-    def _reuse(self, q: Sequence) -> float:
-        """Begin a prompt behind what is cached of it in both tiers; returns the seconds of the copy from the host."""
-        if q.content is None or q.place is not Place.NONE or q.kv or not self._state.spec.prefix_reuse:
-            return 0.0
-        state, served = self._state, self._state.models[q.model]
-        per, most = served.footprint.kv_block_tokens, (q.prompt + q.output - 1) // served.footprint.kv_block_tokens
-        on_device = find((state.device.cache,), q.content, per, most)
-        run = find((state.device.cache, state.host.cache), q.content, per, most)
-        q.kv = run * per
-        state.keep_in(state.device, q)
-        state.device.cache.reused(q.content, per, run)
-        state.usage.reused_tokens += q.kv
-        return (run - on_device) * served.footprint.kv_block_bytes / served.latency.kv_bytes_per_s
 
     def _prefill(self, turn: Running, batch: list[tuple[Sequence, int]], seconds: float) -> None:
         """Compute so many tokens of these prompts together; a prompt that is complete samples a token."""
@@ -187,7 +172,7 @@ class ComputeLane:
 
     def _has_room(self, turn: Running, q: Sequence, tokens: int) -> bool:
         """Return whether a prompt has blocks for so many tokens more; where it has not it is starved."""
-        if self._grow(turn, q, tokens):
+        if self._state.grow(turn, q, tokens):
             q.place = Place.DEVICE
             return True
         self._note(turn, q, starved=True)
@@ -215,7 +200,7 @@ class ComputeLane:
         steps = min(self._state.spec.report_steps - turn.report_steps, turn.steps - turn.done)
         for q in batch:
             steps = min(steps, q.length - q.output)
-        steps = self._grow_ahead(turn, batch, max(1, steps))
+        steps = self._state.grow_ahead(turn, batch, max(1, steps))
         context = sum(q.kv for q in batch)
         first_s = latency.a + latency.b * context + latency.c * len(batch)
         turn.batch, turn.context = len(batch), context
@@ -302,32 +287,11 @@ class ComputeLane:
                 yield q
 
     def _grow_step(self, turn: Running, q: Sequence) -> bool:
-        if self._grow(turn, q, 1):
+        if self._state.grow(turn, q, 1):
             return True
         turn.decode.remove(q.seq)
         self._note(turn, q, starved=True)
         return False
-
-    def _grow_ahead(self, turn: Running, batch: list[Sequence], steps: int) -> int:
-        """Blocks for so many steps; fewer steps where the grant ends before."""
-        per = self._state.models[turn.body.model].footprint.kv_block_tokens
-        for q in batch:
-            if not self._grow(turn, q, steps):
-                steps = q.blocks * per - q.kv
-        return steps
-
-    def _grow(self, turn: Running, q: Sequence, tokens: int) -> bool:
-        """Take blocks for so many more tokens from the turn's grant; False when it has not enough."""
-        fp = self._state.models[q.model].footprint
-        blocks = -(-(q.kv + tokens) // fp.kv_block_tokens) - q.blocks
-        if blocks <= 0:
-            return True
-        taken = self._state.device.grow(fp, blocks, turn.slabs)
-        if taken is None:
-            return False
-        turn.slabs -= taken
-        q.blocks += blocks
-        return True
 
     def _note(self, turn: Running, q: Sequence, finish: Finish | None = None, starved: bool = False) -> None:
         turn.changed[q.seq] = ev.Progress(q.seq, q.epoch, q.output, q.kv, finish=finish, starved=starved)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.domain import Memory, ModelName, SeqId
+from aegaeon_scheduler.core.domain import Memory, ModelName, Place, SeqId
 from aegaeon_simulator.clock import Clock
 from aegaeon_simulator.engine.memory import Tier, report
-from aegaeon_simulator.engine.spec import EngineSpec, Sequence, Served, part_s
+from aegaeon_simulator.engine.prefix import find
+from aegaeon_simulator.engine.spec import EngineSpec, Running, Sequence, Served, part_s
 from aegaeon_simulator.results.usage import DeviceUsage
 
 
@@ -41,6 +42,41 @@ class EngineState:
     def later(self, seconds: float, action: Callable[[], None]) -> None:
         """Run the action after `seconds`, if the engine is alive then."""
         self.clock.at(self.clock.now + seconds, lambda: action() if self.alive else None)
+
+    def grow(self, turn: Running, q: Sequence, tokens: int) -> bool:
+        """Take blocks for so many more tokens from the turn's grant; False when it has not enough."""
+        fp = self.models[q.model].footprint
+        blocks = -(-(q.kv + tokens) // fp.kv_block_tokens) - q.blocks
+        if blocks <= 0:
+            return True
+        taken = self.device.grow(fp, blocks, turn.slabs)
+        if taken is None:
+            return False
+        turn.slabs -= taken
+        q.blocks += blocks
+        return True
+
+    def grow_ahead(self, turn: Running, batch: list[Sequence], steps: int) -> int:
+        """Take blocks for so many steps; fewer steps where the grant ends before."""
+        per = self.models[turn.body.model].footprint.kv_block_tokens
+        for q in batch:
+            if not self.grow(turn, q, steps):
+                steps = q.blocks * per - q.kv
+        return steps
+
+    def reuse(self, q: Sequence) -> float:
+        """Begin a prompt behind what is cached of it in both tiers; returns the seconds of the copy from the host."""
+        if q.content is None or q.place is not Place.NONE or q.kv or not self.spec.prefix_reuse:
+            return 0.0
+        served = self.models[q.model]
+        per, most = served.footprint.kv_block_tokens, (q.prompt + q.output - 1) // served.footprint.kv_block_tokens
+        on_device = find((self.device.cache,), q.content, per, most)
+        run = find((self.device.cache, self.host.cache), q.content, per, most)
+        q.kv = run * per
+        self.keep_in(self.device, q)
+        self.device.cache.reused(q.content, per, run)
+        self.usage.reused_tokens += q.kv
+        return (run - on_device) * served.footprint.kv_block_bytes / served.latency.kv_bytes_per_s
 
     def keep_in(self, tier: Tier, q: Sequence) -> None:
         """The sequence has blocks in this tier: others find those that are full."""

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from aegaeon_scheduler.core.state import Batch, Instance, Issued, Model, Sequence, Weights
+from aegaeon_scheduler.core.batch import Batch
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Weights
 
 
 @dataclass(slots=True)

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from aegaeon_scheduler.core.batch import Batch as SharedTurns
 from aegaeon_scheduler.core.config import PaperSettings
 from aegaeon_scheduler.core.domain import SeqId
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.policies.paper.quota import quotas
-from aegaeon_scheduler.core.state import Batch as SharedTurns
 from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 

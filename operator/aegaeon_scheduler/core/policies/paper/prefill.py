@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from aegaeon_scheduler.core.batch import Batch
 from aegaeon_scheduler.core.domain import SeqId
-from aegaeon_scheduler.core.state import Batch, Instance, Model, Sequence
+from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 
+from aegaeon_scheduler.core.batch import Batch as SharedTurns
 from aegaeon_scheduler.core.domain import InstanceId, SeqId
-from aegaeon_scheduler.core.state import Batch as SharedTurns
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, Weights
 
 

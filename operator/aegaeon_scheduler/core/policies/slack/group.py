@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import inf, nan
 from typing import Protocol
 
+from aegaeon_scheduler.core.batch import Batch
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import SeqId
 from aegaeon_scheduler.core.estimate import Estimate, Estimates
@@ -24,7 +25,7 @@ from aegaeon_scheduler.core.policies.slack.order import (
 )
 from aegaeon_scheduler.core.policies.slack.ranks import LONE_SHARE, PREEMPT_SHARE, URGENT_SHARE, Kind, Order, Still
 from aegaeon_scheduler.core.policies.slack.residency import may_leave, node_of, pinned
-from aegaeon_scheduler.core.state import Batch, Instance, Model, Sequence
+from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 
 class Holder(Protocol):

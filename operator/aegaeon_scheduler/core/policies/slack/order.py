@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
+from aegaeon_scheduler.core.batch import Row
 from aegaeon_scheduler.core.book import blocks_for, least_slabs
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import SeqId
 from aegaeon_scheduler.core.policies.slack.ranks import URGENT_SHARE
 from aegaeon_scheduler.core.policies.slack.tenants import Clock
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Model, Row, Sequence
+from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 Level = tuple[int, bool]
 """a tier, and whether prompts are deferred"""

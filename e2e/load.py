@@ -101,6 +101,11 @@ class Load:
             print(*well, sep="\n")  # all that is known of what must not happen
         return found
 
+    def check(self) -> None:
+        """Every request must have been answered, and every answer be that of transformers."""
+        assert self.failures == []
+        assert self.verdict().differences == ()
+
     def _well(self) -> int:
         return sum(bool(one.finish_reason) for one in self.exchanges)
 

@@ -77,8 +77,7 @@ def test_engines_start_once_a_driver_has_prepared_their_claims(
     assert [list(driver.prepared.values()) for driver in drivers.values()] == [["gpu-0"]] * len(drivers)
     with Load(claiming.url, MODELS, models) as load:
         load.wait_for_answers(6)
-    assert load.failures == []
-    assert load.verdict().differences == ()
+    load.check()
 
 
 def test_a_container_that_is_started_again_keeps_its_claim_and_what_it_said_is_still_read(

@@ -58,8 +58,7 @@ def test_engines_wait_for_quota_one_by_one_and_the_pool_serves_with_those_that_h
         quota(queued, "1200Mi")
         queued.wait_until("both are", lambda: reason(queued) == "AllReady", 180)
         load.wait_for_answers(2, 120)
-    assert load.failures == []
-    assert load.verdict().differences == ()
+    load.check()
 
 
 def test_a_queued_pool_scales_and_its_engines_are_replaced_under_load(queued: PodsOfPool, models: Path) -> None:
@@ -73,8 +72,7 @@ def test_a_queued_pool_scales_and_its_engines_are_replaced_under_load(queued: Po
         queued.wait_until("all are new", lambda: before.isdisjoint(pod.uid for pod in queued.pods("engine")), 300)
         queued.wait_until_all_ready("engine", 3, 180)
         load.wait_for_answers(2, 120)
-    assert load.failures == []
-    assert load.verdict().differences == ()
+    load.check()
 
 
 def quota(pool: PodsOfPool, memory: str) -> None:

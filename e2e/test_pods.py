@@ -31,8 +31,7 @@ def test_outputs_are_those_of_transformers_and_streams_reach_clients_through_the
     with Load(pool.url, KEYS, models) as load:
         load.wait_for_answers(18)
 
-    assert load.failures == []
-    assert load.verdict().differences == ()
+    load.check()
 
 
 def test_a_wrong_key_another_tenants_model_and_too_much_are_refused(pool: PodsOfPool) -> None:
@@ -56,8 +55,8 @@ def test_a_model_is_added_and_removed_without_a_restart(pool: PodsOfPool, models
         pool.wait_until("qwen3 is served no more", lambda: "qwen3" not in served(pool, RED))
         load.wait_for_answers(6)
 
-    assert load.failures == newcomer.failures == []
-    assert load.verdict().differences == newcomer.verdict().differences == ()
+    load.check()
+    newcomer.check()
     assert {pod.uid for pod in pool.pods()} == before
     assert not any(pod.restarts for pod in pool.pods())
 
@@ -72,8 +71,7 @@ def test_every_client_gets_all_of_its_answer_when_a_pod_dies(pool: PodsOfPool, m
         pool.wait_until_all_ready(component, len(there))
         load.wait_for_answers(6)
 
-    assert load.failures == []
-    assert load.verdict().differences == ()
+    load.check()
 
 
 def test_a_gateway_pod_that_dies_disconnects_only_its_own_clients(pool: PodsOfPool, models: Path) -> None:
@@ -100,8 +98,7 @@ def test_serving_continues_without_the_operator_and_another_leads_when_one_dies(
             load.wait_for_answers(3)
         a_model_comes_and_goes(pool)
 
-    assert load.failures == []
-    assert load.verdict().differences == ()
+    load.check()
 
 
 def test_serving_continues_while_the_api_server_is_unavailable_and_the_operator_resumes_after(
@@ -114,8 +111,7 @@ def test_serving_continues_while_the_api_server_is_unavailable_and_the_operator_
         load.wait_for_answers(3)
         a_model_comes_and_goes(pool)
 
-    assert load.failures == []
-    assert load.verdict().differences == ()
+    load.check()
     assert {pod.uid: pod.restarts for pod in pool.pods()} == before
     pool.wait_until_ready()
 
@@ -142,8 +138,7 @@ def test_requests_are_served_while_redis_is_unavailable(pool: PodsOfPool, models
         pool.wait_until("a gateway has it again", lambda: "Redis is back" in gateway_logs(pool))
         load.wait_for_answers(3)
 
-    assert load.failures == []
-    assert load.verdict().differences == ()
+    load.check()
 
 
 def test_a_drained_node_hands_its_engines_over(pool: PodsOfPool, models: Path) -> None:
@@ -158,8 +153,7 @@ def test_a_drained_node_hands_its_engines_over(pool: PodsOfPool, models: Path) -
             kubectl(pool.kubeconfig, "uncordon", node)
         pool.wait_until_all_ready("engine", 2)
 
-    assert load.verdict().differences == ()
-    assert load.failures == []
+    load.check()
 
 
 def gateway_logs(pool: PodsOfPool) -> str:

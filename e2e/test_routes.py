@@ -43,8 +43,7 @@ def test_streams_pass_the_gateway_complete(pool: PodsOfPool, models: Path, addre
     with Load(f"http://{address}", {"llama": RED, "qwen2": RED}, models, host=HOST) as load:
         load.wait_for_answers(8)
 
-    assert load.failures == []
-    assert load.verdict().differences == ()
+    load.check()
 
 
 @pytest.mark.parametrize("gateway", ["Istio"], indirect=True)

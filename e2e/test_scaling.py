@@ -23,8 +23,7 @@ def test_kubectl_scale_adds_and_removes_engines(pool: PodsOfPool, models: Path) 
         pool.wait_until_all_ready("engine", 2)
         load.wait_for_answers(3)
 
-    assert load.failures == []
-    assert load.verdict().differences == ()
+    load.check()
 
 
 @pytest.fixture
@@ -45,8 +44,8 @@ def test_engines_are_added_while_requests_wait_and_removed_when_few_are_left(sca
         scaled.wait_until("one engine is left", lambda: len(scaled.pods("engine")) == 1, 90)
         few.wait_for_answers(3)
 
-    assert crowd.failures == few.failures == []
-    assert crowd.verdict().differences == few.verdict().differences == ()
+    crowd.check()
+    few.check()
 
 
 @pytest.fixture
@@ -68,8 +67,7 @@ def test_a_request_to_a_pool_at_zero_starts_an_engine_is_answered_and_the_pool_r
             load.wait_for_answers(3, 120)
             # An engine answers as soon as it is attached; kubelet's probe comes after.
             from_zero.wait_until("an engine is ready", lambda: any(pod.ready for pod in from_zero.pods("engine")), 30)
-        assert load.failures == []
-        assert load.verdict().differences == ()
+        load.check()
         print(f"first answers after {cold_start_s(load):.2f} s")  # the figures of RESULTS.md
         from_zero.wait_until("no engine is left", lambda: not from_zero.pods("engine"), 120)
     from_zero.wait_until_ready()
@@ -81,8 +79,7 @@ def test_a_pool_at_zero_whose_scheduler_is_killed_still_answers_the_next_request
     with Load(from_zero.url, {"llama": KEYS["llama"]}, models, people=1) as load:
         from_zero.kill(from_zero.pods("scheduler")[0])
         load.wait_for_answers(2, 150)
-    assert load.failures == []
-    assert load.verdict().differences == ()
+    load.check()
 
 
 def cold_start_s(load: Load) -> float:

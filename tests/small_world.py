@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig
 from aegaeon_scheduler.core.domain import FailureKind, Footprint, InstanceId, KvShape, ModelName, Role, Slo, Terms
 from aegaeon_simulator.engine.spec import EngineSpec, Served
+from aegaeon_simulator.pool.client import Client
 from aegaeon_simulator.pool.world import World
 
 interpreted = pytest.mark.skipif(COMPILED, reason="replaces parts of the core, which compiled code calls directly")
@@ -104,3 +106,23 @@ def small_world(
     latency = next(iter(pool.values()))[0].latency
     settings = config or SchedulerConfig(latency=latency)
     return World(settings, pool, specs, delay_s, 0.5, fault, observe, terms)
+
+
+class Watched:
+    """A small world and every Send that its core gave, with its time."""
+
+    def __init__(self, roles: Sequence[Role], **options: Any) -> None:
+        self.sends: list[tuple[float, cmd.Send]] = []
+        self.world = small_world(roles, observe=self.see, **options)
+
+    def see(self, now: float, event: ev.Event, commands: list[cmd.Command]) -> None:
+        self.sends += [(now, c) for c in commands if isinstance(c, cmd.Send)]
+
+    def bodies(self, kind: type, instance: str | None = None) -> list[Any]:
+        return [s.body for _, s in self.sends if isinstance(s.body, kind) and instance in (None, s.instance)]
+
+    def ask(self, name: str, model: int, prompt: int, length: int, at: float = 0.1) -> Client:
+        return self.world.request(name, ModelName(f"m{model}"), prompt, length, at)
+
+    def all_finished(self) -> bool:
+        return all(client.finished for client in self.world.clients.values())

@@ -6,7 +6,6 @@ import threading
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 _EVERY_S = 1.0
@@ -25,9 +24,7 @@ class Watch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._over.set()
         self._thread.join()
 

@@ -8,7 +8,6 @@ import shutil
 import threading
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from e2e.cluster.layout import Layout
@@ -32,9 +31,7 @@ class Logs:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._end.set()
         self._thread.join()
         shutil.rmtree(self._kept, ignore_errors=True)

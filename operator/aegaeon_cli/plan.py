@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aegaeon_cli.errors import BadFileError, CliError
+from aegaeon_cli.errors import CliError
 from aegaeon_cli.options import device_option, kind_option, number_option, slo_options, slos_option, trace_option
+from aegaeon_cli.results import write_json
 
 if TYPE_CHECKING:
     from aegaeon_simulator.devices import Device
@@ -85,7 +85,7 @@ def _answer(options: dict[str, Any]) -> None:
             evaluator = PoolEvaluator(traffic, device, objective, options["seeds"], trials, progress)
             chosen = find(evaluator, options["policy"], options["gpus"])
             written = plan_json(chosen, evaluator, options["price"], options["gpus_per_device"])
-    _write(options["output"], written)
+    write_json(options["output"], written)
     if options["output"] != "-":
         if options["admit"] is not None:
             show_answer(written)
@@ -211,14 +211,3 @@ def _progress() -> Iterator[Any]:
     console = Console(stderr=True)
     with console.status("simulating") as status:
         yield lambda what: status.update(f"simulating {what}")
-
-
-def _write(output: str | None, answer: dict[str, Any]) -> None:
-    text = json.dumps(answer, indent=2, sort_keys=True) + "\n"
-    if output == "-":
-        click.echo(text, nl=False)
-    elif output is not None:
-        try:
-            Path(output).write_text(text, "utf-8")
-        except OSError as error:
-            raise BadFileError(f"--json {output}: cannot be written ({error})") from error

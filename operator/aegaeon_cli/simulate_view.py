@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import click
 
-from aegaeon_cli.errors import BadFileError
+from aegaeon_cli.results import write_json
 
 _GROUPS = ("attainment", "requests", "ttft_s", "tbt_s", "latency_s", "gpu_seconds")
 _PARTS = ("requests", "attainment", "ttft_s", "latency_s")
@@ -17,16 +15,9 @@ _PARTS = ("requests", "attainment", "ttft_s", "latency_s")
 def write(output: str | None, results: list[dict[str, Any]]) -> None:
     """Write the figures to the file, if any, and print a summary."""
     figures: dict[str, Any] = results[0] if len(results) == 1 else {"runs": results, "mean": _mean(results)}
-    text = json.dumps(figures, indent=2, sort_keys=True) + "\n"
-    if output == "-":
-        click.echo(text, nl=False)
-        return
-    if output is not None:
-        try:
-            Path(output).write_text(text, "utf-8")
-        except OSError as error:
-            raise BadFileError(f"--json {output}: cannot be written ({error})") from error
-    _summary(figures.get("mean", figures))
+    write_json(output, figures)
+    if output != "-":
+        _summary(figures.get("mean", figures))
 
 
 def _summary(figures: dict[str, Any]) -> None:

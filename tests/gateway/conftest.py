@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -129,6 +130,12 @@ def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "config.json").write_text(json.dumps({"model_type": "llama", "max_position_embeddings": 256}))
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": EOS}))
     return directory
+
+
+@pytest.fixture
+def own_model(model_directory: Path, tmp_path: Path) -> Path:
+    """A copy of these files that a test may change."""
+    return Path(shutil.copytree(model_directory, tmp_path / "model"))
 
 
 @pytest.fixture(scope="session")

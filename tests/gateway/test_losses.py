@@ -6,6 +6,8 @@ import asyncio
 import gc
 import json
 import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -45,6 +47,31 @@ async def open_stream(pool: Any, **change: Any) -> aiohttp.ClientResponse:
     """Returns with the status line, as soon as the scheduler has queued the request."""
     response: aiohttp.ClientResponse = await pool.http.post(f"{pool.url}/v1/chat/completions", json={**CHAT, **change})
     return response
+
+
+async def submitted(pool: Any, request: Coroutine[Any, Any, Any]) -> tuple[asyncio.Task[Any], pb.Submit]:
+    """A request that the scheduler has, without tokens for now, and what was submitted."""
+    pool.peer.serve_tokens = False
+    task = asyncio.create_task(request)
+    await pool.peer.until(lambda: bool(pool.peer.submits))
+    return task, pool.peer.submits[0]
+
+
+@pytest.fixture
+def holding(peer: Any, tokenizer: Any, model_directory: Any) -> Callable[[float], Any]:
+    """`async with holding(hold_s) as pool`: a gateway that holds requests for so long, its tokenizer loaded."""
+
+    @asynccontextmanager
+    async def start(hold_s: float) -> AsyncIterator[Pool]:
+        config = GatewayConfig(**gateway_config(peer, hold_s=hold_s))
+        async with serve(config) as served, aiohttp.ClientSession() as http:
+            pool = Pool(peer, served, http, tokenizer, model_directory)
+            while (await pool.chat())[0] != 200:  # its tokenizer may take longer than a request is held
+                pass
+            peer.submits.clear()
+            yield pool
+
+    return start
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -89,10 +116,7 @@ async def test_a_token_between_two_losses_resets_the_count(pool: Any) -> None:
 
 async def test_tokens_of_dead_engines_and_unknown_sequences_are_acknowledged_and_ignored(pool: Any) -> None:
     peer = pool.peer
-    peer.serve_tokens = False
-    asked = asyncio.create_task(pool.chat())
-    await peer.until(lambda: bool(peer.submits))
-    first = peer.submits[0]
+    asked, first = await submitted(pool, pool.chat())
     old = peer.tokens_of(first, first.choices[0])
     await peer.push(old[:4])
     await peer.until(lambda: bool(peer.acks))
@@ -112,9 +136,7 @@ async def test_tokens_of_dead_engines_and_unknown_sequences_are_acknowledged_and
 
 async def test_a_broken_token_stream_is_resent_on_the_next_one(pool: Any) -> None:
     peer = pool.peer
-    peer.serve_tokens = False
-    asked = asyncio.create_task(pool.chat())
-    await peer.until(lambda: bool(peer.submits))
+    asked, _ = await submitted(pool, pool.chat())
     tokens = peer.tokens_of(peer.submits[0], peer.submits[0].choices[0])
     await peer.push(tokens[:9])
     await peer.until(lambda: bool(peer.acks))
@@ -126,10 +148,7 @@ async def test_a_broken_token_stream_is_resent_on_the_next_one(pool: Any) -> Non
 
 async def test_open_streams_survive_a_crash_of_the_scheduler(pool: Any) -> None:
     peer = pool.peer
-    peer.serve_tokens = False
-    opening = asyncio.create_task(open_stream(pool, n=2))
-    await peer.until(lambda: bool(peer.submits))
-    submit = peer.submits[0]
+    opening, submit = await submitted(pool, open_stream(pool, n=2))
     whole = [peer.tokens_of(submit, choice) for choice in submit.choices]
     await peer.push([*whole[0], *whole[1][:6]])
     async with await opening as response:
@@ -162,9 +181,7 @@ async def test_no_task_is_left_of_a_broken_stream_to_the_scheduler(pool: Any) ->
 
 async def test_a_client_that_disconnects_cancels_its_request(pool: Any) -> None:
     peer = pool.peer
-    peer.serve_tokens = False
-    waiting = asyncio.create_task(pool.chat())
-    await peer.until(lambda: bool(peer.submits))
+    waiting, _ = await submitted(pool, pool.chat())
     waiting.cancel()  # before the first token
     await peer.until(lambda: len(peer.cancels) == 1)
     opening = asyncio.create_task(open_stream(pool))
@@ -178,10 +195,7 @@ async def test_a_client_that_disconnects_cancels_its_request(pool: Any) -> None:
 
 async def test_a_stop_string_of_one_choice_cancels_that_choice_alone(pool: Any, tokenizer: Any) -> None:
     peer = pool.peer
-    peer.serve_tokens = False
-    asked = asyncio.create_task(pool.chat(n=2, stop="quick"))
-    await peer.until(lambda: bool(peer.submits))
-    submit = peer.submits[0]
+    asked, submit = await submitted(pool, pool.chat(n=2, stop="quick"))
     tokens = [peer.tokens_of(submit, choice) for choice in submit.choices]
     await peer.push(tokens[0][:-1])
     await peer.until(lambda: bool(peer.cancels))
@@ -193,9 +207,7 @@ async def test_a_stop_string_of_one_choice_cancels_that_choice_alone(pool: Any, 
 
 async def test_an_engine_error_is_reported_with_the_schedulers_reason(pool: Any) -> None:
     peer = pool.peer
-    peer.serve_tokens = False
-    asked = asyncio.create_task(pool.chat())
-    await peer.until(lambda: bool(peer.submits))
+    asked, _ = await submitted(pool, pool.chat())
     request = peer.submits[0].request
     failed = pb.Token(seq=model_pb2.SeqId(request=request), epoch=1, index=0, finish=model_pb2.FINISH_REASON_ERROR)
     await peer.push([failed])
@@ -207,10 +219,7 @@ async def test_an_engine_error_is_reported_with_the_schedulers_reason(pool: Any)
 
 async def test_an_error_after_the_first_token_is_an_event_of_the_stream(pool: Any) -> None:
     peer = pool.peer
-    peer.serve_tokens = False
-    opening = asyncio.create_task(open_stream(pool))
-    await peer.until(lambda: bool(peer.submits))
-    submit = peer.submits[0]
+    opening, submit = await submitted(pool, open_stream(pool))
     await peer.push(peer.tokens_of(submit, submit.choices[0])[:3])
     async with await opening as response:
         peer.reply(rejected=pb.Rejected(request=submit.request, code=pb.REJECT_CODE_ENGINE, reason="gone"))
@@ -234,10 +243,7 @@ async def test_an_answer_that_no_engine_can_go_on_with_ends_and_what_was_due_cou
     model.spec.ttft_s, model.spec.tbt_s = 0.2, 0.05
     peer.publish([model])
     await pool.until_models(lambda models: models["tiny"].spec.ttft_s == model.spec.ttft_s)
-    peer.serve_tokens = False
-    opening = asyncio.create_task(open_stream(pool))
-    await peer.until(lambda: bool(peer.submits))
-    submit = peer.submits[-1]
+    opening, submit = await submitted(pool, open_stream(pool))
     await peer.push(peer.tokens_of(submit, submit.choices[0])[:3])
     async with await opening as response:
         await first_text(response)
@@ -256,18 +262,11 @@ async def test_an_answer_that_no_engine_can_go_on_with_ends_and_what_was_due_cou
 
 @pytest.mark.parametrize("away", ["no room", "no scheduler"])
 async def test_an_answer_that_a_client_reads_is_not_ended_by_hold(
-    peer: Any, tokenizer: Any, model_directory: Any, away: str
+    peer: Any, holding: Callable[[float], Any], away: str
 ) -> None:
     hold_s = 0.5
-    async with serve(GatewayConfig(**gateway_config(peer, hold_s=hold_s))) as served, aiohttp.ClientSession() as http:
-        pool = Pool(peer, served, http, tokenizer, model_directory)
-        while (await pool.chat())[0] != 200:  # its tokenizer may take longer than a request is held
-            pass
-        peer.submits.clear()
-        peer.serve_tokens = False
-        opening = asyncio.create_task(open_stream(pool))
-        await peer.until(lambda: bool(peer.submits))
-        submit = peer.submits[0]
+    async with holding(hold_s) as pool:
+        opening, submit = await submitted(pool, open_stream(pool))
         await peer.push(peer.tokens_of(submit, submit.choices[0])[:3])
         async with await opening as response:
             begun = await first_text(response)
@@ -285,18 +284,12 @@ async def test_an_answer_that_a_client_reads_is_not_ended_by_hold(
 
 
 async def test_a_request_that_waited_long_for_an_engine_survives_a_short_scheduler_outage(
-    peer: Any, tokenizer: Any, model_directory: Any
+    peer: Any, holding: Callable[[float], Any]
 ) -> None:
     """As in a pool that starts engines on demand: there the scheduler holds requests for longer than `hold_s`."""
     hold_s = 3.0
-    async with serve(GatewayConfig(**gateway_config(peer, hold_s=hold_s))) as served, aiohttp.ClientSession() as http:
-        pool = Pool(peer, served, http, tokenizer, model_directory)
-        while (await pool.chat())[0] != 200:  # its tokenizer may take longer than a request is held
-            pass
-        peer.submits.clear()
-        peer.serve_tokens = False
-        asked = asyncio.create_task(pool.chat())
-        await peer.until(lambda: bool(peer.submits))
+    async with holding(hold_s) as pool:
+        asked, _ = await submitted(pool, pool.chat())
         await asyncio.sleep(1.2 * hold_s)  # to wait for longer than hold_s is the point
         await peer.crash()
         await asyncio.wait([asked], timeout=0.2 * hold_s)  # the gateway looks meanwhile
@@ -311,10 +304,7 @@ async def test_last_tokens_lost_with_an_engine_that_had_reported_the_end_are_com
 ) -> None:
     monkeypatch.setattr(generation, "END_GRACE_S", 1.5)
     peer = pool.peer
-    peer.serve_tokens = False
-    asked = asyncio.create_task(pool.chat())
-    await peer.until(lambda: bool(peer.submits))
-    first = peer.submits[0]
+    asked, first = await submitted(pool, pool.chat())
     ended = pb.Ended(seq=model_pb2.SeqId(request=first.request), epoch=1)
     peer.reply(ended=ended)
     for token in (output := peer.tokens_of(first, first.choices[0]))[:3]:

@@ -26,7 +26,9 @@ def settings(peer: Any, **changes: Any) -> dict[str, Any]:
     return {"name": "gw", "listen": "127.0.0.1:0", "scheduler": peer.target, "sink": peer.sink, **changes}
 
 
-async def start(path: Path) -> asyncio.subprocess.Process:
+async def start(folder: Path, config: dict[str, Any]) -> asyncio.subprocess.Process:
+    path = folder / "gateway.json"
+    path.write_text(json.dumps(config))
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "aegaeon_gateway", "--config", str(path), stderr=asyncio.subprocess.PIPE
     )
@@ -40,11 +42,18 @@ async def port_of(process: asyncio.subprocess.Process) -> int:
     raise AssertionError("it ended before it listened")
 
 
+async def terminate(process: asyncio.subprocess.Process) -> None:
+    """Send SIGTERM; returns once the gateway says that it is stopping."""
+    process.terminate()
+    assert process.stderr is not None
+    async for line in process.stderr:
+        if b"stopping" in line:
+            break
+
+
 async def test_sigterm_drains_open_requests_and_accepts_no_new_ones(peer: Any, tmp_path: Path) -> None:
     peer.serve_tokens = False
-    path = tmp_path / "gateway.json"
-    path.write_text(json.dumps(settings(peer)))
-    process = await start(path)
+    process = await start(tmp_path, settings(peer))
     url = f"http://127.0.0.1:{await port_of(process)}"
     async with aiohttp.ClientSession() as http:
 
@@ -54,11 +63,7 @@ async def test_sigterm_drains_open_requests_and_accepts_no_new_ones(peer: Any, t
 
         asked = asyncio.create_task(ask())
         await peer.until(lambda: bool(peer.submits))
-        process.terminate()
-        assert process.stderr is not None
-        async for line in process.stderr:
-            if b"stopping" in line:
-                break
+        await terminate(process)
         submit = peer.submits[0]
         await peer.push(peer.tokens_of(submit, submit.choices[0]))
         assert (await asked)["choices"][0]["text"] == TEXT
@@ -70,9 +75,7 @@ async def test_sigterm_drains_open_requests_and_accepts_no_new_ones(peer: Any, t
 
 async def test_a_client_changes_to_another_gateway_between_two_answers(peer: Any, tmp_path: Path) -> None:
     peer.serve_tokens = False
-    path = tmp_path / "gateway.json"
-    path.write_text(json.dumps(settings(peer, withdraw_s=1.0)))
-    process = await start(path)
+    process = await start(tmp_path, settings(peer, withdraw_s=1.0))
     url = f"http://127.0.0.1:{await port_of(process)}"
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as http:
         asked = asyncio.create_task(http.post(f"{url}/v1/completions", json=BODY | {"stream": True}))
@@ -81,11 +84,7 @@ async def test_a_client_changes_to_another_gateway_between_two_answers(peer: Any
         await peer.push(tokens[:5])
         async with await asked as response:
             assert "Connection" not in response.headers
-            process.terminate()
-            assert process.stderr is not None
-            async for line in process.stderr:
-                if b"stopping" in line:
-                    break
+            await terminate(process)
             async with aiohttp.ClientSession() as other, other.get(f"{url}/v1/models") as models:
                 assert (models.status, models.headers["Connection"]) == (200, "close")
             await asyncio.sleep(1.5)  # no proxy in front sends anything new by now
@@ -102,9 +101,7 @@ async def test_a_client_changes_to_another_gateway_between_two_answers(peer: Any
 async def test_a_port_in_use_is_reported_in_one_sentence(peer: Any, tmp_path: Path) -> None:
     server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    path = tmp_path / "gateway.json"
-    path.write_text(json.dumps(settings(peer, listen=f"127.0.0.1:{port}")))
-    process = await start(path)
+    process = await start(tmp_path, settings(peer, listen=f"127.0.0.1:{port}"))
     _, errors = await process.communicate()
     server.close()
     await server.wait_closed()

@@ -26,12 +26,21 @@ from aegaeon_gateway.workers.supervisor import Starter
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
 
+Gateways = Callable[..., Any]
 RED = {"name": "red", "models": ["tiny"], "key_files": ["red.key"]}
 BLUE = {"name": "blue", "models": ["other"], "key_sha256": [digest("sk-blue")]}
 
 
 def key(value: str) -> dict[str, Any]:
     return {"headers": {"Authorization": f"Bearer {value}"}}
+
+
+async def chat(pool: Pool, value: str, **changes: Any) -> tuple[int, Any]:
+    """Status and answer of a chat with this key."""
+    status, answer, _ = await pool.post(
+        "/v1/chat/completions", {"model": "tiny", "messages": [HI], **changes}, **key(value)
+    )
+    return status, answer
 
 
 def write(folder: Path, tenants: Sequence[dict[str, Any]], **more: Any) -> Path:
@@ -44,14 +53,18 @@ def write(folder: Path, tenants: Sequence[dict[str, Any]], **more: Any) -> Path:
 
 
 @pytest.fixture
-def gateways(peer: Peer, tokenizer: Tokenizer, model_directory: Path, start_workers: Starter) -> Callable[..., Any]:
-    """Start a gateway with tenants; peers serve `tiny` and `other`."""
+def gateways(
+    peer: Peer, tokenizer: Tokenizer, model_directory: Path, start_workers: Starter, tmp_path: Path
+) -> Gateways:
+    """Start a gateway with a file of tenants; peers serve `tiny` and `other`."""
     peer.models = [model_status("tiny", model_directory), model_status("other", model_directory)]
 
     @asynccontextmanager
-    async def start(tenants: Path | None, **changes: Any) -> AsyncIterator[Pool]:
+    async def start(
+        tenants: Sequence[dict[str, Any]] | None, *, open_models: Sequence[str] = (), **changes: Any
+    ) -> AsyncIterator[Pool]:
         changes = {
-            "tenants": tenants and str(tenants),
+            "tenants": tenants and str(write(tmp_path, tenants, open_models=open_models)),
             "metrics_listen": f"unix:{peer.sockets}/metrics.sock",
         } | changes
         config = GatewayConfig(**gateway_config(peer, **changes))
@@ -62,14 +75,11 @@ def gateways(peer: Peer, tokenizer: Tokenizer, model_directory: Path, start_work
     return start
 
 
-async def test_each_tenant_reaches_its_own_models_and_sees_no_others(
-    gateways: Callable[..., Any], tmp_path: Path
-) -> None:
-    async with gateways(write(tmp_path, [RED, BLUE])) as pool:
+async def test_each_tenant_reaches_its_own_models_and_sees_no_others(gateways: Gateways) -> None:
+    async with gateways([RED, BLUE]) as pool:
         assert (await pool.chat(model="tiny"))[0] == 401
         for model, name, status in (("tiny", "red", 200), ("other", "red", 404), ("other", "blue", 200)):
-            body = {"model": model, "messages": [HI]}
-            got, answer, _ = await pool.post("/v1/chat/completions", body, **key(f"sk-{name}"))
+            got, answer = await chat(pool, f"sk-{name}", model=model)
             assert got == status, answer
             if status == 404:
                 assert answer["error"]["code"] == "model_not_found"
@@ -80,16 +90,14 @@ async def test_each_tenant_reaches_its_own_models_and_sees_no_others(
             assert response.status == 404
 
 
-async def test_an_adapter_is_granted_alone_and_submitted_by_its_own_name(
-    gateways: Callable[..., Any], peer: Peer, tmp_path: Path
-) -> None:
+async def test_an_adapter_is_granted_alone_and_submitted_by_its_own_name(gateways: Gateways, peer: Peer) -> None:
     base = peer.models[0]
     poet, broken = pb.ModelStatus(), pb.ModelStatus()
     for status, name in ((poet, "poet"), (broken, "broken")):
         status.CopyFrom(base)
         status.spec.name, status.spec.identity, status.parent = name, f"of-{name}", "tiny"
     broken.phase, broken.reason = model_pb2.MODEL_PHASE_FAILED, "broken: its rank is 64"
-    async with gateways(write(tmp_path, [{**RED, "models": ["poet", "broken"]}])) as pool:
+    async with gateways([{**RED, "models": ["poet", "broken"]}]) as pool:
         peer.publish([base, poet, broken])
         await pool.until_models(lambda models: "poet" in models)
         async with pool.http.get(pool.url + "/v1/models", **key("sk-red")) as response:
@@ -101,14 +109,13 @@ async def test_an_adapter_is_granted_alone_and_submitted_by_its_own_name(
         broken_state = listed["broken"]["aegaeon"]
         assert (broken_state["phase"], broken_state["reason"]) == ("failed", "broken: its rank is 64")
         for name, expected in (("poet", 200), ("broken", 503), ("tiny", 404)):
-            body = {"model": name, "messages": [HI]}
-            status, answer, _ = await pool.post("/v1/chat/completions", body, **key("sk-red"))
+            status, answer = await chat(pool, "sk-red", model=name)
             assert status == expected, answer
         assert [(one.model, one.identity) for one in peer.submits] == [("poet", "of-poet")]
 
 
-async def test_tokens_of_a_model_are_for_its_tenants_alone(gateways: Callable[..., Any], tmp_path: Path) -> None:
-    async with gateways(write(tmp_path, [RED, BLUE])) as pool:
+async def test_tokens_of_a_model_are_for_its_tenants_alone(gateways: Gateways) -> None:
+    async with gateways([RED, BLUE]) as pool:
         for path, body, status in (
             ("/tokenize", {"prompt": "hi"}, 200),
             ("/detokenize", {"tokens": [5]}, 200),
@@ -129,16 +136,15 @@ def tenants(*names: str, **more: Any) -> pb.Tenants:
 
 
 async def test_tenants_from_the_scheduler_replace_the_file_and_may_change_while_serving(
-    gateways: Callable[..., Any], peer: Peer, tmp_path: Path
+    gateways: Gateways, peer: Peer
 ) -> None:
-    body = {"model": "tiny", "messages": [HI]}
-    async with gateways(write(tmp_path, [RED])) as pool:
-        assert (await pool.post("/v1/chat/completions", body, **key("sk-red")))[0] == 200
+    async with gateways([RED]) as pool:
+        assert (await chat(pool, "sk-red"))[0] == 200
         for names, expected in ((("green",), (401, 200)), (("green", "red"), (200, 200)), ((), (401, 401))):
             peer.reply(tenants=tenants(*names))
             peer.publish(peer.models)  # replies come in order: once this is seen, so are the tenants
             await pool.served.catalog.changed()
-            got = [(await pool.post("/v1/chat/completions", body, **key(f"sk-{n}")))[0] for n in ("red", "green")]
+            got = [(await chat(pool, f"sk-{n}"))[0] for n in ("red", "green")]
             assert tuple(got) == expected
         peer.reply(
             tenants=tenants("red", open_models=["other"], model_quotas={"other": pb.Quota(requests_per_minute=60)})
@@ -147,10 +153,10 @@ async def test_tenants_from_the_scheduler_replace_the_file_and_may_change_while_
         await pool.served.catalog.changed()
         assert (await pool.chat(model="other"))[0] == 200
         assert (await pool.served.limits.buckets.take("model other:requests", 60, 1, 60, 0)).wait_s > 0
-        assert (await pool.post("/v1/chat/completions", body))[0] == 401
+        assert (await pool.chat())[0] == 401
 
 
-async def test_no_request_is_authorized_before_the_tenants_are_loaded(gateways: Callable[..., Any], peer: Peer) -> None:
+async def test_no_request_is_authorized_before_the_tenants_are_loaded(gateways: Gateways, peer: Peer) -> None:
     async with gateways(None, tenants_by_scheduler=True) as pool:
         await pool.until_models(lambda models: "tiny" in models)
         status, answer, headers = await pool.chat()
@@ -164,20 +170,20 @@ async def test_no_request_is_authorized_before_the_tenants_are_loaded(gateways: 
         async with pool.http.get(pool.url + "/health") as response:
             assert response.status == 200
         assert (await pool.chat())[0] == 401
-        assert (await pool.post("/v1/chat/completions", {"model": "tiny", "messages": [HI]}, **key("sk-red")))[0] == 200
+        assert (await chat(pool, "sk-red"))[0] == 200
 
 
-async def test_a_key_that_is_not_text_is_401(gateways: Callable[..., Any], tmp_path: Path) -> None:
-    async with gateways(write(tmp_path, [RED])) as pool:
+async def test_a_key_that_is_not_text_is_401(gateways: Gateways) -> None:
+    async with gateways([RED]) as pool:
         head = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer \xff\r\n\r\n"
         assert (await pool.raw(head)).startswith(b"HTTP/1.1 401")
 
 
 async def test_a_wrong_key_is_401_in_openais_shape_and_never_logged(
-    gateways: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    gateways: Gateways, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    async with gateways(write(tmp_path, [RED])) as pool:
+    async with gateways([RED]) as pool:
         await pool.until_models(lambda models: "tiny" in models)
         for header in ("Bearer sk-stolen", "Basic sk-red", "sk-red", "Bearer"):
             body = {"model": "tiny", "messages": [HI]}
@@ -191,8 +197,8 @@ async def test_a_wrong_key_is_401_in_openais_shape_and_never_logged(
     assert "sk-red" not in caplog.text
 
 
-async def test_open_models_need_no_key(gateways: Callable[..., Any], tmp_path: Path) -> None:
-    async with gateways(write(tmp_path, [RED], open_models=["other"])) as pool:
+async def test_open_models_need_no_key(gateways: Gateways) -> None:
+    async with gateways([RED], open_models=["other"]) as pool:
         assert (await pool.chat(model="other"))[0] == 200
         assert (await pool.chat(model="tiny"))[0] == 401
 
@@ -278,11 +284,8 @@ def test_all_errors_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
         TenantsFile(write(tmp_path, [{**RED, "modles": []}, {**RED, "name": ""}]))
 
 
-async def test_kept_responses_and_keys_of_other_apis_are_a_tenants_own(
-    gateways: Callable[..., Any], tmp_path: Path
-) -> None:
-    file = write(tmp_path, [RED, {**BLUE, "models": ["tiny"]}])
-    async with gateways(file) as pool:
+async def test_kept_responses_and_keys_of_other_apis_are_a_tenants_own(gateways: Gateways) -> None:
+    async with gateways([RED, {**BLUE, "models": ["tiny"]}]) as pool:
         await pool.until_loaded("tiny")
         asked = {"model": "tiny", "input": "hi"}
         status, kept, _ = await pool.post("/v1/responses", asked, **key("sk-red"))
@@ -303,8 +306,8 @@ async def test_kept_responses_and_keys_of_other_apis_are_a_tenants_own(
         assert 'aegaeon_gateway_requests_total{model="tiny",outcome="ok"} 3.0' in text
 
 
-async def test_a_priority_reaches_the_scheduler_beside_its_tenant(gateways: Callable[..., Any], tmp_path: Path) -> None:
-    async with gateways(write(tmp_path, [RED])) as pool:
+async def test_a_priority_reaches_the_scheduler_beside_its_tenant(gateways: Gateways) -> None:
+    async with gateways([RED]) as pool:
         for path, body in (
             ("chat/completions", {"messages": [HI], "priority": -5}),
             ("chat/completions", {"messages": [HI], "priority": None}),
@@ -319,7 +322,7 @@ async def test_a_priority_reaches_the_scheduler_beside_its_tenant(gateways: Call
 
 
 async def test_a_request_has_its_tenants_terms_for_its_model_and_may_ask_for_a_lower_tier_alone(
-    gateways: Callable[..., Any], tmp_path: Path
+    gateways: Gateways,
 ) -> None:
     asks = ("priority", "auto", None, "fast", "default", "flex")
     chosen = {"interactive": [2, 2, 2, 2, 0, 1], "standard": [0, 0, 0, 0, 0, 1], "batch": [1] * 6}
@@ -327,11 +330,10 @@ async def test_a_request_has_its_tenants_terms_for_its_model_and_may_ask_for_a_l
         {"name": tier, "models": ["tiny"], "key_sha256": [digest(tier)], "terms": {"tiny": {"weight": 3, "tier": tier}}}
         for tier in chosen
     ]
-    async with gateways(write(tmp_path, [*tenants, {**RED, "terms": {"other": {"weight": 9}}}])) as pool:
+    async with gateways([*tenants, {**RED, "terms": {"other": {"weight": 9}}}]) as pool:
         for name in (*chosen, "sk-red"):
             for requested in asks:
-                body = {"model": "tiny", "messages": [HI], "service_tier": requested}
-                assert (await pool.post("/v1/chat/completions", body, **key(name)))[0] == 200
+                assert (await chat(pool, name, service_tier=requested))[0] == 200
         body = {"model": "tiny", "input": "hi", "service_tier": "flex"}
         assert (await pool.post("/v1/responses", body, **key("interactive")))[0] == 200
         *terms, response = [(submit.terms.weight or 1, submit.terms.tier) for submit in pool.peer.submits]

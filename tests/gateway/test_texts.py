@@ -78,17 +78,6 @@ async def test_a_failure_is_reported_of_the_names_that_have_the_source_now(
     await texts.stop()
 
 
-async def test_tokenizers_of_four_models_load_concurrently(tiny_models: dict[str, Path]) -> None:
-    async with working(start_process) as workers:
-        texts = Texts(workers)
-        sources = [ModelSource(directory=str(path)) for path in tiny_models.values()]
-        loaded = await asyncio.gather(*map(texts.get, sources))
-        for text, folder in zip(loaded, tiny_models.values(), strict=True):
-            tokens, _ = await tokens_of(workers, texts, folder)
-            detokenizer = text.vocabulary.detokenizer()
-            assert "".join(map(detokenizer.feed, tokens)) + detokenizer.flush() == "quick fox"
-
-
 @pytest.fixture
 def orphans() -> Iterator[Callable[[], list[str]]]:
     """Processes that began in this test and ended below this one, unwaited for: process 1 of a pod would have them."""
@@ -111,13 +100,17 @@ def _is_orphan(stat: str, begun: int) -> bool:
     return state == "Z" and int(parent) == os.getpid() and int(fields[19]) >= begun
 
 
-async def test_replaced_fork_servers_leave_no_zombies_in_a_pod(
+async def test_tokenizers_of_four_models_load_concurrently_and_replaced_fork_servers_leave_no_zombies(
     tiny_models: dict[str, Path], orphans: Callable[[], list[str]]
 ) -> None:
     async with working(start_process) as workers:
         texts = Texts(workers)
-        for path in tiny_models.values():
-            await texts.get(ModelSource(directory=str(path)))
+        sources = [ModelSource(directory=str(path)) for path in tiny_models.values()]
+        loaded = await asyncio.gather(*map(texts.get, sources))
+        for text, folder in zip(loaded, tiny_models.values(), strict=True):
+            tokens, _ = await tokens_of(workers, texts, folder)
+            detokenizer = text.vocabulary.detokenizer()
+            assert "".join(map(detokenizer.feed, tokens)) + detokenizer.flush() == "quick fox"
     assert orphans() == []
 
 
@@ -144,12 +137,12 @@ async def test_a_fork_server_that_has_ended_is_started_anew_and_knows_its_models
 
 
 async def test_the_tokenizer_of_a_failed_model_is_loaded_again_when_it_is_repaired(
-    model_directory: Path, tmp_path: Path, workers: WorkerPool
+    own_model: Path, workers: WorkerPool
 ) -> None:
-    directory, texts = Path(shutil.copytree(model_directory, tmp_path / "model")), Texts(workers)
-    status = ModelStatus(spec=ModelSpec(name="m", source=ModelSource(directory=str(directory))))
+    texts = Texts(workers)
+    status = ModelStatus(spec=ModelSpec(name="m", source=ModelSource(directory=str(own_model))))
     assert (await texts.get(status.spec.source)).max_positions == 256
-    (directory / "config.json").write_text('{"model_type": "llama", "max_position_embeddings": 512}')
+    (own_model / "config.json").write_text('{"model_type": "llama", "max_position_embeddings": 512}')
     for phase in (ModelPhase.MODEL_PHASE_FETCHING, ModelPhase.MODEL_PHASE_FAILED):
         assert (await texts.get(status.spec.source)).max_positions == 256
         status.phase = phase
@@ -178,19 +171,15 @@ async def test_the_tokenizer_of_a_failed_model_is_loaded_again_when_it_is_repair
     ],
 )
 async def test_a_generation_config_that_no_engine_can_follow_fails_its_model_with_a_sentence(
-    model_directory: Path, tmp_path: Path, workers: WorkerPool, said: str, named: str
+    own_model: Path, workers: WorkerPool, said: str, named: str
 ) -> None:
-    directory = Path(shutil.copytree(model_directory, tmp_path / "model"))
-    (directory / "generation_config.json").write_text(said)
+    (own_model / "generation_config.json").write_text(said)
     with pytest.raises(TokenizerError, match=named) as raised:
-        await Texts(workers).get(ModelSource(directory=str(directory)))
+        await Texts(workers).get(ModelSource(directory=str(own_model)))
     assert len(str(raised.value)) < 500
 
 
-async def test_a_generation_config_may_switch_parameters_off(
-    model_directory: Path, tmp_path: Path, workers: WorkerPool
-) -> None:
-    directory = Path(shutil.copytree(model_directory, tmp_path / "model"))
-    (directory / "generation_config.json").write_text('{"temperature": 0, "top_k": -1, "min_p": 0, "top_p": 1}')
-    _, sampling = await tokens_of(workers, Texts(workers), directory)
+async def test_a_generation_config_may_switch_parameters_off(own_model: Path, workers: WorkerPool) -> None:
+    (own_model / "generation_config.json").write_text('{"temperature": 0, "top_k": -1, "min_p": 0, "top_p": 1}')
+    _, sampling = await tokens_of(workers, Texts(workers), own_model)
     assert (sampling.temperature, sampling.top_k, sampling.min_p, sampling.top_p) == (0.0, 0, 0.0, 1.0)

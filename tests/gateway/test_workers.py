@@ -107,12 +107,12 @@ async def test_a_load_waiting_while_the_fork_server_ends_is_asked_to_retry(
 
 
 async def test_a_model_whose_files_were_lost_with_the_fork_server_is_loaded_again(
-    model_directory: Path, tmp_path: Path, recorded: Recorded
+    model_directory: Path, own_model: Path, recorded: Recorded
 ) -> None:
-    folder, (workers, ends) = Path(shutil.copytree(model_directory, tmp_path / "model")), recorded
-    texts, source = Texts(workers), ModelSource(directory=str(folder))
+    workers, ends = recorded
+    texts, source = Texts(workers), ModelSource(directory=str(own_model))
     job = Job((await texts.get(source)).key, "completions", "m", 0)
-    shutil.rmtree(folder)
+    shutil.rmtree(own_model)
     ends[0].shutdown(socket.SHUT_RDWR)
     await workers.prepare("me", job, BODY)  # from the gateway's own copy
     shutil.rmtree(texts._contents._place(job.key))
@@ -120,7 +120,7 @@ async def test_a_model_whose_files_were_lost_with_the_fork_server_is_loaded_agai
     async with asyncio.timeout(30):
         with pytest.raises(TokenizerError, match="no such folder"):
             await prepare_again_and_again(workers, job)  # a worker of the ended one may answer until it ends as well
-    shutil.copytree(model_directory, folder)
+    shutil.copytree(model_directory, own_model)
     texts.forget(source)
     await texts.get(source)
     await workers.prepare("me", job, BODY)
@@ -149,11 +149,10 @@ async def until_loading(workers: WorkerPool) -> None:
 
 
 async def test_a_model_dropped_while_another_is_loaded_is_dropped_from_the_new_fork_server_too(
-    model_directory: Path, tmp_path: Path, workers: WorkerPool
+    model_directory: Path, own_model: Path, workers: WorkerPool
 ) -> None:
-    folder = Path(shutil.copytree(model_directory, tmp_path / "model"))
     one = await Texts(workers).get(ModelSource(directory=str(model_directory)))
-    other = asyncio.create_task(workers.load(b"other", str(folder)))
+    other = asyncio.create_task(workers.load(b"other", str(own_model)))
     await until_loading(workers)
     workers.drop(one.key)
     await other
@@ -206,38 +205,35 @@ async def test_no_process_is_left_of_replaced_fork_servers(model_directory: Path
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "chat_template.jinja"])
 async def test_a_pipe_among_a_models_files_fails_that_model_at_once(
-    model_directory: Path, tmp_path: Path, workers: WorkerPool, name: str
+    own_model: Path, workers: WorkerPool, name: str
 ) -> None:
-    folder = Path(shutil.copytree(model_directory, tmp_path / "model"))
-    (folder / name).unlink(missing_ok=True)
-    os.mkfifo(folder / name)
+    (own_model / name).unlink(missing_ok=True)
+    os.mkfifo(own_model / name)
     with pytest.raises(TokenizerError, match="no file"):
-        await Texts(workers).get(ModelSource(directory=str(folder)))
+        await Texts(workers).get(ModelSource(directory=str(own_model)))
 
 
 async def test_an_unsupported_decoder_fails_before_a_fork_server_takes_over(
-    model_directory: Path, tmp_path: Path, workers: WorkerPool
+    own_model: Path, workers: WorkerPool
 ) -> None:
-    folder = Path(shutil.copytree(model_directory, tmp_path / "model"))
-    whole = json.loads((folder / "tokenizer.json").read_text())
+    whole = json.loads((own_model / "tokenizer.json").read_text())
     parts = [{"type": "Fuse"}, {"type": "Replace", "pattern": {"String": "do"}, "content": "at"}]
     whole["decoder"] = {"type": "Sequence", "decoders": parts}
-    (folder / "tokenizer.json").write_text(json.dumps(whole))
+    (own_model / "tokenizer.json").write_text(json.dumps(whole))
     with pytest.raises(TokenizerError, match="Replace behind a Fuse"):
-        await workers.load(b"m", str(folder))
+        await workers.load(b"m", str(own_model))
 
 
 async def test_a_tokenizer_of_more_tokens_than_the_model_knows_fails_that_model(
-    model_directory: Path, tmp_path: Path, workers: WorkerPool
+    own_model: Path, workers: WorkerPool
 ) -> None:
-    folder = Path(shutil.copytree(model_directory, tmp_path / "model"))
-    config = json.loads((folder / "config.json").read_text())
-    tokens = len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"])
-    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": tokens}))
-    await workers.load(b"m", str(folder))
-    (folder / "config.json").write_text(json.dumps({"text_config": config | {"vocab_size": tokens - 1}}))
+    config = json.loads((own_model / "config.json").read_text())
+    tokens = len(json.loads((own_model / "tokenizer.json").read_text())["model"]["vocab"])
+    (own_model / "config.json").write_text(json.dumps(config | {"vocab_size": tokens}))
+    await workers.load(b"m", str(own_model))
+    (own_model / "config.json").write_text(json.dumps({"text_config": config | {"vocab_size": tokens - 1}}))
     with pytest.raises(TokenizerError, match=rf"has {tokens} tokens and the model knows {tokens - 1}"):
-        await workers.load(b"n", str(folder))
+        await workers.load(b"n", str(own_model))
 
 
 def test_a_decoder_with_a_long_description_is_refused() -> None:

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from small_world import small_world
+import small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.config import LatencyConstants, PrismSettings, SchedulerConfig
-from aegaeon_scheduler.core.domain import ModelName, Role
-from aegaeon_simulator.pool.world import World
+from aegaeon_scheduler.core.domain import Role
+from aegaeon_simulator.pool.client import Client
 
 LATENCY = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
 
 
-class Watched:
-    """A small world and every Send that its core gave."""
+class Watched(small_world.Watched):
+    """A small world of unified engines under policy prism."""
 
     def __init__(self, engines: int = 1, settings: PrismSettings | None = None, **options) -> None:
-        self.sends: list[tuple[float, cmd.Send]] = []
         config = SchedulerConfig(policy=settings or PrismSettings(), latency=LATENCY, hold_s=1e9)
-        self.world: World = small_world([Role.UNIFIED] * engines, observe=self._see, config=config, **options)
-
-    def _see(self, now, event, commands) -> None:
-        self.sends += [(now, c) for c in commands if isinstance(c, cmd.Send)]
+        super().__init__([Role.UNIFIED] * engines, config=config, **options)
 
     def of(self, kind: type, instance: str | None = None) -> list:
         return [(t, s.body) for t, s in self.sends if isinstance(s.body, kind) and instance in (None, s.instance)]
@@ -31,12 +27,12 @@ class Watched:
     def prefills(self) -> list[str]:
         return [turn.prefill[0].seq.request for _, turn in self.of(cmd.Turn) if turn.prefill]
 
-    def ask(self, name: str, model: int, prompt: int = 50, length: int = 3, at: float = 0.1) -> None:
-        self.world.request(name, ModelName(f"m{model}"), prompt, length, at)
+    def ask(self, name: str, model: int, prompt: int = 50, length: int = 3, at: float = 0.1) -> Client:
+        return super().ask(name, model, prompt, length, at)
 
     def run(self, seconds: float) -> None:
         self.world.run(seconds)
-        assert all(client.finished for client in self.world.clients.values())
+        assert self.all_finished()
 
     def homes(self) -> dict[str, str]:
         return {s.body.model: s.instance for _, s in self.sends if isinstance(s.body, cmd.Load)}

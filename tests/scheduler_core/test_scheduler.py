@@ -40,10 +40,10 @@ def submitted(name: str = "r", epoch: int = 1, prompt: int = 20, prefix: int = 0
 
 
 def up(
-    slabs: int = 40, held: tuple[Held, ...] = (), incarnation: str = "1", instance: InstanceId = E0
+    slabs: int = 40, held: tuple[Held, ...] = (), incarnation: str = "1", instance: InstanceId = E0, node: str = "n"
 ) -> ev.InstanceUp:
     memory = Memory(slabs, 40)
-    return ev.InstanceUp(instance, incarnation, "n", Role.UNIFIED, "cpu", 1 << 20, slabs, 40, 8, memory, (), held)
+    return ev.InstanceUp(instance, incarnation, node, Role.UNIFIED, "cpu", 1 << 20, slabs, 40, 8, memory, (), held)
 
 
 CACHED = ev.ModelReported(E0, M, Phase.CACHED, FOOTPRINT)

@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from small_world import interpreted, small_world
+import small_world
+from small_world import interpreted
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, policy_settings
-from aegaeon_scheduler.core.domain import ModelName, Role
+from aegaeon_scheduler.core.domain import Role
 from aegaeon_scheduler.core.policies.slack import group, place
 from aegaeon_scheduler.core.policies.slack.group import Group
 from aegaeon_scheduler.core.policies.slack.placement import Arrivals
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_scheduler.core.state import Sequence
-from aegaeon_simulator.pool.world import World
 
 
-class Watched:
-    """A small world under policy slack, and every Send that its core gave, with its time."""
+class Watched(small_world.Watched):
+    """A small world under policy slack."""
 
     def __init__(
         self,
@@ -30,25 +30,11 @@ class Watched:
         max_pooled_tokens: int = 0,
         **options,
     ) -> None:
-        self.sends: list[tuple[float, cmd.Send]] = []
         asked = dict(knobs or {})
         policy = replace(policy_settings(asked.pop("name", "slack")), **asked)
         latency = LatencyConstants(c=c, load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
         config = SchedulerConfig(policy=policy, latency=latency, hold_s=1e9, refine=False, admission=admission)
-        config = replace(config, max_pooled_tokens=max_pooled_tokens)
-        self.world: World = small_world(roles, observe=self._see, config=config, **options)
-
-    def _see(self, now, event, commands) -> None:
-        self.sends += [(now, c) for c in commands if isinstance(c, cmd.Send)]
-
-    def bodies(self, kind: type, instance: str | None = None) -> list:
-        return [s.body for _, s in self.sends if isinstance(s.body, kind) and instance in (None, s.instance)]
-
-    def ask(self, name: str, model: int, prompt: int, length: int, at: float = 0.1):
-        return self.world.request(name, ModelName(f"m{model}"), prompt, length, at)
-
-    def all_finished(self) -> bool:
-        return all(c.finished for c in self.world.clients.values())
+        super().__init__(roles, config=replace(config, max_pooled_tokens=max_pooled_tokens), **options)
 
 
 def test_models_share_an_instance_as_long_as_they_fit():

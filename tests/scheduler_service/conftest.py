@@ -119,6 +119,18 @@ class Sidecar:
             return await self.call.code(), await self.call.details()
 
 
+def submission(request: str = "r1", epoch: int = 1, count: int = 1, **fields: Any) -> gateway_pb2.Submit:
+    """A submission with sensible contents."""
+    defaults = {
+        "model": "tiny-a",
+        "prompt": [11, 12, 13],
+        "choices": [gateway_pb2.Choice(choice=n, epoch=epoch) for n in range(count)],
+        "sampling": model_pb2.Sampling(temperature=0.5, seed=7),
+        "limits": model_pb2.Limits(max_tokens=5, stop_ids=[2]),
+    }
+    return gateway_pb2.Submit(request=request, **(defaults | fields))
+
+
 class Gateway:
     """A client of Frontend.Serve."""
 
@@ -127,6 +139,12 @@ class Gateway:
 
     async def send(self, **body: Any) -> None:
         await self.call.write(gateway_pb2.GatewayMessage(**body))
+
+    async def submit(self, *arguments: Any, **fields: Any) -> gateway_pb2.Submit:
+        """Send a submission, and return it."""
+        submit = submission(*arguments, **fields)
+        await self.send(submit=submit)
+        return submit
 
     async def next(self, kind: str) -> Any:
         """The next reply of this kind; others are skipped."""
@@ -226,23 +244,6 @@ def serve(folder: Path) -> Callable[..., Any]:
             await service.stop()
 
     return serving
-
-
-@pytest.fixture
-def submit() -> Callable[..., gateway_pb2.Submit]:
-    """A submission with sensible contents."""
-
-    def make(request: str = "r1", epoch: int = 1, count: int = 1, **fields: Any) -> gateway_pb2.Submit:
-        defaults = {
-            "model": "tiny-a",
-            "prompt": [11, 12, 13],
-            "choices": [gateway_pb2.Choice(choice=n, epoch=epoch) for n in range(count)],
-            "sampling": model_pb2.Sampling(temperature=0.5, seed=7),
-            "limits": model_pb2.Limits(max_tokens=5, stop_ids=[2]),
-        }
-        return gateway_pb2.Submit(request=request, **(defaults | fields))
-
-    return make
 
 
 @pytest.fixture

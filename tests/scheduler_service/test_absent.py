@@ -34,14 +34,14 @@ async def status_with(gateway: Any, **fields: Any) -> gateway_pb2.ModelStatus:
 
 
 async def test_a_request_for_a_model_on_no_node_has_it_fetched_and_is_served_when_it_is_there(
-    serve: Any, core: Scheduler, submit: Any
+    serve: Any, core: Scheduler
 ) -> None:
     async with serve(core) as stack:
         gateway = await stack.gateway()
         sidecar = await stack.sidecar(models=[state("tiny-a", OLD.identity, absent=True)])
         absent = await status_with(gateway, absent=True)
         assert (absent.phase, absent.wait) == (FETCHING, False)
-        await gateway.send(submit=submit("r1", identity=OLD.identity))
+        await gateway.submit("r1", identity=OLD.identity)
         fetch = (await command(sidecar, "fetch")).fetch
         assert (fetch.model, fetch.identity) == ("tiny-a", OLD.identity)
         coming = state("tiny-a", OLD.identity, on_demand=True, remaining_s=9.0, reason="1 models are fetched before it")

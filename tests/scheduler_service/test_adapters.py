@@ -70,9 +70,7 @@ async def sent_catalog(sidecar: Any) -> model_pb2.ModelSpec:
     return found
 
 
-async def test_an_adapter_is_a_name_of_its_own_whose_requests_are_those_of_its_base(
-    serve: Any, brain: Any, submit: Any
-) -> None:
+async def test_an_adapter_is_a_name_of_its_own_whose_requests_are_those_of_its_base(serve: Any, brain: Any) -> None:
     brain.script[events.Submitted] = opening
     async with serve(brain) as stack:
         sidecar, gateway = await stack.sidecar(), await stack.gateway()
@@ -87,7 +85,7 @@ async def test_an_adapter_is_a_name_of_its_own_whose_requests_are_those_of_its_b
         poet = await status_of(gateway, "poet", CACHED)
         assert (poet.parent, poet.spec.source.directory, poet.wait) == ("tiny-a", "/models/a", False)
         assert poet.footprint == model_pb2.Footprint(max_model_len=99)  # its base's memory counts once
-        await gateway.send(submit=submit("r1", model="poet", identity=poet.spec.identity))
+        await gateway.submit("r1", model="poet", identity=poet.spec.identity)
         await gateway.next("accepted")
         assert brain.all_of(events.Submitted)[0].model == "tiny-a"
         opened = await sent(sidecar, "open")
@@ -97,7 +95,7 @@ async def test_an_adapter_is_a_name_of_its_own_whose_requests_are_those_of_its_b
 
 
 async def test_a_prompt_for_what_an_adapter_was_before_is_made_anew(
-    serve: Any, brain: Any, submit: Any, monkeypatch: pytest.MonkeyPatch
+    serve: Any, brain: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rollouts, "REATTACH_GRACE_S", 0.0)  # no engine of an earlier scheduler is awaited
     brain.script[events.Submitted] = opening
@@ -113,7 +111,7 @@ async def test_a_prompt_for_what_an_adapter_was_before_is_made_anew(
         assert now.spec.identity != before.spec.identity
         assert now.wait
         assert (await sent_catalog(sidecar)).identity == spec.identity  # its base is as it was
-        await gateway.send(submit=submit("r1", model="poet", identity=before.spec.identity))
+        await gateway.submit("r1", model="poet", identity=before.spec.identity)
         assert (await gateway.next("rejected")).code == gateway_pb2.REJECT_CODE_CHANGED
 
 

@@ -194,18 +194,18 @@ def accepting(brain: Any) -> None:
     brain.script[events.Cancelled] = lambda e: [commands.SequenceEnded(e.seq, 1)]
 
 
-async def test_a_withdrawn_model_drains_and_accepts_no_new_requests(serve: Any, brain: Any, submit: Any) -> None:
+async def test_a_withdrawn_model_drains_and_accepts_no_new_requests(serve: Any, brain: Any) -> None:
     accepting(brain)
     async with serve(brain) as stack:
         sidecar, gateway = await stack.sidecar(), await stack.gateway()
-        await gateway.send(submit=submit("r1"))
+        await gateway.submit("r1")
         await gateway.next("accepted")
         assert list((await set_catalog(stack, B, drain_s=60)).removed) == ["tiny-a"]
         await catalog_of(gateway, "tiny-b")
-        await gateway.send(submit=submit("r2"))
+        await gateway.submit("r2")
         rejected = await gateway.next("rejected")
         assert (rejected.request, rejected.code) == ("r2", gateway_pb2.REJECT_CODE_UNKNOWN_MODEL)
-        await gateway.send(submit=submit("r1", epoch=2))  # what it was asked before goes on, also after a loss
+        await gateway.submit("r1", epoch=2)  # what it was asked before goes on, also after a loss
         await gateway.next("accepted")
         status = await (await stack.admin()).Status(admin_pb2.AdminStatusRequest())
         assert list(status.withdrawing) == ["tiny-a"]
@@ -216,25 +216,25 @@ async def test_a_withdrawn_model_drains_and_accepts_no_new_requests(serve: Any, 
         assert [m.name for m in brain.all_of(events.CatalogChanged)[-1].models] == ["tiny-b"]
 
 
-async def test_a_withdrawn_model_added_again_in_time_keeps_its_requests(serve: Any, brain: Any, submit: Any) -> None:
+async def test_a_withdrawn_model_added_again_in_time_keeps_its_requests(serve: Any, brain: Any) -> None:
     accepting(brain)
     async with serve(brain) as stack:
         gateway = await stack.gateway()
-        await gateway.send(submit=submit("r1"))
+        await gateway.submit("r1")
         await gateway.next("accepted")
         await set_catalog(stack, B, drain_s=60)
         assert list((await set_catalog(stack, A, B)).added) == ["tiny-a"]
-        await gateway.send(submit=submit("r2"))
+        await gateway.submit("r2")
         assert (await gateway.next("accepted")).request == "r2"
         assert not [e for e in brain.all_of(events.CatalogChanged) if len(e.models) < 2]
 
 
 async def test_requests_of_a_withdrawn_model_end_with_an_error_after_the_drain_timeout(
-    serve: Any, configured: Any, submit: Any
+    serve: Any, configured: Any
 ) -> None:
     async with serve(Scheduler(core_config(load_config(configured())))) as stack:
         sidecar, gateway = await stack.sidecar(), await stack.gateway()
-        await gateway.send(submit=submit("r1"))
+        await gateway.submit("r1")
         await gateway.next("accepted")
         await set_catalog(stack, B, drain_s=0.15)
         rejected = await gateway.next("rejected")

@@ -34,7 +34,7 @@ async def next_of(sidecar: Any, kind: str) -> engine_pb2.Command:
 
 
 async def test_a_model_counts_as_served_while_a_pair_of_engines_that_can_exchange_kv_has_it(
-    serve: Any, brain: Any, submit: Any
+    serve: Any, brain: Any
 ) -> None:
     async with serve(brain) as stack:
         gateway = await stack.gateway()
@@ -42,7 +42,7 @@ async def test_a_model_counts_as_served_while_a_pair_of_engines_that_can_exchang
         alone = await next_of_a(gateway)
         assert (alone.phase, alone.wait, alone.apart) == (model_pb2.MODEL_PHASE_UNSPECIFIED, False, True)
         assert alone.reason.startswith("p of node n prefills it, and no engine that can take its KV over")
-        await gateway.send(submit=submit())
+        await gateway.submit()
         refused = await gateway.next("rejected")
         assert refused.code == gateway_pb2.REJECT_CODE_UNSERVED
         assert refused.reason == f"tiny-a is not served: {alone.reason}"
@@ -64,13 +64,11 @@ async def test_a_model_counts_as_served_while_a_pair_of_engines_that_can_exchang
             assert (of_a.phase, of_a.reason) == (alone.phase, alone.reason)
 
 
-async def test_a_model_whose_load_failed_too_often_has_no_engine_for_gateways(
-    serve: Any, brain: Any, submit: Any
-) -> None:
+async def test_a_model_whose_load_failed_too_often_has_no_engine_for_gateways(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
         sidecar = await stack.sidecar("u", models=[CACHED])
         gateway = await stack.gateway()
-        await gateway.send(submit=submit())
+        await gateway.submit()
         for _ in range(brain.config.max_failures + 1):
             load, turn = [await next_of(sidecar, kind) for kind in ("load", "turn")]
             await sidecar.report(failed=engine_pb2.Failed(id=load.id, reason="a shard is truncated"))

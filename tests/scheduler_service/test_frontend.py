@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from scheduler_service.conftest import submission
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, gateway_pb2_grpc, model_pb2
 from aegaeon_scheduler.core import commands, events
@@ -92,13 +93,12 @@ async def test_a_gateway_that_does_not_introduce_itself_is_refused(
         assert await gateway.ended() == (grpc.StatusCode.INVALID_ARGUMENT, complaint)
 
 
-async def test_a_submission_reaches_the_engine_with_its_prompt(serve: Any, brain: Any, submit: Any) -> None:
+async def test_a_submission_reaches_the_engine_with_its_prompt(serve: Any, brain: Any) -> None:
     brain.script[events.Submitted] = lambda e: [*accept(e), send(TARGET, 1, commands.Open(e.seq, e.epoch, e.model))]
     async with serve(brain, first_base=100) as stack:
         sidecar = await stack.sidecar()
         gateway = await stack.gateway(sink="unix:/run/sink.sock")
-        asked = submit(choices=[gateway_pb2.Choice(choice=0, epoch=4, prefix=[21, 22])], age_s=1.0)
-        await gateway.send(submit=asked)
+        asked = await gateway.submit(choices=[gateway_pb2.Choice(choice=0, epoch=4, prefix=[21, 22])], age_s=1.0)
         command = await sidecar.next()
         assert command.id == 101
         assert command.open == engine_pb2.Open(
@@ -117,9 +117,7 @@ async def test_a_submission_reaches_the_engine_with_its_prompt(serve: Any, brain
         assert 0.9 < brain.times[-1] - event.arrival < 60
 
 
-async def test_the_handle_of_a_swap_out_goes_into_the_adopt_of_another_sidecar(
-    serve: Any, brain: Any, submit: Any
-) -> None:
+async def test_the_handle_of_a_swap_out_goes_into_the_adopt_of_another_sidecar(serve: Any, brain: Any) -> None:
     brain.script[events.Submitted] = lambda e: [send(SOURCE, 1, commands.SwapOut(SEQ, 1))]
     brain.script[events.CommandDone] = lambda e: [
         send(TARGET, 1, commands.Adopt(SEQ, 1, SOURCE, CommandId(1), slabs=2)),
@@ -130,7 +128,7 @@ async def test_the_handle_of_a_swap_out_goes_into_the_adopt_of_another_sidecar(
     handle = engine_pb2.KvHandle(node="n", segment="s", blocks=[4, 2], kv_shape="k", epoch=1, kv_tokens=9, output=[5])
     async with serve(brain) as stack:
         source, target = await stack.sidecar("prefill-0"), await stack.sidecar("decode-0")
-        await (await stack.gateway()).send(submit=submit())
+        await (await stack.gateway()).submit()
         await source.report(done=engine_pb2.Done(id=(await source.next()).id, handle=handle))
         adopted, unknown, closed = [await target.next() for _ in range(3)]
         assert adopted.adopt.handle == handle
@@ -140,33 +138,29 @@ async def test_the_handle_of_a_swap_out_goes_into_the_adopt_of_another_sidecar(
         assert len(stack.service.driver.handles) == 0
 
 
-async def test_a_lost_sequence_is_submitted_again_and_opened_with_the_newer_prefix(
-    serve: Any, brain: Any, submit: Any
-) -> None:
+async def test_a_lost_sequence_is_submitted_again_and_opened_with_the_newer_prefix(serve: Any, brain: Any) -> None:
     brain.script[events.Submitted] = lambda e: [send(TARGET, e.epoch, commands.Open(e.seq, e.epoch, e.model))]
     brain.script[events.InstanceDown] = lambda _: [commands.SequenceLost(GW, SEQ, 1, "its engine is gone")]
     async with serve(brain, reattach_s=0) as stack:
         first = await stack.sidecar()
         gateway = await stack.gateway()
-        await gateway.send(submit=submit())
+        await gateway.submit()
         assert (await first.next()).open.epoch == 1
         first.call.cancel()
         lost = await gateway.next("lost")
         assert (lost.seq.request, lost.epoch, lost.reason) == ("r1", 1, "its engine is gone")
         second = await stack.sidecar(incarnation="two")
-        await gateway.send(submit=submit(choices=[gateway_pb2.Choice(choice=0, epoch=2, prefix=[31])]))
+        await gateway.submit(choices=[gateway_pb2.Choice(choice=0, epoch=2, prefix=[31])])
         reopened = (await second.next()).open
         assert (reopened.epoch, list(reopened.prompt), list(reopened.prefix)) == (2, [11, 12, 13], [31])
 
 
-async def test_a_request_is_accepted_once_and_only_when_all_its_choices_are(
-    serve: Any, brain: Any, submit: Any
-) -> None:
+async def test_a_request_is_accepted_once_and_only_when_all_its_choices_are(serve: Any, brain: Any) -> None:
     brain.script[events.Submitted] = lambda e: accept(e) if e.seq.choice else []
     brain.script[events.Tick] = lambda _: [commands.Accept(GW, SEQ)]
     async with serve(brain) as stack:
         gateway = await stack.gateway()
-        await gateway.send(submit=submit(count=3))
+        await gateway.submit(count=3)
         await brain.wait_for(events.Submitted, 3)
         stack.service.driver.handle(events.Tick())
         assert (await gateway.next("accepted")).request == "r1"
@@ -183,19 +177,17 @@ async def test_a_request_is_accepted_once_and_only_when_all_its_choices_are(
     ],
 )
 async def test_an_invalid_submission_is_refused_before_it_reaches_the_core(
-    serve: Any, brain: Any, submit: Any, fields: Any, complaint: str
+    serve: Any, brain: Any, fields: Any, complaint: str
 ) -> None:
     async with serve(brain) as stack:
         gateway = await stack.gateway()
-        await gateway.send(submit=submit(**fields))
+        await gateway.submit(**fields)
         assert complaint in (await gateway.next("rejected")).reason
     assert not brain.all_of(events.Submitted)
 
 
 @pytest.mark.parametrize("refused", [0, 1, 2])
-async def test_one_refused_choice_ends_its_request_and_cancels_the_others(
-    serve: Any, brain: Any, submit: Any, refused: int
-) -> None:
+async def test_one_refused_choice_ends_its_request_and_cancels_the_others(serve: Any, brain: Any, refused: int) -> None:
     def refuse(event: events.Submitted) -> list[commands.Command]:
         if event.seq.choice == refused:
             return [commands.Reject(GW, event.seq, RejectCode.OVERLOADED, "full", 2.0)]
@@ -205,7 +197,7 @@ async def test_one_refused_choice_ends_its_request_and_cancels_the_others(
     brain.script[events.Cancelled] = lambda e: [commands.SequenceEnded(e.seq, 1)]
     async with serve(brain) as stack:
         gateway = await stack.gateway()
-        await gateway.send(submit=submit(count=3))
+        await gateway.submit(count=3)
         rejected = await gateway.next("rejected")
         assert (rejected.code, rejected.retry_after_s) == (gateway_pb2.REJECT_CODE_OVERLOADED, 2.0)
         await brain.wait_for(events.Cancelled, 2)
@@ -214,13 +206,13 @@ async def test_one_refused_choice_ends_its_request_and_cancels_the_others(
         assert len(stack.service.driver.sequences) == 0
 
 
-async def test_a_gateway_cannot_cancel_or_take_over_requests_of_another(serve: Any, brain: Any, submit: Any) -> None:
+async def test_a_gateway_cannot_cancel_or_take_over_requests_of_another(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
         mine, other = await stack.gateway("mine"), await stack.gateway("other")
-        await mine.send(submit=submit("r1"))
+        await mine.submit("r1")
         await brain.wait_for(events.Submitted)
         await other.send(cancel=gateway_pb2.CancelRequest(request="r1"))
-        await other.send(submit=submit("r1", epoch=9))
+        await other.submit("r1", epoch=9)
         rejected = await other.next("rejected")
         assert (rejected.request, rejected.reason) == ("r1", "request r1 is open for another gateway")
         assert len(brain.all_of(events.Submitted)) == 1
@@ -229,10 +221,10 @@ async def test_a_gateway_cannot_cancel_or_take_over_requests_of_another(serve: A
         assert (await brain.wait_for(events.Cancelled)).seq == SEQ
 
 
-async def test_a_disconnected_reader_cancels_the_choices_it_names_or_all(serve: Any, brain: Any, submit: Any) -> None:
+async def test_a_disconnected_reader_cancels_the_choices_it_names_or_all(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
         gateway = await stack.gateway()
-        await gateway.send(submit=submit(count=3))
+        await gateway.submit(count=3)
         await gateway.send(cancel=gateway_pb2.CancelRequest(request="r1", choices=[1]))
         await gateway.send(cancel=gateway_pb2.CancelRequest(request="r1"))
         await gateway.send(cancel=gateway_pb2.CancelRequest(request="never submitted"))
@@ -240,14 +232,12 @@ async def test_a_disconnected_reader_cancels_the_choices_it_names_or_all(serve: 
         assert [e.seq.choice for e in brain.all_of(events.Cancelled)] == [1, 0, 1, 2]
 
 
-async def test_an_ended_sequence_is_forgotten_unless_it_was_submitted_again(
-    serve: Any, brain: Any, submit: Any
-) -> None:
+async def test_an_ended_sequence_is_forgotten_unless_it_was_submitted_again(serve: Any, brain: Any) -> None:
     brain.script[events.Cancelled] = lambda e: [commands.SequenceEnded(e.seq, 1)]
     async with serve(brain) as stack:
         gateway = await stack.gateway()
-        await gateway.send(submit=submit(epoch=2))
-        await gateway.send(submit=submit("r2", epoch=1))
+        await gateway.submit(epoch=2)
+        await gateway.submit("r2", epoch=1)
         for request in ("r1", "r2"):
             await gateway.send(cancel=gateway_pb2.CancelRequest(request=request))
         await brain.wait_for(events.Cancelled, 2)
@@ -255,30 +245,26 @@ async def test_an_ended_sequence_is_forgotten_unless_it_was_submitted_again(
         assert (kept.get(SEQ) is not None, kept.get(SeqId("r2", 0)) is None) == (True, True)
 
 
-async def test_a_gateway_that_reconnects_in_time_drops_what_it_does_not_resubmit(
-    serve: Any, brain: Any, submit: Any
-) -> None:
+async def test_a_gateway_that_reconnects_in_time_drops_what_it_does_not_resubmit(serve: Any, brain: Any) -> None:
     brain.script[events.Cancelled] = lambda e: [commands.SequenceEnded(e.seq, 1)]
     async with serve(brain, gateway_grace_s=3) as stack:
         first = await stack.gateway()
         for request in ("kept", "given up"):
-            await first.send(submit=submit(request))
+            await first.submit(request)
         await brain.wait_for(events.Submitted, 2)
         first.call.cancel()
         second = await stack.gateway()
-        await second.send(submit=submit("kept", epoch=2))
+        await second.submit("kept", epoch=2)
         assert (await brain.wait_for(events.Cancelled)).seq == SeqId("given up", 0)
         await asyncio.sleep(0.3)
         assert len(brain.all_of(events.Cancelled)) == 1
         assert not brain.all_of(events.GatewayDown)
 
 
-async def test_a_gateway_that_does_not_reconnect_is_lost_and_its_state_freed(
-    serve: Any, brain: Any, submit: Any
-) -> None:
+async def test_a_gateway_that_does_not_reconnect_is_lost_and_its_state_freed(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
         gateway = await stack.gateway()
-        await gateway.send(submit=submit(count=2))
+        await gateway.submit(count=2)
         await brain.wait_for(events.Submitted, 2)
         assert len(stack.service.driver.sequences) == 2
         gateway.call.cancel()
@@ -286,12 +272,12 @@ async def test_a_gateway_that_does_not_reconnect_is_lost_and_its_state_freed(
         assert len(stack.service.driver.sequences) == 0
 
 
-async def test_a_second_stream_of_a_gateway_replaces_the_first(serve: Any, brain: Any, submit: Any) -> None:
+async def test_a_second_stream_of_a_gateway_replaces_the_first(serve: Any, brain: Any) -> None:
     brain.script[events.Submitted] = accept
     async with serve(brain) as stack:
         first, second = await stack.gateway(), await stack.gateway()
         assert (await first.ended())[0] is grpc.StatusCode.UNAVAILABLE
-        await second.send(submit=submit())
+        await second.submit()
         assert (await second.next("accepted")).request == "r1"
         await asyncio.sleep(0.3)
         assert not brain.all_of(events.GatewayDown)
@@ -334,14 +320,14 @@ async def test_gateways_receive_changes_of_the_pools_load(serve: Any, brain: Any
 
 
 async def test_a_gateway_receives_the_places_of_its_requests_when_they_change(
-    serve: Any, brain: Any, submit: Any, monkeypatch: pytest.MonkeyPatch
+    serve: Any, brain: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aegaeon_scheduler.service.queue_positions.EVERY_S", 0.02)
     brain.script[events.Submitted] = accept
     async with serve(brain) as stack:
         gateway, other = await stack.gateway(), await stack.gateway(name="other")
-        await gateway.send(submit=submit(choices=[gateway_pb2.Choice(choice=at, epoch=1) for at in (0, 1)]))
-        await other.send(submit=submit(request="r2"))
+        await gateway.submit(choices=[gateway_pb2.Choice(choice=at, epoch=1) for at in (0, 1)])
+        await other.submit(request="r2")
         await gateway.next("accepted")
         await other.next("accepted")
         brain.queued = {SEQ: 4, SeqId("r1", 1): 5, SeqId("r2", 0): 2, SeqId("gone", 0): 1}
@@ -353,7 +339,7 @@ async def test_a_gateway_receives_the_places_of_its_requests_when_they_change(
 
 
 async def test_a_gateway_that_batches_may_send_its_next_message_when_all_of_the_last_is_handled(
-    serve: Any, brain: Any, submit: Any
+    serve: Any, brain: Any
 ) -> None:
     brain.script[events.Submitted] = lambda event: [
         commands.Accept(event.gateway, event.seq),
@@ -364,7 +350,7 @@ async def test_a_gateway_that_batches_may_send_its_next_message_when_all_of_the_
         hello = gateway_pb2.GatewayHello(gateway="gw", sink="unix:/s", batches=True)
         await call.write(gateway_pb2.GatewayMessage(hello=hello))
         kinds: list[str] = []
-        sent = [gateway_pb2.GatewayMessage(submit=submit(f"r{number}")) for number in range(50)]
+        sent = [gateway_pb2.GatewayMessage(submit=submission(f"r{number}")) for number in range(50)]
         async with asyncio.timeout(20):
             while kinds.count("taken") < 3:
                 reply = await call.read()

@@ -206,15 +206,15 @@ async def test_the_lag_is_what_reports_wait_also_while_they_wait() -> None:
 
 
 async def test_a_late_scheduler_refuses_what_is_new_handles_reports_and_says_so(
-    serve: Any, brain: Any, submit: Any, monkeypatch: pytest.MonkeyPatch
+    serve: Any, brain: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Lag, "seconds", property(lambda _: 3 * LIMIT_S))
     monkeypatch.setattr(module, "_AT_ONCE", 0)  # one is many
     brain.script[events.Submitted] = lambda event: [commands.Accept(event.gateway, event.seq)]
     async with serve(brain, metrics_listen=None) as stack:
         gateway, sidecar = await stack.gateway(), await stack.sidecar()
-        await gateway.send(submit=submit("new"))
-        await gateway.send(submit=submit("begun", epoch=2))
+        await gateway.submit("new")
+        await gateway.submit("begun", epoch=2)
         assert (await gateway.next("accepted")).request == "begun"
         await sidecar.report(heartbeat={"memory": {"slabs_free": 9, "host_slabs_free": 9}})
         await brain.wait_for(events.MemoryReported)
@@ -223,9 +223,9 @@ async def test_a_late_scheduler_refuses_what_is_new_handles_reports_and_says_so(
         assert refused.retry_after_s == pytest.approx(3.0)
         async for status in stack.status():
             assert (status.lag_s, status.intake, status.refused) == (3 * LIMIT_S, 0, 1)
-        await gateway.send(submit=submit("left"))
+        await gateway.submit("left")
         await gateway.send(cancel=gateway_pb2.CancelRequest(request="left"))
-        await gateway.send(submit=submit("again", epoch=2))
+        await gateway.submit("again", epoch=2)
         assert (await gateway.next("accepted")).request == "again"
         assert stack.service.frontend.intake.refused == 1
         assert len(stack.service.frontend.intake) == 0

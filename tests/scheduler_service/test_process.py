@@ -108,7 +108,7 @@ async def page_of(port: int, page: str) -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
-async def test_a_request_runs_through_the_real_core(configured: Any, dial: Any, folder: Path, submit: Any) -> None:
+async def test_a_request_runs_through_the_real_core(configured: Any, dial: Any, folder: Path) -> None:
     port = free_port()
     async with (
         running(configured(metrics_listen=f"127.0.0.1:{port}")),
@@ -116,7 +116,7 @@ async def test_a_request_runs_through_the_real_core(configured: Any, dial: Any, 
     ):
         sidecar = await stack.sidecar(models=[cached("tiny-a")])
         gateway = await stack.gateway()
-        await gateway.send(submit=submit())
+        await gateway.submit()
         assert (await gateway.next("accepted")).request == "r1"
         opened, turn = await first_turn(sidecar)
         assert (list(opened.prompt), opened.reply_to) == ([11, 12, 13], "unix:/run/gw.sock")
@@ -181,14 +181,14 @@ async def test_a_socket_left_behind_by_a_killed_predecessor_is_taken_over(
 
 
 async def test_every_run_leaves_a_log_that_replays_to_the_same_commands(
-    configured: Any, dial: Any, folder: Path, submit: Any
+    configured: Any, dial: Any, folder: Path
 ) -> None:
     log = folder / "events.log"
     for _ in range(2):
         async with running(configured(record=str(log))) as process, dial(f"unix:{folder}/s.sock") as stack:
             sidecar = await stack.sidecar(models=[cached("tiny-a")])
             gateway = await stack.gateway()
-            await gateway.send(submit=submit())
+            await gateway.submit()
             await gateway.next("accepted")
             await sidecar.next()
             process.terminate()

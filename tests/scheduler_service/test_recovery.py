@@ -48,18 +48,18 @@ async def generate(sidecar: Any, turn: engine_pb2.Command, tokens: int, epoch: i
 
 
 async def test_the_loss_of_an_engine_is_reported_and_its_successor_resumes_from_the_clients_prefix(
-    serve: Any, brain: Any, submit: Any
+    serve: Any, brain: Any
 ) -> None:
     async with serve(brain) as stack:
         first = await stack.sidecar(models=[CACHED])
         gateway = await stack.gateway()
-        await gateway.send(submit=submit())
+        await gateway.submit()
         await generate(first, await until(first, "turn"), tokens=1, epoch=1)
         first.call.cancel()
         lost = await gateway.next("lost")
         assert (lost.seq, lost.epoch) == (SEQ, 1)
         second = await stack.sidecar(incarnation="two", models=[CACHED])
-        await gateway.send(submit=submit(choices=[gateway_pb2.Choice(epoch=2, prefix=[40])]))
+        await gateway.submit(choices=[gateway_pb2.Choice(epoch=2, prefix=[40])])
         opened = (await until(second, "open")).open
         assert (opened.epoch, list(opened.prefix)) == (2, [40])
         turn = await until(second, "turn")
@@ -73,13 +73,11 @@ async def test_the_loss_of_an_engine_is_reported_and_its_successor_resumes_from_
         brain.check()
 
 
-async def test_an_engine_that_reattaches_with_a_sequence_resumes_without_a_new_prefill(
-    serve: Any, brain: Any, submit: Any
-) -> None:
+async def test_an_engine_that_reattaches_with_a_sequence_resumes_without_a_new_prefill(serve: Any, brain: Any) -> None:
     async with serve(brain, reattach_s=10) as stack:
         first = await stack.sidecar(models=[CACHED])
         gateway = await stack.gateway()
-        await gateway.send(submit=submit())
+        await gateway.submit()
         await generate(first, await until(first, "turn"), tokens=2, epoch=1)
         first.call.cancel()
         held = engine_pb2.HeldSequence(
@@ -93,18 +91,18 @@ async def test_an_engine_that_reattaches_with_a_sequence_resumes_without_a_new_p
         )
         again = await stack.sidecar(models=[CACHED], held=[held], resident=["tiny-a"])
         assert (await gateway.next("lost")).epoch == 1
-        await gateway.send(submit=submit(choices=[gateway_pb2.Choice(epoch=2, prefix=[40])]))
+        await gateway.submit(choices=[gateway_pb2.Choice(epoch=2, prefix=[40])])
         assert (await until(again, "open")).open.epoch == 2
         turn = (await until(again, "turn")).turn
         assert (list(turn.decode), list(turn.prefill)) == ([SEQ], [])
         brain.check()
 
 
-async def test_a_gateway_that_never_reconnects_leaves_nothing(serve: Any, brain: Any, submit: Any) -> None:
+async def test_a_gateway_that_never_reconnects_leaves_nothing(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
         sidecar = await stack.sidecar(models=[CACHED])
         gateway = await stack.gateway()
-        await gateway.send(submit=submit())
+        await gateway.submit()
         await until(sidecar, "turn")
         gateway.call.cancel()
         assert (await until(sidecar, "close")).close.seq == SEQ
@@ -113,12 +111,12 @@ async def test_a_gateway_that_never_reconnects_leaves_nothing(serve: Any, brain:
         brain.check()
 
 
-async def test_a_model_that_failed_everywhere_is_refused_with_its_reason(serve: Any, brain: Any, submit: Any) -> None:
+async def test_a_model_that_failed_everywhere_is_refused_with_its_reason(serve: Any, brain: Any) -> None:
     failed = model_pb2.ModelState(model="tiny-a", phase=model_pb2.MODEL_PHASE_FAILED, reason="a shard is truncated")
     async with serve(brain) as stack:
         await stack.sidecar(models=[failed])
         gateway = await stack.gateway()
-        await gateway.send(submit=submit())
+        await gateway.submit()
         rejected = await gateway.next("rejected")
         assert rejected.code == gateway_pb2.REJECT_CODE_MODEL_FAILED
         assert "a shard is truncated" in rejected.reason

@@ -134,12 +134,10 @@ def test_sequences_of_an_earlier_scheduler_get_a_grace_period_from_the_first_pee
     assert [changes.reattach_grace_over for _ in range(3)] == [False, False, True]
 
 
-async def test_a_changed_model_is_prepared_while_the_former_one_drains(
-    serve: Any, core: Scheduler, submit: Any
-) -> None:
+async def test_a_changed_model_is_prepared_while_the_former_one_drains(serve: Any, core: Scheduler) -> None:
     async with serve(core) as stack:
         sidecar, gateway = await stack.sidecar(models=running()["models"]), await stack.gateway()
-        await gateway.send(submit=submit("r1", identity=OLD.identity))
+        await gateway.submit("r1", identity=OLD.identity)
         turn = await command(sidecar, "turn")
         assert list((await change(stack, NEW)).changed) == ["tiny-a"]
         sent = await catalog_with(sidecar, "tiny-a", STAGED)
@@ -154,7 +152,7 @@ async def test_a_changed_model_is_prepared_while_the_former_one_drains(
         await says(sidecar, OLD)  # its last word on the former one was on its way
         await says(sidecar, sent["tiny-a"])
         await shown(gateway, CACHED, "/models/other")
-        await gateway.send(submit=submit("r2", identity=NEW.identity))
+        await gateway.submit("r2", identity=NEW.identity)
         assert (await command(sidecar, "load")).load.identity == NEW.identity
         assert not (await status(stack)).changing
         core.check()
@@ -182,7 +180,7 @@ async def test_engines_learn_of_a_change_that_comes_due_with_a_list_that_changes
 
 
 async def test_a_change_that_no_engine_can_prepare_is_refused_and_the_former_model_keeps_serving(
-    serve: Any, core: Scheduler, submit: Any
+    serve: Any, core: Scheduler
 ) -> None:
     async with serve(core) as stack:
         sidecar, gateway = await stack.sidecar(models=running()["models"]), await stack.gateway()
@@ -194,7 +192,7 @@ async def test_a_change_that_no_engine_can_prepare_is_refused_and_the_former_mod
                 pass
         assert [(note.model, note.reason.count(STAGED)) for note in notes] == [("tiny-a", 0)]
         assert "tiny-a: config.json: missing" in notes[0].reason
-        await gateway.send(submit=submit("r1", identity=OLD.identity))
+        await gateway.submit("r1", identity=OLD.identity)
         assert (await command(sidecar, "load")).load.identity == OLD.identity
         assert list((await change(stack, OLD)).changed) == ["tiny-a"]
         await catalog_with(sidecar, "tiny-a")
@@ -202,11 +200,11 @@ async def test_a_change_that_no_engine_can_prepare_is_refused_and_the_former_mod
 
 
 async def test_requests_not_drained_in_time_are_refused_and_never_continue_on_the_new_model(
-    serve: Any, core: Scheduler, submit: Any
+    serve: Any, core: Scheduler
 ) -> None:
     async with serve(core) as stack:
         sidecar, gateway = await stack.sidecar(models=running()["models"]), await stack.gateway()
-        await gateway.send(submit=submit("r1", identity=OLD.identity))
+        await gateway.submit("r1", identity=OLD.identity)
         await command(sidecar, "turn")
         await change(stack, NEW, drain_s=0.1)
         await says(sidecar, (await catalog_with(sidecar, "tiny-a", STAGED))[STAGED])
@@ -230,14 +228,14 @@ async def test_credentials_and_objectives_are_not_part_of_a_models_identity(serv
 
 
 async def test_a_scheduler_that_starts_with_another_catalog_drains_running_sequences_first(
-    serve: Any, core: Scheduler, submit: Any, reattach_grace_over: asyncio.Event
+    serve: Any, core: Scheduler, reattach_grace_over: asyncio.Event
 ) -> None:
     """The gateway is there before the engine; the prompt of its request is of the former model."""
     reattach_grace_over.clear()
     async with serve(core, models=[OTHER]) as stack:
         gateway = await stack.gateway()
         choice = gateway_pb2.Choice(epoch=2, prefix=[40])
-        await gateway.send(submit=submit("r1", identity=OLD.identity, choices=[choice]))
+        await gateway.submit("r1", identity=OLD.identity, choices=[choice])
         sidecar = await stack.attach()
         await sidecar.report(hello=outlived())
         sent = await catalog_with(sidecar, "tiny-a", STAGED)
@@ -252,21 +250,21 @@ async def test_a_scheduler_that_starts_with_another_catalog_drains_running_seque
         assert sent["tiny-a"].identity == NEW.identity
         await says(sidecar, sent["tiny-a"], FETCHING)
         await says(sidecar, sent["tiny-a"])
-        await gateway.send(submit=submit("r2", identity=NEW.identity))
+        await gateway.submit("r2", identity=NEW.identity)
         assert (await command(sidecar, "load")).load.identity == NEW.identity
         core.check()
 
 
 async def test_a_request_that_came_before_the_engines_does_not_hide_what_they_run(
-    serve: Any, core: Scheduler, submit: Any, reattach_grace_over: asyncio.Event
+    serve: Any, core: Scheduler, reattach_grace_over: asyncio.Event
 ) -> None:
     """Its prompt is of what the new scheduler said that the name stands for."""
     reattach_grace_over.clear()
     async with serve(core, models=[OTHER]) as stack:
         gateway = await stack.gateway()
         choice = gateway_pb2.Choice(epoch=2, prefix=[40])
-        await gateway.send(submit=submit("r1", identity=OLD.identity, choices=[choice]))
-        await gateway.send(submit=submit("r2", identity=NEW.identity))
+        await gateway.submit("r1", identity=OLD.identity, choices=[choice])
+        await gateway.submit("r2", identity=NEW.identity)
         assert (await gateway.next("accepted")).request == "r2"
         sidecar = await stack.attach()
         await sidecar.report(hello=outlived())
@@ -279,7 +277,7 @@ async def test_a_request_that_came_before_the_engines_does_not_hide_what_they_ru
 
 
 async def test_a_change_that_engines_have_prepared_waits_for_gateways_that_outlived_the_scheduler(
-    serve: Any, core: Scheduler, submit: Any, reattach_grace_over: asyncio.Event
+    serve: Any, core: Scheduler, reattach_grace_over: asyncio.Event
 ) -> None:
     """The earlier scheduler had it prepared; without a gateway's streams the former model seems unused."""
     reattach_grace_over.clear()
@@ -293,7 +291,7 @@ async def test_a_change_that_engines_have_prepared_waits_for_gateways_that_outli
         await asyncio.sleep(0.3)  # a switch that must not come has no event; it is looked at every 0.1 s
         gateway = await stack.gateway()
         choice = gateway_pb2.Choice(epoch=2, prefix=[40])
-        await gateway.send(submit=submit("r1", identity=OLD.identity, choices=[choice]))
+        await gateway.submit("r1", identity=OLD.identity, choices=[choice])
         turn = await command(sidecar, "turn")
         reattach_grace_over.set()
         await shown(gateway, FETCHING, "/models/other")
@@ -302,7 +300,7 @@ async def test_a_change_that_engines_have_prepared_waits_for_gateways_that_outli
 
 
 async def test_an_engine_that_reattaches_with_a_names_former_model_does_not_hold_the_new_one(
-    serve: Any, core: Scheduler, submit: Any
+    serve: Any, core: Scheduler
 ) -> None:
     """Its weights and sequences are of another model: a turn on them would fail, or answer for the wrong one."""
     async with serve(core) as stack:
@@ -313,7 +311,7 @@ async def test_an_engine_that_reattaches_with_a_names_former_model_does_not_hold
         sidecar = await stack.sidecar(models=[former], catalog=catalog, resident=["tiny-a"], held=[held])
         gateway = await stack.gateway()
         assert (await status(stack)).catalog.models[0].phase == 0
-        await gateway.send(submit=submit("r1", identity=OLD.identity))
+        await gateway.submit("r1", identity=OLD.identity)
         await says(sidecar, OLD, FETCHING)
         await says(sidecar, OLD)
         first = await sidecar.next()
@@ -321,13 +319,13 @@ async def test_an_engine_that_reattaches_with_a_names_former_model_does_not_hold
 
 
 async def test_a_prompt_of_a_names_former_model_is_refused_once_no_engine_can_have_it(
-    serve: Any, brain: Any, submit: Any, reattach_grace_over: asyncio.Event
+    serve: Any, brain: Any, reattach_grace_over: asyncio.Event
 ) -> None:
     reattach_grace_over.clear()
     async with serve(brain) as stack:
         gateway = await stack.gateway()
-        await gateway.send(submit=submit("r1", identity=NEW.identity))
-        await gateway.send(submit=submit("r2", choices=[gateway_pb2.Choice(epoch=0)]))
+        await gateway.submit("r1", identity=NEW.identity)
+        await gateway.submit("r2", choices=[gateway_pb2.Choice(epoch=0)])
         assert (await gateway.next("rejected")).request == "r2"  # so the other one has come, and waits
         reattach_grace_over.set()
         rejected = await gateway.next("rejected")
@@ -336,16 +334,16 @@ async def test_a_prompt_of_a_names_former_model_is_refused_once_no_engine_can_ha
 
 
 async def test_a_prompt_that_waits_for_its_model_starts_an_engine_while_its_client_reads(
-    serve: Any, brain: Any, submit: Any, reattach_grace_over: asyncio.Event
+    serve: Any, brain: Any, reattach_grace_over: asyncio.Event
 ) -> None:
     reattach_grace_over.clear()
     async with asyncio.timeout(60), serve(brain) as stack:
         demand = asyncio.ensure_future((await stack.admin()).AwaitDemand(admin_pb2.AwaitDemandRequest()))
         gateway = await stack.gateway()
         choices = [gateway_pb2.Choice(choice=number, epoch=1) for number in range(2)]
-        await gateway.send(submit=submit("r1", identity=NEW.identity, choices=choices))
+        await gateway.submit("r1", identity=NEW.identity, choices=choices)
         await gateway.send(cancel=gateway_pb2.CancelRequest(request="r1", choices=[0]))
-        await gateway.send(submit=submit("r2", choices=[gateway_pb2.Choice(epoch=0)]))
+        await gateway.submit("r2", choices=[gateway_pb2.Choice(epoch=0)])
         assert (await gateway.next("rejected")).request == "r2"  # so the others have come
         assert not demand.done()
         await change(stack, NEW)
@@ -355,12 +353,12 @@ async def test_a_prompt_that_waits_for_its_model_starts_an_engine_while_its_clie
 
 
 async def test_a_name_removed_and_added_as_another_model_accepts_no_requests_for_the_former_one(
-    serve: Any, core: Scheduler, submit: Any
+    serve: Any, core: Scheduler
 ) -> None:
     """As by `kubectl replace --force`."""
     async with serve(core) as stack:
         sidecar, gateway = await stack.sidecar(models=running()["models"]), await stack.gateway()
-        await gateway.send(submit=submit("r1", identity=OLD.identity))
+        await gateway.submit("r1", identity=OLD.identity)
         turn = await command(sidecar, "turn")
         await change(stack)
         assert list((await change(stack, NEW)).added) == ["tiny-a"]

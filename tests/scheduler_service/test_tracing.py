@@ -30,7 +30,7 @@ def step_done(turn: int, finish: model_pb2.FinishReason.ValueType, **fields: Any
     return engine_pb2.StepDone(turn=turn, progress=progress, memory=MEMORY, batch=2, **fields)
 
 
-async def test_queue_switch_load_turn_and_copies_are_spans_of_the_request(serve: Any, brain: Any, submit: Any) -> None:
+async def test_queue_switch_load_turn_and_copies_are_spans_of_the_request(serve: Any, brain: Any) -> None:
     brain.script[events.Submitted] = lambda e: [
         commands.Accept(e.gateway, e.seq),
         *([send(2, commands.Load(ModelName("tiny-a"), 9)), send(3, turn(SEQ, OTHER), 2)] if e.seq == SEQ else []),
@@ -39,8 +39,8 @@ async def test_queue_switch_load_turn_and_copies_are_spans_of_the_request(serve:
     async with otlp_receiver() as receiver:
         async with serve(brain, otlp_endpoint=receiver.endpoint) as stack:
             sidecar, gateway = await stack.sidecar(), await stack.gateway()
-            await gateway.send(submit=submit(request="r2"))
-            await gateway.send(submit=submit(traceparent=PARENT))
+            await gateway.submit(request="r2")
+            await gateway.submit(traceparent=PARENT)
             load, turned = [(await sidecar.next()).id for _ in range(2)]
             await sidecar.report(done=engine_pb2.Done(id=load, seconds=0.5, memory=MEMORY, bytes=7))
             await sidecar.report(
@@ -66,9 +66,7 @@ async def test_queue_switch_load_turn_and_copies_are_spans_of_the_request(serve:
     assert abs(spans["queue"].end_time_unix_nano - spans["switch"].end_time_unix_nano) < 10e6
 
 
-async def test_a_request_that_is_refused_or_cancelled_leaves_its_reason_and_no_state(
-    serve: Any, brain: Any, submit: Any
-) -> None:
+async def test_a_request_that_is_refused_or_cancelled_leaves_its_reason_and_no_state(serve: Any, brain: Any) -> None:
     brain.script[events.Submitted] = lambda e: [commands.Accept(e.gateway, e.seq)]
     brain.script[events.Cancelled] = lambda e: [
         commands.Reject(brain.all_of(events.Submitted)[0].gateway, e.seq, RejectCode.OVERLOADED, "full"),
@@ -77,7 +75,7 @@ async def test_a_request_that_is_refused_or_cancelled_leaves_its_reason_and_no_s
     async with otlp_receiver() as receiver:
         async with serve(brain, otlp_endpoint=receiver.endpoint) as stack:
             gateway = await stack.gateway()
-            await gateway.send(submit=submit(traceparent=PARENT))
+            await gateway.submit(traceparent=PARENT)
             await gateway.send(cancel=gateway_pb2.CancelRequest(request="r1"))
             await gateway.next("rejected")
             [spans] = [one for one in stack.service.driver._observers if isinstance(one, RequestSpans)]

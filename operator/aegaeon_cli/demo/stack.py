@@ -19,7 +19,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from aegaeon_cli.demo.errors import StackError
 from aegaeon_cli.demo.processes import Process, alive, command_line, descendants
@@ -113,9 +112,7 @@ class Stack:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         try:
             self.stop()
         finally:
@@ -130,9 +127,7 @@ class Stack:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         try:
             for _ in self._ending():
                 await asyncio.sleep(_POLL_S)

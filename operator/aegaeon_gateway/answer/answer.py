@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 
 from aegaeon_gateway.errors import ApiError
 from aegaeon_gateway.generation.generation import Generation
@@ -49,9 +48,7 @@ class Answer:
             self._link.open(generation)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         for generation in self._generations:
             self._link.close(generation)
             generation.account(time.monotonic())

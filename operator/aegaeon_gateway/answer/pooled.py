@@ -6,7 +6,6 @@ import asyncio
 import base64
 import time
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -51,9 +50,7 @@ class Pooling:
     async def __aenter__(self) -> Pooling:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         for number in list(self._open):
             self._close(number)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import TracebackType
 
 from aegaeon_gateway.models.catalog import why_not_ready
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
@@ -39,9 +38,7 @@ class Silence:
         self._set()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from aegaeon_operator.spec.base import DNS_LABEL, PATH, DottedName, PositiveDuration, PositiveQuantity, Strict
 from aegaeon_operator.spec.cel import field_rules, rules
@@ -50,6 +50,4 @@ class BatchStore(Strict):
         "traffic needs the engines.",
     )
 
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        return _STORES.check(self)
+    _exactly_one = _STORES.validator

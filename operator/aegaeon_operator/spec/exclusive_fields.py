@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 from pydantic.alias_generators import to_camel
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -25,8 +25,13 @@ class ExclusiveFields:
         """The rule and its message, for `rules` of the type."""
         return self._rule, self._message
 
-    def check(self, value: Model) -> Model:
-        """Return the value unchanged, for a validator of the type. Raises ValueError."""
-        if sum(getattr(value, name) is not None for name in self._fields) != 1:
-            raise ValueError(self._message)
-        return value
+    @property
+    def validator(self) -> Any:
+        """The check of it in Python, for the body of the type."""
+
+        def check(value: Model) -> Model:
+            if sum(getattr(value, name) is not None for name in self._fields) != 1:
+                raise ValueError(self._message)
+            return value
+
+        return model_validator(mode="after")(check)

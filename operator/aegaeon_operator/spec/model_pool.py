@@ -99,9 +99,7 @@ class Tenant(Strict):
         "that lists these parameters.",
     )
 
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        return _KEYS.check(self)
+    _exactly_one = _KEYS.validator
 
 
 class ServedModel(Strict):

@@ -128,9 +128,7 @@ class Source(Strict):
         """True if the files are kept in the pool's disk tier."""
         return self.s3 is not None or self.http is not None
 
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        return _KINDS.check(self)
+    _exactly_one = _KINDS.validator
 
 
 class AdapterSource(Source):

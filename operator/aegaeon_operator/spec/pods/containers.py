@@ -77,9 +77,7 @@ class ValueSource(Strict):
     secret_key_ref: OptionalKey | None = Field(default=None, description="An entry of a Secret.")
     config_map_key_ref: OptionalKey | None = Field(default=None, description="An entry of a ConfigMap.")
 
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        return _SOURCES.check(self)
+    _exactly_one = _SOURCES.validator
 
 
 class EnvVar(Strict):
@@ -93,9 +91,7 @@ class EnvVar(Strict):
     value: _Text | None = Field(default=None, description="Value; $(NAME) is replaced by that variable's value.")
     value_from: ValueSource | None = Field(default=None, description="Source of the value.")
 
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        return _VALUES.check(self)
+    _exactly_one = _VALUES.validator
 
 
 class Mount(Strict):
@@ -210,9 +206,7 @@ class Probe(Strict):
         default=3, description="Consecutive failures that count as failed."
     )
 
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        return _PROBES.check(self)
+    _exactly_one = _PROBES.validator
 
 
 class ContainerPort(Strict):

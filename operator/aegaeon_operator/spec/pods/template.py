@@ -56,9 +56,7 @@ class PodClaim(Strict):
         description="Name of a ResourceClaimTemplate in the namespace, from which each pod gets a claim of its own.",
     )
 
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        return _CLAIMS.check(self)
+    _exactly_one = _CLAIMS.validator
 
 
 class PodTemplate(Strict):

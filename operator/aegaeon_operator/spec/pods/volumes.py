@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from aegaeon_operator.spec.base import PATH, SECRET_KEY, DottedName, ObjectName, Strict
 from aegaeon_operator.spec.cel import rules
@@ -93,6 +93,4 @@ class PodVolume(Strict):
     )
     csi: CsiVolume | None = Field(default=None, description="A volume of a CSI driver.")
 
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        return _KINDS.check(self)
+    _exactly_one = _KINDS.validator

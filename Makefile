@@ -89,10 +89,14 @@ STACKS = $(wildcard tests/stack/test_*.py tests/*/test_process.py) tests/picker/
 TRAFFIC = tests/simulator \
   $(addprefix tests/scheduler_core/test_,any_order.py fairness.py kv_gate.py pairs.py place_bound.py scarce.py tenants.py tiers.py turn_bound.py)
 # Decode kernels in Triton's interpreter, the same bits wherever a prompt is cut, schemas' outputs: `make test-kernels`.
-KERNELS = $(addprefix tests/backend/test_,paged.py cuts.py draws.py kernels.py reference_kernel.py conformance.py)
+KERNELS = $(addprefix tests/backend/test_,paged.py cuts.py draws.py kernels.py reference_kernel.py conformance.py) \
+  $(addprefix tests/sidecar/test_,constrained.py paged_engine.py warm_up.py)
+# What `make test-vllm`, `make test-clients` and `make test-attacks` run: skipped elsewhere, after imports of seconds.
+ELSEWHERE = tests/backend_vllm tests/clients tests/attacks
 test: export AEGAEON_CORE := interpreted
 test: $(STAMP) redis-server tinyproxy ## the tests on WORKERS; random ones with the same examples each time
-	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" $(addprefix --ignore=,$(STACKS) $(TRAFFIC) $(KERNELS))
+	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) --dist worksteal -m "not slow and not gpu" \
+	  $(addprefix --ignore=,$(STACKS) $(TRAFFIC) $(KERNELS) $(ELSEWHERE))
 test-core: export AEGAEON_CORE := compiled
 test-core: compiled-core ## the tests of the scheduler and the simulator with the compiled core
 	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" tests/scheduler_core tests/scheduler_service tests/simulator

@@ -25,6 +25,7 @@ from benchmarks.streams import FIRST, STEPS, Load, Plateau, measure, measure_dir
 from aegaeon_operator.podrunner import SocketFolder
 from aegaeon_proto.frames import dial, frame, read_frame
 from aegaeon_proto.roles import Role
+from aegaeon_proto.servers import make_server
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
 from aegaeon_proto.v1.gateway_pb2_grpc import FrontendServicer, add_FrontendServicer_to_server
@@ -105,7 +106,7 @@ async def running(folder: Path) -> AsyncIterator[Running]:
 
 @asynccontextmanager
 async def _running(folder: Path, scheduler: str, sink: str) -> AsyncIterator[Running]:
-    server, source = grpc.aio.server(), Source(folder)
+    server, source = make_server(), Source(folder)
     add_FrontendServicer_to_server(source, server)
     server.add_insecure_port(scheduler)
     await server.start()

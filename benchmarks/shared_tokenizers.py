@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import grpc
 from benchmarks.gateway import listening_port
 from benchmarks.report import Row, report
 from benchmarks.streams import family
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from aegaeon_operator.podrunner import SocketFolder
+from aegaeon_proto.servers import make_server
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
 from aegaeon_proto.v1.gateway_pb2_grpc import FrontendServicer, add_FrontendServicer_to_server
@@ -94,7 +94,7 @@ def memory_bytes(pid: int) -> int:
 async def measure(folder: Path, models: Sequence[Path]) -> tuple[int, float]:
     """Memory of a gateway that each of the models was asked of, and the seconds of one first request."""
     with SocketFolder.create() as sockets:
-        scheduler, server = f"unix:{sockets.path}/scheduler", grpc.aio.server()
+        scheduler, server = f"unix:{sockets.path}/scheduler", make_server()
         add_FrontendServicer_to_server(Catalog(models), server)
         server.add_insecure_port(scheduler)
         await server.start()

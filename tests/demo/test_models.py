@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aegaeon_cli.models import MODEL_NAMES, is_current, make_models, questions, training
+from aegaeon_cli.models import MODEL_NAMES, is_current, make_models, questions
 from aegaeon_cli.models.errors import ForeignError, TextError
 from aegaeon_cli.models.text import LESSON, entries, lesson, prose
 from aegaeon_gateway.workers.model import load
@@ -17,8 +17,8 @@ from aegaeon_gateway.workers.model import load
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     directory, lines = tmp_path_factory.mktemp("cache") / "models", list[str]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "STEPS", 12)
-        patch.setattr(training, "WARM_UP", 2)
+        patch.setattr("aegaeon_cli.models.training.STEPS", 12)
+        patch.setattr("aegaeon_cli.models.training.WARM_UP", 2)
         make_models(directory, lines.append)
     return directory, lines
 
@@ -101,7 +101,7 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_nothing_half_made_is_left_when_the_training_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "entries", lambda: entries(tmp_path))
+    monkeypatch.setattr("aegaeon_cli.models.training.entries", lambda: entries(tmp_path))
     with pytest.raises(TextError):
         make_models(tmp_path / "models", print)
     assert list(tmp_path.iterdir()) == []

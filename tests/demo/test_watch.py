@@ -7,12 +7,12 @@ import io
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import grpc
 from rich.console import Console
 
 from aegaeon_cli.demo.traffic import Chat, Exchange
 from aegaeon_cli.demo.view import headline, line, picture
 from aegaeon_cli.demo.watch import Watcher
+from aegaeon_proto.servers import make_server
 from aegaeon_proto.v1 import gateway_pb2_grpc
 from aegaeon_proto.v1.engine_pb2 import Memory, Role
 from aegaeon_proto.v1.gateway_pb2 import InstanceStatus, ModelTraffic, PoolStatus, StatusRequest
@@ -81,7 +81,7 @@ def test_the_picture_shows_engines_and_answers_as_they_are() -> None:
 
 
 async def test_the_watcher_follows_the_scheduler_and_keeps_the_last_status(sockets: Path) -> None:
-    server = grpc.aio.server()
+    server = make_server()
     gateway_pb2_grpc.add_FrontendServicer_to_server(Frontend(), server)
     target = f"unix:{sockets}/scheduler.sock"
     server.add_insecure_port(target)

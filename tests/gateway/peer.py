@@ -16,6 +16,7 @@ import grpc
 
 from aegaeon_proto.frames import dial, frame, read_frame
 from aegaeon_proto.roles import Role
+from aegaeon_proto.servers import make_server
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
 from aegaeon_proto.v1.gateway_pb2_grpc import FrontendServicer, add_FrontendServicer_to_server
@@ -61,7 +62,7 @@ class Peer(FrontendServicer):
         return f"unix:{self.sockets}/sink.sock"
 
     async def start(self) -> None:
-        self._server = grpc.aio.server()
+        self._server = make_server()
         add_FrontendServicer_to_server(self, self._server)
         self._server.add_insecure_port(self.target)
         await self._server.start()

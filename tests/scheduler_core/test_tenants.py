@@ -20,7 +20,7 @@ from aegaeon_scheduler.core.policies.slack.batch import due_last, in_places
 from aegaeon_scheduler.core.policies.slack.group import Group
 from aegaeon_scheduler.core.policies.slack.order import Member, member
 from aegaeon_scheduler.core.policies.slack.price import Costs
-from aegaeon_scheduler.core.policies.slack.tenants import Clock
+from aegaeon_scheduler.core.policies.slack.tenants import Clock, Visit
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_scheduler.core.state import Model, Sequence
 from aegaeon_simulator.pool.client import Client
@@ -80,10 +80,10 @@ def test_a_tenant_that_needs_little_is_on_time_beside_one_that_floods_its_model(
 @pytest.mark.parametrize("rates", [(30.0, 30.0), (20.0, 60.0)])
 def test_two_tenants_that_flood_a_model_are_served_alike(rates: tuple[float, float]) -> None:
     world = pool()
-    submit(world, "one", rates[0], 0.1, 15.0)
-    submit(world, "two", rates[1], 0.1, 15.0)
-    world.run(15.0)
-    first, second = (tokens(of(world, tenant), 4.0, 15.0) for tenant in ("one", "two"))
+    submit(world, "one", rates[0], 0.1, 25.0)
+    submit(world, "two", rates[1], 0.1, 25.0)
+    world.run(25.0)
+    first, second = (tokens(of(world, tenant), 4.0, 25.0) for tenant in ("one", "two"))
     assert first / second == pytest.approx(1.0, rel=0.1)
 
 
@@ -162,6 +162,28 @@ def test_a_weight_that_changes_counts_although_a_prompt_waits() -> None:
     assert clock.lead("a") == pytest.approx(8.0 / 4 + 2.0 / 4)
 
 
+@pytest.mark.parametrize("queue", ["emptied", "went on"])
+def test_an_answer_that_was_shorter_than_expected_gives_no_credit_in_a_later_visit(queue: str) -> None:
+    clock = Clock()
+    for tenant in "abc":
+        clock.arrive(tenant, 9.0)
+    visit = clock.charge("a", 9.0)
+    clock.depart("a", 9.0)
+    if queue == "emptied":
+        clock.depart("b", 9.0)
+        clock.depart("c", 9.0)
+        clock.arrive("b", 9.0)
+        clock.arrive("c", 9.0)
+    else:
+        clock.charge("b", 12.0)
+        clock.charge("c", 12.0)
+    clock.arrive("a", 1.0)
+    clock.settle("a", -8.0, visit)  # its answer was short, and ends now
+    assert clock.lead("a") == 1.0
+    clock.settle("a", 2.0, visit)
+    assert clock.lead("a") == 3.0, "a longer answer is a debt"
+
+
 @interpreted
 def test_a_tenant_pays_for_its_prompts_and_for_the_tokens_that_it_got(monkeypatch: pytest.MonkeyPatch) -> None:
     paid: dict[str, float] = dict.fromkeys(("small", "big"), 0.0)
@@ -175,11 +197,16 @@ def test_a_tenant_pays_for_its_prompts_and_for_the_tokens_that_it_got(monkeypatc
         if row.charged and not before:
             owed[seq.tenant] += row.cost_s + (40 - row.answer) * row.token_s
 
-    def noted(clock: Clock, tenant: str, seconds: float) -> None:
+    def noted(clock: Clock, tenant: str, seconds: float) -> Visit:
         paid[tenant] += seconds
+        return Visit(1)
+
+    def settled(clock: Clock, tenant: str, more_s: float, charged: Visit | None) -> None:
+        paid[tenant] += more_s
 
     monkeypatch.setattr(Costs, "charge", begins)
     monkeypatch.setattr(Clock, "charge", noted)
+    monkeypatch.setattr(Clock, "settle", settled)
     world = pool()
     submit(world, "small", 2.0, 0.1, 6.0)
     submit(world, "big", 40.0, 0.1, 6.0)

@@ -19,6 +19,7 @@ import grpc
 
 from aegaeon_proto.frame_server import Connection, FrameServer
 from aegaeon_proto.roles import Role
+from aegaeon_proto.servers import make_server
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import engine_pb2_grpc, gateway_pb2
 from aegaeon_proto.v1 import model_pb2 as mpb
@@ -276,7 +277,7 @@ class Rig(engine_pb2_grpc.EngineServicer):
         return link
 
     async def serve(self) -> None:
-        self._server = grpc.aio.server()
+        self._server = make_server()
         engine_pb2_grpc.add_EngineServicer_to_server(self, self._server)
         self._server.add_insecure_port(self.target)
         await self._server.start()

@@ -139,11 +139,10 @@ class Throwing:
 @pytest.mark.parametrize("where", ["make", "files", "read", "between"])
 def test_every_exception_of_a_source_becomes_a_sentence(folder: Path, where: str) -> None:
     pytest.importorskip("botocore", reason="needs boto3")
-    seen = set()
+    seen, client = set(), outbound().client()
     for error in _errors():
         if where == "between" and isinstance(error, UnreachableError):
             continue  # a connection that breaks is made anew
-        client = outbound().client()
         with pytest.raises(SourceError) as raised:
             quick_tier(folder).obtain(
                 Guarded("source", client, "", partial(Throwing, error, where)),

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
-from transformers.utils.logging import disable_progress_bar
+if TYPE_CHECKING:  # transformers and torch take seconds to import: they are when a first output is compared
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 TIE = 1e-4  # in logits, float32
 
@@ -57,6 +58,10 @@ def with_end(output_ids: Sequence[int], finish_reason: str | None, eos: int) -> 
 @lru_cache(maxsize=16)
 def load_model(model_dir: Path) -> PreTrainedModel:
     """transformers' own model in float32, ready to run."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
+
     disable_progress_bar()
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     model.train(False)
@@ -69,6 +74,8 @@ def load_tokenizer(model_dir: Path) -> PreTrainedTokenizerBase:
 
     AutoTokenizer may take the class of the model's type instead: that of Qwen2 cuts every number into its digits.
     """
+    from transformers import PreTrainedTokenizerFast
+
     tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(model_dir)
     return tokenizer
 
@@ -94,6 +101,8 @@ def eos_id(model_dir: Path) -> int:
 
 def _gaps(model: PreTrainedModel, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> torch.Tensor:
     """Shape (output,): the largest logit less that of our token, at every position."""
+    import torch
+
     ids = torch.tensor([[*prompt_ids, *output_ids[:-1]]])
     with torch.inference_mode():
         logits = model(input_ids=ids, logits_to_keep=len(output_ids), use_cache=False).logits[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from functools import cache
 from typing import Any
 
 from aegaeon_proto.outbound.client import CHUNK_BYTES, Answer, Client
@@ -66,7 +67,16 @@ def _isolated() -> Any:
     files = dict.fromkeys(("config_file", "credentials_file"), (None, None, os.devnull, None))
     session = Session(session_vars={**known, **files})
     session.register_component("credential_provider", CredentialResolver(providers=[]))
+    session.register_component("data_loader", _loader())
     return session
+
+
+@cache
+def _loader() -> Any:
+    """The descriptions of the service, read once: they are most of the 150 ms of processor that a client takes."""
+    from botocore.loaders import create_loader
+
+    return create_loader()
 
 
 class _Raw:

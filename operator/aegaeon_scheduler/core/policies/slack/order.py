@@ -18,7 +18,7 @@ from aegaeon_scheduler.core.book import blocks_for, least_slabs
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import SeqId
 from aegaeon_scheduler.core.policies.slack.ranks import URGENT_SHARE
-from aegaeon_scheduler.core.policies.slack.tenants import Clock
+from aegaeon_scheduler.core.policies.slack.tenants import Clock, Visit
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
@@ -33,7 +33,7 @@ class Member(Row):
     queue of prompts: by arrival, until a priority of its tenant moves it.
 
     `queue`: where its prompt waits. Its tenant is charged `cost_s` once it has begun, of which `token_s` for each of
-    `answer` tokens.
+    `answer` tokens; `charged`: by which clock, and to which visit of the tenant.
     """
 
     __slots__ = ("answer", "charged", "cost_s", "due_from", "queue", "queue_place", "token_s")
@@ -43,7 +43,7 @@ class Member(Row):
         self.queue_place = seq.order
         self.queue = queue_of(seq)
         self.cost_s = self.token_s = self.answer = 0.0
-        self.charged = False
+        self.charged: tuple[Clock, Visit | None] | None = None
 
 
 def queue_of(seq: Sequence) -> Queue:

@@ -59,9 +59,8 @@ class Costs:
         """A prompt begins while others wait: its tenant pays for it, and for the answer that is expected."""
         row = member(seq)
         clock = group.standing.clock(row.queue)
-        if not row.charged and clock.active > 1:
-            row.charged = True
-            clock.charge(row.queue[1], row.cost_s)
+        if row.charged is None and clock.active > 1:
+            row.charged = clock, clock.charge(row.queue[1], row.cost_s)
 
     def settle(self, seq: Sequence) -> None:
         """A sequence leaves, and not from prefill to decode: its tenant pays for the tokens that there were."""
@@ -69,6 +68,7 @@ class Costs:
         if group is None or (seq.prefilled and seq.stage is Stage.PREFILL):
             return
         row = member(seq)
-        if row.charged:
-            group.standing.clock(row.queue).charge(row.queue[1], (seq.output_tokens - row.answer) * row.token_s)
+        if row.charged is not None:
+            clock, visit = row.charged
+            clock.settle(row.queue[1], (seq.output_tokens - row.answer) * row.token_s, visit)
             row.answer = float(seq.output_tokens)

@@ -12,18 +12,28 @@ from heapq import heapify, heappop, heappush
 _SPARE = 64  # entries that no longer hold, beside as many as there are tenants, before they are cleared away
 
 
+class Visit:
+    """A tenant while it waits or has had more than others: its weight, and the virtual time at which it last came."""
+
+    __slots__ = ("came", "weight")
+
+    def __init__(self, weight: int) -> None:
+        self.weight = weight
+        self.came = 0.0
+
+
 class Clock:
     """Engine seconds over weight that tenants have had since their prompts wait together. The virtual time is what the
     tenant has had that waits and has had least; who comes anew begins there, with neither credit nor debt."""
 
-    __slots__ = ("_demand", "_had", "_heap", "_level", "_total_s", "_waiting", "_weights", "weight")
+    __slots__ = ("_demand", "_had", "_heap", "_level", "_total_s", "_visits", "_waiting", "weight")
 
     def __init__(self) -> None:
         self._had: dict[str, float] = {}  # of those that wait, or have had more than the virtual time
         self._waiting: dict[str, int] = {}  # prompts
         self._demand: dict[str, float] = {}  # engine seconds of the same
         self._heap: list[tuple[float, str]] = []  # of the same, and what no longer holds
-        self._weights: dict[str, int] = {}  # of those that something is kept of
+        self._visits: dict[str, Visit] = {}  # of those that something is kept of
         self._level = self._total_s = 0.0
         self.weight = 0  # of all tenants of which a prompt waits
 
@@ -41,13 +51,14 @@ class Clock:
         """A prompt of a tenant begins to wait. Its weight is the one of the last that came."""
         count = self._waiting.get(tenant, 0)
         if count:
-            self.weight += weight - self._weights[tenant]
-            self._weights[tenant] = weight
+            self.weight += weight - self._visits[tenant].weight
         if not count:
-            self._put(tenant, max(self._now(), self._had.get(tenant, 0.0)))
-            self._weights[tenant] = weight
+            now = self._now()
+            self._put(tenant, max(now, self._had.get(tenant, 0.0)))
+            self._visits.setdefault(tenant, Visit(weight)).came = now
             self.weight += weight
             self._demand[tenant] = 0.0
+        self._visits[tenant].weight = weight
         self._waiting[tenant] = count + 1
         self._demand[tenant] += cost_s
         self._total_s += cost_s
@@ -64,18 +75,28 @@ class Clock:
         self._total_s -= cost_s
         if not self._waiting[tenant]:
             del self._waiting[tenant], self._demand[tenant]
-            self.weight -= self._weights[tenant]
+            self.weight -= self._visits[tenant].weight
         if not self._waiting:
             self._had.clear()
             self._heap.clear()
-            self._weights.clear()
+            self._visits.clear()
             self._level = self._total_s = 0.0
 
-    def charge(self, tenant: str, seconds: float) -> None:
-        """A tenant has had so much, or so much less than was thought; one that is level with all others is let off."""
-        had = self._had.get(tenant)
-        if had is not None:
-            self._put(tenant, had + seconds / self._weights[tenant])
+    def charge(self, tenant: str, seconds: float) -> Visit | None:
+        """A tenant has had so much. Returns the visit to which it is charged; one that is level with all others is let
+        off."""
+        visit = self._visits.get(tenant)
+        if visit is not None:
+            self._put(tenant, self._had[tenant] + seconds / visit.weight)
+        return visit
+
+    def settle(self, tenant: str, more_s: float, charged: Visit | None) -> None:
+        """A tenant has had so much more, or less, than was charged to a visit. More is a debt in a later visit, too;
+        less is no credit there, nor before the time at which it came: it began level with the others all the same."""
+        visit = self._visits.get(tenant)
+        if visit is not None and (more_s > 0.0 or visit is charged):
+            had = self._had[tenant]
+            self._put(tenant, max(min(had, visit.came), had + more_s / visit.weight))
 
     @property
     def total_s(self) -> float:
@@ -89,7 +110,9 @@ class Clock:
     def lead(self, tenant: str, but_s: float = 0.0) -> float:
         """Seconds over weight that a tenant has had and now asks for, all prompts but one, beyond what the one has had
         that waits and has had least."""
-        demand_s = max(0.0, self._demand.get(tenant, 0.0) - but_s) / self._weights.get(tenant, 1)
+        demand_s = max(0.0, self._demand.get(tenant, 0.0) - but_s) / (
+            self._visits[tenant].weight if tenant in self._visits else 1
+        )
         return self._had.get(tenant, 0.0) + demand_s - self._now()
 
     def order(self) -> Iterator[str]:
@@ -107,7 +130,7 @@ class Clock:
         while heap and (heap[0][1] not in self._waiting or self._had.get(heap[0][1]) != heap[0][0]):
             had, tenant = heappop(heap)
             if tenant not in self._waiting and self._had.get(tenant) == had:
-                del self._had[tenant], self._weights[tenant]
+                del self._had[tenant], self._visits[tenant]
         if heap:
             self._level = max(self._level, heap[0][0])
         return self._level

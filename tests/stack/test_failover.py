@@ -134,7 +134,7 @@ async def answers_alone(client: openai.AsyncOpenAI, alone: list[str]) -> list[st
 
 
 async def under_way(client: openai.AsyncOpenAI, alone: list[str]) -> tuple[list[str], list[asyncio.Task[str]]]:
-    """What JOBS answer alone, and JOBS of which at least one has begun to answer."""
+    """The answers of JOBS alone, and JOBS again, of which at least one has begun to answer."""
     expected, begun = await answers_alone(client, alone), asyncio.Event()
     running = [asyncio.create_task(stream(client, *job, begun.set)) for job in JOBS]
     await begun.wait()

@@ -7,6 +7,7 @@ import json
 import shutil
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,7 @@ class Pool:
         return await self.post("/v1/completions", {"model": "tiny", "prompt": "hi", "max_tokens": 200, **body})
 
 
+StartGateway = Callable[..., Any]
 HI = {"role": "user", "content": "hi"}
 
 
@@ -205,13 +207,25 @@ STRICT = pytest.mark.strict  # of a test whose gateway refuses what has no effec
 
 
 @pytest.fixture
-async def pool(
-    request: Any, peer: Peer, tokenizer: Tokenizer, model_directory: Path, limits: HttpLimits, start_workers: Starter
-) -> AsyncIterator[Pool]:
-    strict, pages = request.node.get_closest_marker("strict") is not None, f"unix:{peer.sockets}/metrics.sock"
-    config = GatewayConfig(**gateway_config(peer, http=limits, metrics_listen=pages, strict=strict))
-    async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
-        yield Pool(peer, served, http, tokenizer, model_directory)
+def start_gateway(peer: Peer, tokenizer: Tokenizer, model_directory: Path, start_workers: Starter) -> StartGateway:
+    """`async with start_gateway(**settings) as pool`: a gateway with metrics on a socket beside its peer's."""
+
+    @asynccontextmanager
+    async def start(**settings: Any) -> AsyncIterator[Pool]:
+        pages = {"metrics_listen": f"unix:{peer.sockets}/metrics.sock"}
+        config = GatewayConfig(**gateway_config(peer, **pages | settings))
+        async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
+            yield Pool(peer, served, http, tokenizer, model_directory)
+
+    return start
+
+
+@pytest.fixture
+async def pool(request: Any, limits: HttpLimits, start_gateway: StartGateway) -> AsyncIterator[Pool]:
+    strict = request.node.get_closest_marker("strict") is not None
+    async with start_gateway(http=limits, strict=strict) as pool:
+        served = pool.served
+        yield pool
         async with asyncio.timeout(60):  # fails where open requests are left behind
             while len(served.open):  # noqa: ASYNC110 - the last byte of an answer is out before its request is over
                 await asyncio.sleep(0)

@@ -8,17 +8,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import aiohttp
 import openai
 import pytest
-from gateway.conftest import TEXT, Pool, gateway_config
+from gateway.conftest import TEXT, StartGateway
 from gateway.test_responses import found
 from gateway.test_tools import client_of
 
-from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.conversations import Kept
 from aegaeon_gateway.http import background
-from aegaeon_gateway.run import serve
 
 
 async def begun(client: openai.AsyncOpenAI, **more: Any) -> Any:
@@ -84,17 +81,14 @@ async def test_one_that_cannot_go_on_has_failed_and_says_why(pool: Any) -> None:
 
 
 async def test_a_graceful_shutdown_waits_for_it_and_then_it_has_failed(
-    peer: Any, tokenizer: Any, start_workers: Any, capsysbinary: pytest.CaptureFixture[bytes]
+    peer: Any, start_gateway: StartGateway, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     peer.serve_tokens = False
-    config = GatewayConfig(**gateway_config(peer, drain_s=0.2, access_log=True))
-    async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
-        pool = Pool(peer, served, http, tokenizer, peer.sockets)
-        async with client_of(pool) as client:
-            await begun(client)
-            await until(lambda: len(peer.submits) == 1)
-    served.intake.check()
-    assert len(served.open) == 0
+    async with start_gateway(drain_s=0.2, access_log=True) as pool, client_of(pool) as client:
+        await begun(client)
+        await until(lambda: len(peer.submits) == 1)
+    pool.served.intake.check()
+    assert len(pool.served.open) == 0
     asked, behind = map(json.loads, capsysbinary.readouterr().out.splitlines())
     assert (asked["request_id"], asked["status"]) == (behind["request_id"], 200)
     assert (behind["endpoint"], behind["outcome"]) == ("background /v1/responses", "cancelled")

@@ -9,25 +9,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import openai
 import pytest
-from gateway.conftest import TEXT, Pool, gateway_config
-from gateway.peer import Peer
+from gateway.conftest import TEXT, Pool, StartGateway
 from gateway.test_batch_work import CHATS, jsonl, pieces
 from gateway.test_tenants import BLUE, RED, write
 from sidecar.test_s3 import s3
-from tokenizers import Tokenizer
 
 from aegaeon_cli.demo import clients
 from aegaeon_gateway.batches.answers import Answers
 from aegaeon_gateway.batches.lease import Leases
 from aegaeon_gateway.batches.settings import BatchSettings, Bucket
 from aegaeon_gateway.batches.store import open_store
-from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.errors import UnavailableError
-from aegaeon_gateway.run import serve
-from aegaeon_gateway.workers.supervisor import Starter
 
 __all__ = ["s3"]  # a fixture
 
@@ -42,22 +36,17 @@ def chat(number: int, **body: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def pools(
-    peer: Peer, tokenizer: Tokenizer, model_directory: Path, start_workers: Starter, tmp_path: Path
-) -> Callable[..., Any]:
+def pools(start_gateway: StartGateway, tmp_path: Path) -> Callable[..., Any]:
     """A gateway that keeps batches in a folder, for two tenants."""
 
     @asynccontextmanager
     async def start(**settings: Any) -> AsyncIterator[Pool]:
         kept = BatchSettings(folder=str(tmp_path / "kept"), **{**QUICK, **settings})
-        more = {"tenants": str(write(tmp_path, [RED, BLUE])), "metrics_listen": f"unix:{peer.sockets}/metrics.sock"}
-        config = GatewayConfig(**gateway_config(peer, batches=kept, **more))
-        async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
-            pool = Pool(peer, served, http, tokenizer, model_directory)
+        async with start_gateway(batches=kept, tenants=str(write(tmp_path, [RED, BLUE]))) as pool:
             await pool.until_loaded("tiny")
             yield pool
-        assert len(served.open) == 0
-        served.intake.check()
+        assert len(pool.served.open) == 0
+        pool.served.intake.check()
 
     return start
 

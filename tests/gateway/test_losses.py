@@ -6,17 +6,14 @@ import asyncio
 import gc
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine
 from typing import Any
 
 import aiohttp
 import pytest
-from gateway.conftest import Pool, gateway_config
+from gateway.conftest import StartGateway
 
-from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.generation import generation
-from aegaeon_gateway.run import serve
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
 
@@ -55,23 +52,6 @@ async def submitted(pool: Any, request: Coroutine[Any, Any, Any]) -> tuple[async
     task = asyncio.create_task(request)
     await pool.peer.until(lambda: bool(pool.peer.submits))
     return task, pool.peer.submits[0]
-
-
-@pytest.fixture
-def holding(peer: Any, tokenizer: Any, model_directory: Any) -> Callable[[float], Any]:
-    """`async with holding(hold_s) as pool`: a gateway that holds requests for so long, its tokenizer loaded."""
-
-    @asynccontextmanager
-    async def start(hold_s: float) -> AsyncIterator[Pool]:
-        config = GatewayConfig(**gateway_config(peer, hold_s=hold_s))
-        async with serve(config) as served, aiohttp.ClientSession() as http:
-            pool = Pool(peer, served, http, tokenizer, model_directory)
-            while (await pool.chat())[0] != 200:  # its tokenizer may take longer than a request is held
-                pass
-            peer.submits.clear()
-            yield pool
-
-    return start
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -262,10 +242,11 @@ async def test_an_answer_that_no_engine_can_go_on_with_ends_and_what_was_due_cou
 
 @pytest.mark.parametrize("away", ["no room", "no scheduler"])
 async def test_an_answer_that_a_client_reads_is_not_ended_by_hold(
-    peer: Any, holding: Callable[[float], Any], away: str
+    peer: Any, start_gateway: StartGateway, away: str
 ) -> None:
     hold_s = 0.5
-    async with holding(hold_s) as pool:
+    async with start_gateway(hold_s=hold_s) as pool:
+        await pool.until_loaded("tiny")  # its tokenizer may take longer than a request is held
         opening, submit = await submitted(pool, open_stream(pool))
         await peer.push(peer.tokens_of(submit, submit.choices[0])[:3])
         async with await opening as response:
@@ -284,11 +265,12 @@ async def test_an_answer_that_a_client_reads_is_not_ended_by_hold(
 
 
 async def test_a_request_that_waited_long_for_an_engine_survives_a_short_scheduler_outage(
-    peer: Any, holding: Callable[[float], Any]
+    peer: Any, start_gateway: StartGateway
 ) -> None:
     """As in a pool that starts engines on demand: there the scheduler holds requests for longer than `hold_s`."""
     hold_s = 3.0
-    async with holding(hold_s) as pool:
+    async with start_gateway(hold_s=hold_s) as pool:
+        await pool.until_loaded("tiny")  # its tokenizer may take longer than a request is held
         asked, _ = await submitted(pool, pool.chat())
         await asyncio.sleep(1.2 * hold_s)  # to wait for longer than hold_s is the point
         await peer.crash()

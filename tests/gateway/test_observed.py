@@ -3,46 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from gateway.peer import Peer
 from otlp_receiver import attributes, otlp_receiver
-from tests.gateway.conftest import HI, Pool, gateway_config
-from tokenizers import Tokenizer
+from tests.gateway.conftest import HI, Pool, StartGateway, gateway_config
 
-from aegaeon_gateway.config import GatewayConfig, HttpLimits, load_config
+from aegaeon_gateway.config import HttpLimits, load_config
 from aegaeon_gateway.errors import ConfigError
 from aegaeon_gateway.http.cors import Cors
-from aegaeon_gateway.run import serve
-from aegaeon_gateway.workers.supervisor import Starter
 
 CHAT = {"model": "tiny", "messages": [HI], "temperature": 0.5, "seed": 1}
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 ORIGIN = "https://chat.example.com"
-Opened = Callable[..., Any]
 
 
 @pytest.fixture
-async def opened(peer: Peer, tokenizer: Tokenizer, model_directory: Path, start_workers: Starter) -> Opened:
-    """A gateway with other settings."""
+def opened(start_gateway: StartGateway) -> StartGateway:
+    """Start a gateway that has loaded its model."""
 
     @asynccontextmanager
     async def start(**settings: Any) -> AsyncIterator[Pool]:
-        config = GatewayConfig(**gateway_config(peer, **settings))
-        async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
-            pool = Pool(peer, served, http, tokenizer, model_directory)
+        async with start_gateway(**settings) as pool:
             await pool.until_loaded("tiny")
             yield pool
 
     return start
 
 
-async def test_a_request_is_a_span_of_its_clients_trace(opened: Opened, peer: Peer) -> None:
+async def test_a_request_is_a_span_of_its_clients_trace(opened: StartGateway, peer: Peer) -> None:
     async with otlp_receiver() as receiver:
         async with opened(otlp_endpoint=receiver.endpoint, trace_ratio=0.0) as pool:
             await pool.post("/v1/chat/completions", CHAT, headers={"traceparent": PARENT, "X-Request-Id": "mine-9"})
@@ -65,14 +58,14 @@ async def test_a_request_is_a_span_of_its_clients_trace(opened: Opened, peer: Pe
     assert attributes(refused.attributes)["http.response.status_code"] == 404
 
 
-async def test_a_receiver_that_is_away_costs_no_request(opened: Opened) -> None:
+async def test_a_receiver_that_is_away_costs_no_request(opened: StartGateway) -> None:
     async with opened(otlp_endpoint="http://127.0.0.1:9") as pool:
         status, _, _ = await pool.chat()
         assert status == 200
 
 
 async def test_the_access_log_has_one_json_object_for_each_request(
-    opened: Opened, capsysbinary: pytest.CaptureFixture[bytes]
+    opened: StartGateway, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     async with opened(access_log=True) as pool:
         await pool.post("/v1/chat/completions", {**CHAT, "n": 2}, headers={"X-Request-Id": "mine-1"})
@@ -93,7 +86,7 @@ async def test_the_access_log_has_one_json_object_for_each_request(
     assert "hi" not in [*whole.values(), *refused.values()], "a prompt"
 
 
-async def test_a_browser_may_use_it_from_an_allowed_origin(opened: Opened) -> None:
+async def test_a_browser_may_use_it_from_an_allowed_origin(opened: StartGateway) -> None:
     preflight = {
         "Origin": ORIGIN,
         "Access-Control-Request-Method": "POST",

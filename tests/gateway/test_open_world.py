@@ -7,14 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-from gateway.conftest import HI, Pool, gateway_config
-from gateway.peer import Peer
+from gateway.conftest import HI, Pool, StartGateway
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.request.elsewhere import HONOURED, MEANINGFUL, POOLED, SOURCES
 from aegaeon_gateway.request.misspelt import meant
@@ -22,10 +19,8 @@ from aegaeon_gateway.request.parse import KNOWN, LABELS, OPEN, decoded
 from aegaeon_gateway.request.prompt import Prompt
 from aegaeon_gateway.request.receipt import HEADER, MAX_HEADER_BYTES, OTHER, Receipt, header_of, labels_of
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
-from aegaeon_gateway.run import serve
 from aegaeon_gateway.tenancy.model import digest
 from aegaeon_gateway.workers.model import ModelText, load
-from aegaeon_gateway.workers.supervisor import Starter
 from aegaeon_gateway.workers.wire import Done, EndpointName, Job
 from aegaeon_gateway.workers.work import run
 
@@ -353,7 +348,7 @@ async def test_the_header_is_on_answers_and_streams_and_the_counter_counts(pool:
     assert 'aegaeon_gateway_ignored_fields_total{field="other"} 3.0' in page
 
 
-async def test_one_tenant_may_be_strict(peer: Peer, start_workers: Starter, tmp_path: Path) -> None:
+async def test_one_tenant_may_be_strict(start_gateway: StartGateway, tmp_path: Path) -> None:
     file = tmp_path / "tenants.json"
     entry = {"models": ["tiny"], "quota": {}}
     tenants = [
@@ -361,11 +356,9 @@ async def test_one_tenant_may_be_strict(peer: Peer, start_workers: Starter, tmp_
         {**entry, "name": "strict", "key_sha256": [digest("sk-strict")], "strict": True},
     ]
     file.write_text(json.dumps({"tenants": tenants}))
-    config = GatewayConfig(**gateway_config(peer, tenants=str(file)))
-    async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
-        url = f"http://127.0.0.1:{served.port}/v1/chat/completions"
+    async with start_gateway(tenants=str(file)) as pool:
         for key, status in (("sk-open", 200), ("sk-strict", 400)):
             headers = {"Authorization": f"Bearer {key}"}
             body = {"model": "tiny", "messages": [HI], "client_metadata": {}}
-            async with http.post(url, json=body, headers=headers) as response:
-                assert response.status == status, await response.text()
+            got, answer, _ = await pool.post("/v1/chat/completions", body, headers=headers)
+            assert got == status, answer

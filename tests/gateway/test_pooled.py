@@ -8,22 +8,18 @@ import math
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import numpy as np
 import pytest
-from gateway.conftest import STRICT, Pool, gateway_config, model_status
+from gateway.conftest import STRICT, Pool, StartGateway, model_status
 from gateway.peer import Peer
 from numpy.typing import NDArray
 from otlp_receiver import attributes, otlp_receiver
 from tokenizers import Tokenizer
 
-from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.http.endpoints import ENDPOINTS
 from aegaeon_gateway.request.parse import KNOWN, OPEN
 from aegaeon_gateway.request.pooled import BODIES
-from aegaeon_gateway.run import serve
 from aegaeon_gateway.workers.pooled import PREPARE
-from aegaeon_gateway.workers.supervisor import Starter
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
 
@@ -165,13 +161,11 @@ async def test_more_prompts_than_are_asked_for_at_a_time_all_come(pool: Pool) ->
 
 
 async def test_operators_see_tokens_and_times_in_access_log_and_trace(
-    peer: Peer, tokenizer: Tokenizer, start_workers: Starter, capsysbinary: pytest.CaptureFixture[bytes]
+    start_gateway: StartGateway, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     async with otlp_receiver() as receiver:
         settings = {"access_log": True, "otlp_endpoint": receiver.endpoint, "trace_ratio": 1.0}
-        config = GatewayConfig(**gateway_config(peer, **settings))
-        async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
-            pool = Pool(peer, served, http, tokenizer, peer.sockets)
+        async with start_gateway(**settings) as pool:
             _, answer = await embed(pool, input=["the quick", "dogs"])
         span = attributes(receiver.one("embeddings embeds").attributes)
     [line] = map(json.loads, capsysbinary.readouterr().out.splitlines())

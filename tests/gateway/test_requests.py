@@ -7,13 +7,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-from gateway.conftest import STRICT, TEXT, Pool, gateway_config, model_status
+from gateway.conftest import STRICT, TEXT, StartGateway, model_status
 
-from aegaeon_gateway.config import GatewayConfig
-from aegaeon_gateway.run import serve
-from aegaeon_gateway.workers.supervisor import Starter
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
 
@@ -284,11 +280,9 @@ async def test_the_schedulers_other_refusals_have_their_own_status(pool: Any) ->
 
 
 async def test_a_request_that_no_engine_can_serve_is_answered_with_its_models_failure(
-    peer: Any, tokenizer: Any, model_directory: Any, start_workers: Starter
+    peer: Any, model_directory: Any, start_gateway: StartGateway
 ) -> None:
-    config = GatewayConfig(**gateway_config(peer, hold_s=0.5))
-    async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
-        pool = Pool(peer, served, http, tokenizer, model_directory)
+    async with start_gateway(hold_s=0.5) as pool:
         await pool.until_loaded("tiny")  # its tokenizer may take longer than a request is held
         peer.silent = True
         asked = asyncio.create_task(pool.chat())

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import aiohttp
 import openai
-from gateway.conftest import HI, STRICT, TEXT, Pool, gateway_config
+from gateway.conftest import HI, STRICT, TEXT, StartGateway
 from gateway.test_tools import ADD, client_of, hermes_directory, prompt_of, say, spoken
 
-from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.request.bodies import parsed_chat
 from aegaeon_gateway.request.responses_schema import RESPONSES, ResponsesRequest
-from aegaeon_gateway.run import serve
 
 __all__ = ["hermes_directory", "spoken"]  # fixtures
 
@@ -197,10 +194,8 @@ async def test_the_input_of_a_kept_response_is_listed_in_pages(spoken: Any, toke
         assert (await found(spoken, path))[0] == status
 
 
-async def test_a_response_says_whether_it_is_kept(peer: Any, tokenizer: Any, start_workers: Any) -> None:
-    config = GatewayConfig(**gateway_config(peer, responses_bytes=99))
-    async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
-        pool = Pool(peer, served, http, tokenizer, peer.sockets)
+async def test_a_response_says_whether_it_is_kept(start_gateway: StartGateway) -> None:
+    async with start_gateway(responses_bytes=99) as pool:
         assert (await ask(pool))["store"] is False
         async with client_of(pool) as client:
             events = [event async for event in await client.responses.create(model="tiny", input="hi", stream=True)]

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from gateway.peer import Peer
-from tests.gateway.conftest import HI, TEXT, Pool, gateway_config
+from tests.gateway.conftest import HI, TEXT, Pool, StartGateway
 from tests.gateway.test_requests import starting
-from tokenizers import Tokenizer
 
 from aegaeon_cli.demo import clients
-from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.http.silence import Silence
-from aegaeon_gateway.run import serve
-from aegaeon_gateway.workers.supervisor import Starter
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
 
@@ -27,12 +21,10 @@ COMMENT = b": waiting for an engine\n\n"
 
 
 @pytest.fixture
-async def quick(peer: Peer, tokenizer: Tokenizer, model_directory: Path, start_workers: Starter) -> AsyncIterator[Pool]:
+async def quick(peer: Peer, start_gateway: StartGateway) -> AsyncIterator[Pool]:
     """A gateway that says something after 50 ms; its peer takes requests and computes nothing."""
-    config = GatewayConfig(**gateway_config(peer, keepalive_s=0.05))
-    async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
+    async with start_gateway(keepalive_s=0.05) as pool:
         peer.serve_tokens = False
-        pool = Pool(peer, served, http, tokenizer, model_directory)
         await pool.until_loaded("tiny")
         yield pool
 

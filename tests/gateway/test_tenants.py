@@ -10,19 +10,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-from gateway.conftest import HI, Pool, gateway_config, model_status
+from gateway.conftest import HI, Pool, StartGateway, model_status
 from gateway.peer import Peer
-from tokenizers import Tokenizer
 
-from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.errors import ConfigError, UnauthorizedError
-from aegaeon_gateway.run import serve
 from aegaeon_gateway.tenancy import TenantsFile
 from aegaeon_gateway.tenancy import file as tenants_file
 from aegaeon_gateway.tenancy.model import Directory, digest
-from aegaeon_gateway.workers.supervisor import Starter
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
 
@@ -53,9 +48,7 @@ def write(folder: Path, tenants: Sequence[dict[str, Any]], **more: Any) -> Path:
 
 
 @pytest.fixture
-def gateways(
-    peer: Peer, tokenizer: Tokenizer, model_directory: Path, start_workers: Starter, tmp_path: Path
-) -> Gateways:
+def gateways(peer: Peer, model_directory: Path, start_gateway: StartGateway, tmp_path: Path) -> Gateways:
     """Start a gateway with a file of tenants; peers serve `tiny` and `other`."""
     peer.models = [model_status("tiny", model_directory), model_status("other", model_directory)]
 
@@ -63,14 +56,10 @@ def gateways(
     async def start(
         tenants: Sequence[dict[str, Any]] | None, *, open_models: Sequence[str] = (), **changes: Any
     ) -> AsyncIterator[Pool]:
-        changes = {
-            "tenants": tenants and str(write(tmp_path, tenants, open_models=open_models)),
-            "metrics_listen": f"unix:{peer.sockets}/metrics.sock",
-        } | changes
-        config = GatewayConfig(**gateway_config(peer, **changes))
-        async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
-            yield Pool(peer, served, http, tokenizer, model_directory)
-            assert len(served.open) == 0
+        file = tenants and str(write(tmp_path, tenants, open_models=open_models))
+        async with start_gateway(tenants=file, **changes) as pool:
+            yield pool
+            assert len(pool.served.open) == 0
 
     return start
 

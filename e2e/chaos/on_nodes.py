@@ -28,7 +28,7 @@ def drain_then_cut(world: World, drawn: Drawn) -> Iterator[str]:
     finally:
         world.kubectl("uncordon", drained.name)
     for kind, component in (("deployment", "gateway"), ("statefulset", "engine")):
-        with restart(kind, component)(world, drawn):
+        with restart(kind, component, world, drawn):
             pass
     world.until("nothing that must survive is on one node", lambda: _redundant(world), _APART_S)
     lost = _fullest(world, drawn)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from e2e.chaos.on_processes import Choose, Inject
+from e2e.chaos.on_processes import Choose
 from e2e.chaos.schedule import Drawn
 from e2e.chaos.world import World
 from e2e.cluster import images
@@ -18,18 +18,14 @@ DRAIN = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=180s")
 NEXT = "next"
 
 
-def delete(choose: Choose) -> Inject:
+@contextmanager
+def delete(choose: Choose, world: World, drawn: Drawn) -> Iterator[str]:
     """At once, as of a lost node: without SIGTERM to the process."""
-
-    @contextmanager
-    def inject(world: World, drawn: Drawn) -> Iterator[str]:
-        pod = choose(world, drawn)
-        world.end(pod)
-        run = world.kubectl if pod.namespace == world.pool.namespace else world.system
-        run("delete", "pod", pod.name, "--grace-period=0", "--force", "--wait=false")
-        yield pod.name
-
-    return inject
+    pod = choose(world, drawn)
+    world.end(pod)
+    run = world.kubectl if pod.namespace == world.pool.namespace else world.system
+    run("delete", "pod", pod.name, "--grace-period=0", "--force", "--wait=false")
+    yield pod.name
 
 
 @contextmanager
@@ -52,35 +48,29 @@ def redis_away(world: World, drawn: Drawn) -> Iterator[str]:
         world.system("scale", "deployment", "aegaeon-redis", "--replicas=1")
 
 
-def restart(kind: str, component: str) -> Inject:
+@contextmanager
+def restart(kind: str, component: str, world: World, drawn: Drawn) -> Iterator[str]:
     """As `kubectl rollout restart`."""
-
-    @contextmanager
-    def inject(world: World, drawn: Drawn) -> Iterator[str]:
-        old = world.uids(component)
-        world.kubectl("rollout", "restart", f"{kind}/{world.pool.name}-{component}")
-        _replaced(world, old, component)
-        yield component
-
-    return inject
+    old = world.uids(component)
+    world.kubectl("rollout", "restart", f"{kind}/{world.pool.name}-{component}")
+    _replaced(world, old, component)
+    yield component
 
 
-def scale(component: str, one_more: dict[str, Any], as_it_was: dict[str, Any]) -> Inject:
+@contextmanager
+def scale(
+    component: str, one_more: dict[str, Any], as_it_was: dict[str, Any], world: World, drawn: Drawn
+) -> Iterator[str]:
     """One pod more of a component, and back."""
-
-    @contextmanager
-    def inject(world: World, drawn: Drawn) -> Iterator[str]:
-        count = world.wanted[component]
-        try:
-            world.wanted[component] = count + 1
-            world.patch(one_more)
-            world.until(f"{count + 1} of {component} are ready", lambda: not world.missing(), _ROLL_S)
-            yield component
-        finally:
-            world.wanted[component] = count
-            world.patch(as_it_was)
-
-    return inject
+    count = world.wanted[component]
+    try:
+        world.wanted[component] = count + 1
+        world.patch(one_more)
+        world.until(f"{count + 1} of {component} are ready", lambda: not world.missing(), _ROLL_S)
+        yield component
+    finally:
+        world.wanted[component] = count
+        world.patch(as_it_was)
 
 
 @contextmanager
@@ -94,24 +84,20 @@ def settings(world: World, drawn: Drawn) -> Iterator[str]:
     yield "scheduling.hold"
 
 
-def too_little_memory(amounts: dict[str, Any], usual: dict[str, Any]) -> Inject:
+@contextmanager
+def too_little_memory(amounts: dict[str, Any], usual: dict[str, Any], world: World, drawn: Drawn) -> Iterator[str]:
     """A limit that no engine can live with; it is taken back when one has died of it."""
+    old = world.uids("engine")
 
-    @contextmanager
-    def inject(world: World, drawn: Drawn) -> Iterator[str]:
-        old = world.uids("engine")
+    def dying() -> bool:
+        return any(pod.restarts for pod in world.view.of("engine") if pod.uid not in old)
 
-        def dying() -> bool:
-            return any(pod.restarts for pod in world.view.of("engine") if pod.uid not in old)
-
-        try:
-            world.patch({"podTemplate": {"resources": amounts}})
-            world.until("an engine has died of it", dying, _ROLL_S)
-            yield "podTemplate.resources"
-        finally:
-            world.patch({"podTemplate": {"resources": usual}})
-
-    return inject
+    try:
+        world.patch({"podTemplate": {"resources": amounts}})
+        world.until("an engine has died of it", dying, _ROLL_S)
+        yield "podTemplate.resources"
+    finally:
+        world.patch({"podTemplate": {"resources": usual}})
 
 
 @contextmanager

@@ -27,18 +27,14 @@ def standby(world: World, drawn: Drawn) -> Seen:
     return world.standby()
 
 
-def kill(choose: Choose) -> Inject:
+@contextmanager
+def kill(choose: Choose, world: World, drawn: Drawn) -> Iterator[str]:
     """The container's main process; kubelet starts it again."""
-
-    @contextmanager
-    def inject(world: World, drawn: Drawn) -> Iterator[str]:
-        pod = choose(world, drawn)
-        main = world.main_process(pod)
-        world.end(pod)
-        containers.kill(main)
-        yield pod.name
-
-    return inject
+    pod = choose(world, drawn)
+    main = world.main_process(pod)
+    world.end(pod)
+    containers.kill(main)
+    yield pod.name
 
 
 @contextmanager
@@ -52,28 +48,20 @@ def kill_helper(world: World, drawn: Drawn) -> Iterator[str]:
     yield pod.name
 
 
-def stop(choose: Choose) -> Inject:
+@contextmanager
+def stop(choose: Choose, world: World, drawn: Drawn) -> Iterator[str]:
     """All processes of a container are stopped, as on a node that swaps; nothing is killed."""
-
-    @contextmanager
-    def inject(world: World, drawn: Drawn) -> Iterator[str]:
-        pod = choose(world, drawn)
-        with containers.stopped(world.node(pod), pod):
-            yield pod.name
-
-    return inject
-
-
-def exhaust(choose: Choose) -> Inject:
-    """The kernel ends the largest process of a container that has no memory left."""
-
-    @contextmanager
-    def inject(world: World, drawn: Drawn) -> Iterator[str]:
-        pod = choose(world, drawn)
-        main = world.main_process(pod)
-        world.harm([pod])
-        if main in containers.exhaust(world.node(pod), pod):
-            world.end(pod)
+    pod = choose(world, drawn)
+    with containers.stopped(world.node(pod), pod):
         yield pod.name
 
-    return inject
+
+@contextmanager
+def exhaust(choose: Choose, world: World, drawn: Drawn) -> Iterator[str]:
+    """The kernel ends the largest process of a container that has no memory left."""
+    pod = choose(world, drawn)
+    main = world.main_process(pod)
+    world.harm([pod])
+    if main in containers.exhaust(world.node(pod), pod):
+        world.end(pod)
+    yield pod.name

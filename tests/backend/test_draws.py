@@ -26,11 +26,9 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_draws, "TILE", 256)  # so that rows have several
 
 
-@pytest.mark.parametrize(("coarse", "seed"), [(False, 0), (True, 1)])
-def test_draws_without_sorting_are_those_with_it(coarse: bool, seed: int) -> None:
-    """`coarse`: many entries are as likely as the last one that a filter keeps."""
-    random = np.random.default_rng(seed)
-    samplers = [
+def random_samplers(random: np.random.Generator, count: int) -> list[SamplerState]:
+    """Samplers of which some are greedy, and some keep few tokens, one or all."""
+    return [
         SamplerState(
             SamplingParams(
                 temperature=float(random.choice([0.0, 0.3, 1.0, 1.7])),
@@ -40,8 +38,15 @@ def test_draws_without_sorting_are_those_with_it(coarse: bool, seed: int) -> Non
                 seed=int(random.integers(2**60)),
             )
         )
-        for _ in range(10)
+        for _ in range(count)
     ]
+
+
+@pytest.mark.parametrize(("coarse", "seed"), [(False, 0), (True, 1)])
+def test_draws_without_sorting_are_those_with_it(coarse: bool, seed: int) -> None:
+    """`coarse`: many entries are as likely as the last one that a filter keeps."""
+    random = np.random.default_rng(seed)
+    samplers = random_samplers(random, 10)
     logits = torch.from_numpy(random.normal(scale=3.0, size=(10, 500)).astype(np.float32))
     logits[3, 10:] = -torch.inf
     if coarse:

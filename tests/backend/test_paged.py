@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from backend.test_draws import random_samplers
 from conftest import NAN_TOKEN
 
 from aegaeon_operator.spec.engines import PASS_ROWS
@@ -317,18 +318,7 @@ def test_a_step_that_cannot_be_launched_is_refused(rig: type, tiny_models: dict[
 @pytest.mark.parametrize("seed", range(4))
 def test_picks_on_the_device_are_those_of_the_host(seed: int) -> None:
     random = np.random.default_rng(seed)
-    samplers = [
-        SamplerState(
-            SamplingParams(
-                temperature=float(random.choice([0.0, 0.3, 1.0, 1.7])),
-                top_k=int(random.choice([0, 1, 5, 500])),
-                top_p=float(random.choice([1.0, 0.95, 0.3])),
-                min_p=float(random.choice([0.0, 0.05])),
-                seed=int(random.integers(2**60)),
-            )
-        )
-        for _ in range(64)
-    ]
+    samplers = random_samplers(random, 64)
     logits = torch.from_numpy(random.normal(scale=3.0, size=(64, 200)).astype(np.float32))
     rules = torch.from_numpy(numbers(samplers, [0] * 64))
     assert pick(logits, rules).tolist() == [sampled.token for sampled in choose(logits, samplers)]

@@ -21,6 +21,7 @@ from aegaeon_sidecar.engine.steps import Steps
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.kv.sequences import Sequence, SequenceTable
+from aegaeon_sidecar.kv.writeback_queue import WritebackQueue
 from aegaeon_sidecar.sampling import Chosen, Sampled, SamplerState
 from aegaeon_sidecar.weights.models import Model
 
@@ -69,7 +70,7 @@ class Rig:
         self.device = Device(deque(script))
         self.delivered = 0
         monitor = Monitor()
-        kv = KvMemory(monitor, NONE, NONE, SequenceTable(NONE, NONE, NONE))
+        kv = KvMemory(monitor, NONE, NONE, SequenceTable(NONE, NONE, NONE, WritebackQueue(monitor)))
         self.steps = Steps(kv, cast(Any, self.device), self._push, max_batch)
         self.model = Model(ModelSpec("m", DirectorySource("/m")))
         self.both = [decoding(name) for name in "ab"]

@@ -38,6 +38,8 @@ from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.kv.moves import KvMoves
 from aegaeon_sidecar.kv.reuse import PrefixReuse
 from aegaeon_sidecar.kv.sequences import SequenceTable
+from aegaeon_sidecar.kv.writeback import Writeback
+from aegaeon_sidecar.kv.writeback_queue import WritebackQueue
 from aegaeon_sidecar.memory.copier import Copier
 from aegaeon_sidecar.memory.gpu import Gpus, device_pool, host_pool, make_of, open_gpus
 from aegaeon_sidecar.memory.leases import Lending
@@ -110,7 +112,8 @@ class Engine:
         self._grammars = Grammars()
         self._dispatcher = Dispatcher(self.state, self._fetcher, self._copiers, self._grammars, push, self._post)
         handler, entered = self._switch(backend, push).carry_out, partial(enter, config.device)
-        self._lanes = Lanes(self.state, handler, self._post, crashed, entered)
+        spare = {Lane.KV_OUT: Writeback(self.state.kv, self._copiers[Lane.KV_OUT])}
+        self._lanes = Lanes(self.state, handler, self._post, crashed, entered, spare)
 
     def _fetcher_of(self, backend: Backend, sources: Sources, crashed: Callable[[BaseException], None]) -> Fetcher:
         """Over this engine's table, cache and phases, with a ring of its own."""
@@ -300,7 +303,8 @@ def _state(config: SidecarConfig, segment: Path, lending: Lending, gpus: Gpus) -
     slabs = config.slab_count(min((info()[0] for info in infos), default=None))
     device = Tier("device", device_pool(gpus, config.instance, slab_bytes, slabs))
     host = Tier("host", host_pool(gpus, files, slab_bytes, host_slabs))
-    monitor, sequences = Monitor(), SequenceTable(device, host, lending)
+    monitor = Monitor()
+    sequences = SequenceTable(device, host, lending, WritebackQueue(monitor))
     kv = KvMemory(monitor, device, host, sequences, memory.prefix_reuse)
     outside = Outside(config.reserved_bytes, slabs * slab_bytes, infos)
     return State(monitor, kv, ModelTable(monitor), outside, Program(InstanceId(config.instance)))

@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
 
 from aegaeon_native import NativeError
 from aegaeon_proto.engine.ids import CommandId, InstanceId
@@ -53,9 +55,26 @@ def _done(instance: InstanceId, command: Queued, seconds: float, memory: Memory,
     return CommandDone(instance, command.id, seconds, memory, outcome.nbytes, kv_tokens, handle)
 
 
+class Spare(Protocol):
+    """Work in small pieces for a lane that has no command to start."""
+
+    @property
+    def pending(self) -> bool:
+        """True while any is left."""
+        ...
+
+    def begin(self) -> bool:
+        """Begin a piece (lock held); False when there is none."""
+        ...
+
+    def finish(self) -> None:
+        """Wait for the piece, without the lock."""
+        ...
+
+
 class Lanes:
     """Starts and stops the threads. Each begins with `enter`; `crashed` is called, from the thread, with the error
-    that ends a lane: that of a defect, or of a lost device."""
+    that ends a lane: that of a defect, or of a lost device. `spare`: what a lane does while nothing is copied in."""
 
     def __init__(
         self,
@@ -64,14 +83,17 @@ class Lanes:
         post: Post,
         crashed: Callable[[BaseException], None],
         enter: Callable[[], None],
+        spare: Mapping[Lane, Spare] | None = None,
     ) -> None:
         self._enter = enter
+        self._handler = handler
+        self._spare = spare or {}
         self._state = state
         self._post = post
         self._crashed = crashed
         self._dead = False  # one of them; the others begin nothing on what may be a lost device
         self._threads = [
-            threading.Thread(target=self._run, args=(lane, handler), name=lane.value, daemon=True) for lane in Lane
+            threading.Thread(target=self._run, args=(lane,), name=lane.value, daemon=True) for lane in Lane
         ]
 
     def start(self) -> None:
@@ -85,32 +107,42 @@ class Lanes:
             thread.join(max(until - time.monotonic(), 0))
         return not any(thread.is_alive() for thread in self._threads)
 
-    def _run(self, lane: Lane, handler: Handler) -> None:
+    def _run(self, lane: Lane) -> None:
         try:
             self._enter()
-            while (taken := self._take(lane)) is not None:
-                self._carry_out(*taken, handler)
+            while (work := self._take(lane)) is not None:
+                work()
         except BaseException as error:
             log.exception("lane %s is dead; the sidecar ends", lane.value)
             self._dead = True
             self._crashed(error)
             raise
 
-    def _take(self, lane: Lane) -> tuple[Program[Work], Queued] | None:
+    def _take(self, lane: Lane) -> Callable[[], None] | None:
+        """Wait for the lane's next work; None when the engine stops."""
         with self._state.monitor.changed:
             while not (self._state.monitor.stopping or self._dead):
                 command = self._state.program.head(lane)
                 if command is not None:
                     command.running = True
                     self._state.running += 1
-                    return self._state.program, command
+                    return partial(self._carry_out, self._state.program, command)
+                spare = self._spare.get(lane)
+                if spare is not None and not self._copies_in() and spare.begin():
+                    return spare.finish
                 self._state.monitor.queued[lane].wait()
         return None
 
-    def _carry_out(self, program: Program[Work], command: Queued, handler: Handler) -> None:
+    def _copies_in(self) -> bool:
+        """True while weights or KV are copied to the device: spare work takes no memory bandwidth from a switch."""
+        program = self._state.program
+        first = [next(program.of(lane), None) for lane in (Lane.WEIGHTS, Lane.KV_IN)]
+        return any(item is not None and (item.running or program.head(item.lane) is item) for item in first)
+
+    def _carry_out(self, program: Program[Work], command: Queued) -> None:
         start = time.monotonic()
         try:
-            outcome = handler(command)
+            outcome = self._handler(command)
         except (CommandError, NativeError) as error:
             end_if_sticky(error)
             self._end(program, command, error)
@@ -133,3 +165,6 @@ class Lanes:
             for skip in skips:
                 self._post(command, skip)
             self._state.monitor.notify_lanes(program)
+            for lane, spare in self._spare.items():
+                if spare.pending:
+                    self._state.monitor.queued[lane].notify()

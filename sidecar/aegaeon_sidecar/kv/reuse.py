@@ -103,6 +103,7 @@ class PrefixReuse:
         device, host = self._kv.device, self._kv.host
         sequence.host_blocks = np.fromiter(on_host.values(), dtype=np.int32)
         host.blocks(sequence.kv_shape).retain(sequence.host_blocks, host.pool.total)
+        host.count_reuse(sequence.kv_shape, sequence.host_blocks, sequence.token_s * sequence.block_tokens)
         self._kv.reuse.on_host += len(on_host) * sequence.block_tokens
         sequence.moving = True
         event = self._copier.begin(
@@ -123,8 +124,14 @@ class PrefixReuse:
             if not sequence.closed:
                 self._arrived(sequence, recall.tokens)
                 self._kv.sequences.publish(self._kv.device, sequence)
+                self._level(sequence)
             self._kv.sequences.free_if_closed(sequence)
             self._kv.monitor.notify()
+
+    def _level(self, sequence: Sequence) -> None:
+        """Its blocks on the device are worth what those on the host are, one of whose uses this was."""
+        device, host = (tier.index(sequence.kv_shape) for tier in (self._kv.device, self._kv.host))
+        device.level(host, sequence.named(sequence.full_blocks))
 
     def wait(self) -> None:
         """Wait for the oldest copy."""

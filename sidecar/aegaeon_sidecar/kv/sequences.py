@@ -21,6 +21,7 @@ from aegaeon_proto.engine.sequences import Place
 from aegaeon_proto.engine.tokens import Said
 from aegaeon_sidecar.backends import AdapterWeights
 from aegaeon_sidecar.domain.errors import StaleError, UnknownError
+from aegaeon_sidecar.kv.writeback_queue import WritebackQueue
 from aegaeon_sidecar.memory.eviction import Blocks
 from aegaeon_sidecar.memory.leases import Lending
 from aegaeon_sidecar.memory.prefix import Name, name_block, seed_with
@@ -177,7 +178,9 @@ class Sequence:
 class SequenceTable:
     """Every open sequence, and the closed ones whose blocks are still being touched. Guarded by the engine's lock."""
 
-    def __init__(self, device: Tier, host: Tier, lending: Lending) -> None:
+    def __init__(self, device: Tier, host: Tier, lending: Lending, writeback: WritebackQueue) -> None:
+        """`writeback` takes the names of blocks that stay cached on the device."""
+        self.writeback = writeback
         self._device = device
         self._host = host
         self._lending = lending
@@ -230,6 +233,7 @@ class SequenceTable:
         if sequence.blocks.size:
             self._release(self._device, sequence, sequence.blocks, sequence.full_blocks)
             sequence.blocks = NO_BLOCKS
+            self.writeback.add(sequence.kv_shape, sequence.names[: sequence.full_blocks])
 
     def free_host(self, sequence: Sequence) -> None:
         """Give the host blocks back; those that another sidecar reads at this moment, when it has read them."""
@@ -291,4 +295,7 @@ class SequenceTable:
             host.setdefault(sequence.kv_shape, Owned()).blocks += sequence.host_blocks.tolist()
         for kv_shape, blocks in self._lending.owned():
             host.setdefault(kv_shape, Owned()).blocks += blocks
+        if self.writeback.onto is not None:
+            kv_shape, copied = self.writeback.onto
+            host.setdefault(kv_shape, Owned()).blocks += copied.tolist()
         return device, host

@@ -31,7 +31,7 @@ def await_copy(event: Event) -> None:
 class Copier:
     """One stream of copies on each rank, the same on all: of this machine's memory, or of a GPU.
 
-    Used by one lane's thread; `cancel` by any.
+    Used by one lane's thread; `cancel` and `finish` by any.
     """
 
     def __init__(self, name: str, events: EventTable, gpus: Gpus = (None,)) -> None:
@@ -52,9 +52,13 @@ class Copier:
         """Queue pieces of blocks of another pool, numbered on both sides in pieces of one size."""
         self._copy(into.addresses, source.addresses, units, command.tag)
 
-    def begin(self, into: BlockPool, to: Blocks, source: BlockPool, of: Blocks) -> Event:
-        """Queue blocks as `copy_blocks` does, for no command: nothing cancels it. The event says that it is over."""
+    def queue_blocks(self, into: BlockPool, to: Blocks, source: BlockPool, of: Blocks) -> None:
+        """Queue blocks as `copy_blocks` does, for no command: nothing cancels it."""
         self._copy(into.addresses, source.addresses, Units(into.block_bytes, to, of), 0)
+
+    def begin(self, into: BlockPool, to: Blocks, source: BlockPool, of: Blocks) -> Event:
+        """Queue blocks for no command. The event says that the copy is over."""
+        self.queue_blocks(into, to, source, of)
         first, *rest = self._lanes
         for lane in rest:
             over = self._events.event()

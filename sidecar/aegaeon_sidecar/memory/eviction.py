@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,11 +33,16 @@ def least_blocks(shape: Shape, blocks: Blocks, count: int, now_s: float) -> Bloc
     return order[:count]
 
 
-def least_slabs(shapes: Mapping[str, Shape], slab_bytes: int, count: int, now_s: float) -> dict[str, Blocks]:
-    """The blocks to drop, by shape, so that `count` slabs are free again, or as many as contain only cached blocks."""
+def least_slabs(
+    shapes: Mapping[str, Shape], slab_bytes: int, count: int, now_s: float, most: float = inf
+) -> dict[str, Blocks]:
+    """The blocks to drop, by shape, so that `count` slabs are free again, or as many as contain only cached blocks.
+
+    `most`: slabs whose blocks are worth that much together, or more, stay.
+    """
     worth = [(value, name, at) for name, shape in shapes.items() for at, value in _worth(shape, slab_bytes, now_s)]
     chosen: dict[str, list[int]] = {}
-    for _, name, at in sorted(worth)[:count]:
+    for _, name, at in sorted(each for each in worth if each[0] < most)[:count]:
         chosen.setdefault(name, []).append(at)
     return {name: _over(shapes[name].pool, slab_bytes, positions) for name, positions in chosen.items()}
 
@@ -52,7 +58,7 @@ def _worth(shape: Shape, slab_bytes: int, now_s: float) -> list[tuple[int, float
     total = np.zeros(int(last.max()) + 1)
     for further in range(int((last - first).max()) + 1):
         touched = first + further <= last
-        np.add.at(total, (first + further)[touched], value[touched])
+        total += np.bincount((first + further)[touched], value[touched], total.size)
     return list(zip(positions.tolist(), total[positions].tolist(), strict=True))
 
 

@@ -18,6 +18,8 @@ from aegaeon_native import BlockPool
 from aegaeon_sidecar.domain.errors import MemoryBookError
 
 Name = bytes
+Noted = NDArray[np.float64]
+"""of blocks, a row each: their uses, seconds to compute them again, time of the last use"""
 MOST_SALT_BYTES = 64
 _NAME_BYTES = 16  # 2^64 blocks until two different ones may be expected to share a name
 
@@ -91,6 +93,23 @@ class PrefixIndex:
         age_s = np.maximum(now_s - self._used_s[blocks], 1e-3)
         worth: NDArray[np.float64] = self._uses[blocks] * self._lost_s[blocks] / age_s
         return worth
+
+    def noted(self, blocks: NDArray[np.int32]) -> Noted:
+        """The uses, costs and last uses of published blocks."""
+        return np.stack((self._uses[blocks], self._lost_s[blocks], self._used_s[blocks]))
+
+    def note(self, blocks: NDArray[np.int32], noted: Noted) -> None:
+        """Published blocks are worth what is noted of them elsewhere, where that is more."""
+        self._uses[blocks], self._lost_s[blocks], self._used_s[blocks] = np.maximum(self.noted(blocks), noted)
+
+    def level(self, other: PrefixIndex, names: Sequence[Name]) -> None:
+        """Count a use of blocks that two tiers have in both: else a copy looks old while the other one is used."""
+        own, copied = self.find(names), other.find(names)
+        shared = own.keys() & copied.keys()
+        blocks = np.array([own[i] for i in shared], dtype=np.int32)
+        copies = np.array([copied[i] for i in shared], dtype=np.int32)
+        self.note(blocks, other.noted(copies))
+        other.note(copies, self.noted(blocks))
 
     def drop(self, blocks: NDArray[np.int32]) -> int:
         """Forget blocks; cached ones are free. Returns how many slabs went back to the pool."""

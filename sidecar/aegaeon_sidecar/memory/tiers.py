@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ from aegaeon_sidecar.memory.eviction import Blocks, Shape, least_blocks, least_s
 from aegaeon_sidecar.memory.prefix import PrefixIndex
 
 NO_BLOCKS: Blocks = np.empty(0, dtype=np.int32)
+_AHEAD_SHARE = 1 / 64
+"""of a tier that `admit` leaves free: other grants then rarely evict; choosing among all that is cached takes long"""
 
 
 @dataclass(slots=True)
@@ -32,6 +35,15 @@ class Owned:
     writable: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A copy that reads cached blocks. `wait` returns when it is over: before any of them is evicted."""
+
+    kv_shape: str
+    blocks: Blocks
+    wait: Callable[[], None]
+
+
 class Tier:
     """One pool of slabs with its BlockPools, one per KV shape, made when the shape is first seen and kept for ever."""
 
@@ -39,6 +51,7 @@ class Tier:
         self.name = name
         self.pool = pool
         self.evicted = 0  # cached blocks that had to go
+        self.reading: Reading | None = None
         self._clock = clock
         self._shapes: dict[str, Shape] = {}
 
@@ -120,6 +133,28 @@ class Tier:
         """Note that these blocks, the beginning of a chain, were reused instead of computed."""
         self._shapes[kv_shape].index.used(blocks, self._clock(), block_s, again=True)
 
+    def value(self, kv_shape: str, blocks: Blocks) -> NDArray[np.float64]:
+        """The value of keeping each of these published blocks, as of now."""
+        return self._shapes[kv_shape].index.value(blocks, self._clock())
+
+    def admit(self, kv_shape: str, count: int, worth: float) -> Blocks | None:
+        """Allocate `count` blocks for content of which each block is worth so much: what is worth less is evicted.
+
+        None where there is not enough of that. A share of the tier stays free for grants.
+        """
+        pool = self._shapes[kv_shape].pool
+        ahead = int(self.pool.total * _AHEAD_SHARE)
+        missing = self._slabs_of(pool, count) + ahead - self.pool.free
+        if missing > 0:
+            most = worth * self.pool.slab_bytes / pool.block_bytes
+            self._evict_least(missing + ahead, most)
+        if self.pool.free < ahead:
+            return None
+        try:
+            return np.asarray(pool.allocate(count, self.pool.total), dtype=np.int32)
+        except OutOfSlabs:
+            return None
+
     # -- eviction ---------------------------------------------------------------------------------------------------
 
     def _evict_some(self, kv_shape: str, count: int, grant: int) -> None:
@@ -149,10 +184,17 @@ class Tier:
         """Evict until `count` slabs are free, or no slab contains only cached blocks."""
         missing = count - self.pool.free
         if missing > 0:
-            for kv_shape, blocks in least_slabs(self._shapes, self.pool.slab_bytes, missing, self._clock()).items():
-                self._drop(kv_shape, blocks)
+            self._evict_least(missing)
+
+    def _evict_least(self, slabs: int, most: float = inf) -> None:
+        """Evict what so many slabs hold, of those that contain only cached blocks and are worth less than `most`."""
+        for kv_shape, blocks in least_slabs(self._shapes, self.pool.slab_bytes, slabs, self._clock(), most).items():
+            self._drop(kv_shape, blocks)
 
     def _drop(self, kv_shape: str, blocks: Blocks) -> None:
+        reading = self.reading
+        if reading is not None and reading.kv_shape == kv_shape and np.isin(reading.blocks, blocks).any():
+            reading.wait()
         self.evicted += blocks.size
         self._shapes[kv_shape].index.drop(blocks)
 

@@ -17,7 +17,7 @@ STANDING_S = LIMIT_S / 2
 """longer turns come before requests have to wait"""
 IN_A_ROW = 3
 """measurements of such a lag make it a standing one"""
-CALM_S = 1.0
+CALM_S = 2.0
 """without such a lag, turns become shorter by one step of the factor"""
 
 

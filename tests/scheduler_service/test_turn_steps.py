@@ -17,7 +17,7 @@ EVERY_S = 0.02
 
 
 class Measured:
-    """Turn steps on a clock of its own, and the factors that the core was told."""
+    """Turn steps on a clock of its own, and the factors that the core received."""
 
     def __init__(self, brain: Any) -> None:
         self.now = 0.0

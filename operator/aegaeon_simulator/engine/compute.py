@@ -163,6 +163,7 @@ class ComputeLane:
         run = find((state.device.cache, state.host.cache), q.content, per, most)
         q.kv = run * per
         state.keep_in(state.device, q)
+        state.device.cache.level(state.host.cache, q.content, per, run)
         state.device.cache.reused(q.content, per, run)
         state.usage.reused_tokens += q.kv
         return (run - on_device) * served.footprint.kv_block_bytes / served.latency.kv_bytes_per_s

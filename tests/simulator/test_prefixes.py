@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from benchmarks.agents import RATIO, figures
+from benchmarks.agents import MOST_COMPUTED, RATIO, figures
 from simulator.runs import plain_device
 from small_world import BLOCK_TOKENS, SLAB_BYTES, small_world
 
@@ -313,8 +313,10 @@ def test_baselines_have_no_prefix_cache() -> None:
 
 
 @pytest.mark.skipif(not COMPILED, reason="more than a minute with the interpreted core: make test-core")
-def test_agents_come_back_to_the_engine_that_has_their_conversations() -> None:
-    """1.5 with homes for all groups that wait, 2.3 where only those with prompts have one, 2.6 without any."""
-    measured = figures("16 models, 64 agents", "slack", 64253)
-    assert measured[RATIO] < 1.8
+@pytest.mark.parametrize("panel", ["16 models, 64 agents", "2 models, 160 agents"])
+def test_agents_prompts_are_computed_where_their_beginning_is_cached_or_from_the_host(panel: str) -> None:
+    """16 models: 1.5 without copies on the host. Two hot ones: 1.37 where a conversation leaves each group that new
+    prompts find full."""
+    measured = figures(panel, "slack", 64253)
+    assert measured[RATIO] <= MOST_COMPUTED
     assert measured["tokens on time"] > 0.99

@@ -12,7 +12,7 @@ from aegaeon_scheduler.core.domain import Role, Stage
 from aegaeon_scheduler.core.policies.slack.group import Group
 from aegaeon_scheduler.core.policies.slack.order import Member, member, queue_of, tokens, too_small
 from aegaeon_scheduler.core.policies.slack.place import FULL_UTIL
-from aegaeon_scheduler.core.policies.slack.prefix import HOME_SHARE, PREFIX_WEIGHT, pull
+from aegaeon_scheduler.core.policies.slack.prefix import PREFIX_WEIGHT, STAY_SHARE, pull
 from aegaeon_scheduler.core.policies.slack.price import Costs
 from aegaeon_scheduler.core.policies.slack.ranks import HOT_MARGIN, HOT_UTIL, LITTLE_SHARE, URGENT_SHARE, Kind
 from aegaeon_scheduler.core.policies.slack.shares import Shares
@@ -77,7 +77,7 @@ class Arrivals:
     def _full_for(self, group: Group, util: float, pull: float) -> bool:
         """Returns whether a prompt that is drawn so much is better off elsewhere: a conversation stays while the engine
         has time for it."""
-        if pull <= HOME_SHARE * PREFIX_WEIGHT or group.inst is None:
+        if pull <= STAY_SHARE * PREFIX_WEIGHT or group.inst is None:
             return self._full(group, util)
         limit_s = URGENT_SHARE * group.model.config.slo.ttft_s
         return util > FULL_UTIL or group.prompts_s(self._estimates, group.inst) > limit_s

@@ -68,10 +68,10 @@ async def test_a_turn_comes_back_to_the_loop_for_a_steps_end_and_for_a_report_al
 
 @pytest.mark.parametrize(("report_steps", "fewest", "most"), [(0, 4, 32), (3, 4, 32), (400, 1, 2)])
 async def test_a_turn_is_reported_as_often_as_its_command_says(
-    folder: Path, tiny_models: dict[str, Path], report_steps: int, fewest: int, most: int
+    scheduler: Rig, folder: Path, report_steps: int, fewest: int, most: int
 ) -> None:
-    async with rig(folder) as scheduler, inside(config(folder), TorchBackend()):
-        link = await ready(scheduler, tiny_models["llama"])
+    async with inside(config(folder), TorchBackend()):
+        link = await ready(scheduler, scheduler.models["llama"])
         link.send(scheduler.open("r", "m", PROMPT, max_tokens=99))
         await link.done(link.send(pb.Turn(model="m", prefill=[pb.PrefillPart(seq=seq("r"), tokens=99)], slabs=8)))
         turn = link.send(pb.Turn(model="m", decode=[seq("r")], steps=32, slabs=8, report_steps=report_steps))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from small_world import interpreted, small_world
 
@@ -338,6 +338,7 @@ members = st.lists(st.tuples(st.sampled_from("abc"), st.integers(-9, 9)), min_si
 
 
 @given(members, st.integers(1, 40))
+@example([("a", 0), ("a", 0), ("b", 1), ("b", -3)], 2)  # one of b's is not due soon
 def test_who_needs_no_more_places_than_its_part_has_them_be_it_late_or_in_time(
     these: list[tuple[str, int]], places: int
 ) -> None:

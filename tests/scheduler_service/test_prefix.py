@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from hashlib import blake2b
 from itertools import takewhile
 from typing import Any
 
@@ -80,3 +83,19 @@ def test_every_choice_of_a_submission_has_the_chain() -> None:
     request = submit()
     request.choices.add(choice=1, epoch=1)
     assert {event.chain for event in submitted(GatewayId("g"), request, 1.0, (1, 2))} == {(1, 2)}
+
+
+def cpu_s(compute: Callable[[], object]) -> float:
+    """Seconds of a processor, the least of several times."""
+    times = []
+    for _ in range(20):
+        began = time.process_time()
+        compute()
+        times.append(time.process_time() - began)
+    return min(times)
+
+
+def test_a_long_prompt_costs_the_event_loop_little_more_than_the_hash_of_its_bytes() -> None:
+    tokens = 100_000  # a list of them took ten times as long as the hash
+    long, content = submit([*TEXT] * (tokens // len(TEXT))), bytes(4 * tokens)
+    assert cpu_s(lambda: HASHES.of(long)) < 4 * cpu_s(lambda: blake2b(content).digest())

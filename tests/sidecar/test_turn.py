@@ -19,6 +19,7 @@ from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_sidecar.backends.torch import TorchBackend
 from aegaeon_sidecar.domain.program import Lane
 from aegaeon_sidecar.engine import compute
+from aegaeon_sidecar.engine.progress import REPORT_S
 from aegaeon_sidecar.engine.turn import Turn
 
 PROMPT = [5, 17, 23, 42, 8, 99, 140, 7, 61, 12, 33]
@@ -65,6 +66,32 @@ async def test_a_turn_comes_back_to_the_loop_for_a_steps_end_and_for_a_report_al
     assert [visit[-1][1] for visit in visits] == ["_next", "_complete", "_report"]
 
 
+@pytest.mark.parametrize(("report_steps", "fewest", "most"), [(0, 4, 32), (3, 4, 32), (400, 1, 2)])
+async def test_a_turn_is_reported_as_often_as_its_command_says(
+    scheduler: Rig, folder: Path, report_steps: int, fewest: int, most: int
+) -> None:
+    async with inside(config(folder), TorchBackend()):
+        link = await ready(scheduler, scheduler.models["llama"])
+        link.send(scheduler.open("r", "m", PROMPT, max_tokens=99))
+        await link.done(link.send(pb.Turn(model="m", prefill=[pb.PrefillPart(seq=seq("r"), tokens=99)], slabs=8)))
+        turn = link.send(pb.Turn(model="m", decode=[seq("r")], steps=32, slabs=8, report_steps=report_steps))
+        await link.done(turn)
+    reports = [report.steps for report in link.steps[turn] if report.steps]
+    assert sum(reports) == 32
+    assert fewest <= len(reports) <= most
+
+
+def test_a_report_is_due_after_its_steps_or_as_many_times_the_usual_time_and_at_once_when_a_sequence_ends() -> None:
+    long = Turn.of(CommandId(1), commands.Turn(ModelName("m"), steps=64, report_steps=64)).progress
+    long.steps = 63
+    assert not long.due(8 * REPORT_S - 0.01)
+    assert long.due(8 * REPORT_S)
+    long.steps = 64
+    assert long.due(0.0)
+    long.steps, long.urgent = 1, True
+    assert long.due(0.0)
+
+
 FIELDS = {
     "model": ModelName("other"),
     "prefill": (PrefillPart(SeqId("r", 0), 4),),
@@ -72,6 +99,7 @@ FIELDS = {
     "steps": 3,
     "slabs": 2,
     "warm_up": True,
+    "report_steps": 16,
 }
 
 

@@ -7,14 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from benchmarks.agents import RATIO, figures
+from benchmarks.agents import MOST_COMPUTED, RATIO, figures
 from simulator.runs import plain_device
 from small_world import BLOCK_TOKENS, SLAB_BYTES, small_world
 
-from aegaeon_native import SlabPool
+from aegaeon_native import EventTable, SlabPool
 from aegaeon_scheduler import COMPILED
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig
 from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, Slo
+from aegaeon_sidecar.domain.monitor import Monitor
+from aegaeon_sidecar.kv.memory import KvMemory
+from aegaeon_sidecar.kv.sequences import SequenceTable
+from aegaeon_sidecar.kv.writeback import Writeback
+from aegaeon_sidecar.kv.writeback_queue import WritebackQueue
+from aegaeon_sidecar.memory.copier import Copier
+from aegaeon_sidecar.memory.leases import Lending
 from aegaeon_sidecar.memory.tiers import Tier
 from aegaeon_simulator.engine.prefix import PrefixCache
 from aegaeon_simulator.errors import SettingsError
@@ -109,6 +116,77 @@ def test_the_same_blocks_are_evicted_as_by_a_sidecar() -> None:
         cache.check()
         held = {text: len(tier.index("s").find(names[text])) for text in names}
         assert held == {text: cache.end(text) for text in names}, f"{len(taken)} slabs taken"
+
+
+class Beside:
+    """A sidecar's device and host with the lane that copies between them, and the caches of a modelled engine."""
+
+    def __init__(self, folder: Path, slabs: int) -> None:
+        self.now, self.slabs = 0.0, slabs
+        self.tiers = [Tier(name, SlabPool.private(name, 4096, slabs), lambda: self.now) for name in ("device", "host")]
+        for tier in self.tiers:
+            tier.add_shape("s", 4096)
+        self.caches = [PrefixCache(4096, 0), PrefixCache(4096, 0)]
+        self.monitor, self.lending = Monitor(), Lending(folder / "x.leases")
+        table = SequenceTable(*self.tiers, self.lending, WritebackQueue(self.monitor))
+        self.queue, self.copier = table.writeback, Copier("out", EventTable.private(8))
+        self.writeback = Writeback(KvMemory(self.monitor, *self.tiers, table), self.copier)
+
+    def run(self, user: int, text: int, names: list[bytes], block_s: float) -> None:
+        """A sequence of these blocks reuses what the device has, ends, and is copied to the host."""
+        tier, cache, content = self.tiers[0], self.caches[0], Content(((text, 0),))
+        known = tier.index("s").find(names)
+        cache.hold(user, content, 16, 4096)
+        cache.reused(content, 16, len(known))
+        blocks, _ = tier.share("s", known, len(names), self.slabs)
+        tier.count_reuse("s", blocks[list(known)], block_s)
+        tier.index("s").publish(names[len(known) :], blocks[len(known) :].tolist())
+        tier.release("s", blocks, len(names), block_s)
+        cache.release(user, len(names), self.now, block_s)
+        with self.monitor.changed:
+            self.queue.add("s", names)
+        while self.writeback.begin():
+            self.writeback.finish()
+        while missing := self.caches[1].lacks(cache, content, 16, len(names)):
+            self.caches[1].copy(cache, content, 16, 4096, len(names), min(3, missing))
+        self.caches[1].level(cache, content, 16, len(names))
+
+    def take(self, at: int, count: int) -> None:
+        """Memory of the device, or of the host, is needed for a moment."""
+        tier = self.tiers[at]
+        tier.pool.give(tier.take(count))
+        self.caches[at].fit((self.slabs - count) * 4096, self.now)
+
+    def close(self) -> None:
+        self.copier.close()
+        self.lending.close()
+        for tier in self.tiers:
+            tier.close()
+
+
+def test_the_same_blocks_are_copied_to_the_host_and_evicted_there_as_by_a_sidecar(tmp_path: Path) -> None:
+    draw, both = random.Random(11), Beside(tmp_path, slabs=64)
+    names = {text: [f"{text}/{i}".encode().ljust(16) for i in range(12)] for text in range(5)}
+
+    def same(at: int) -> bool:
+        held = {text: len(both.tiers[at].index("s").find(names[text])) for text in names}
+        return held == {text: both.caches[at].end(text) for text in names}
+
+    for step in range(30):
+        both.now += draw.uniform(0.1, 3.0)
+        text = step % 5
+        both.run(step, text, names[text][: draw.randint(2, 12)], draw.choice([0.01, 0.05]))
+        if step % 3 == 0:
+            both.take(0, draw.randint(30, 64))
+        assert same(0), f"device after step {step}"
+        assert same(1), f"host after step {step}"
+    assert sum(map(both.caches[1].end, names)) > sum(map(both.caches[0].end, names))
+    both.now += 1.0
+    for count in range(1, 65):
+        both.take(1, count)
+        both.caches[1].check()
+        assert same(1), f"{count} slabs of the host taken"
+    both.close()
 
 
 def test_a_text_in_use_stays_and_counts_as_cached_when_its_last_user_leaves() -> None:
@@ -213,6 +291,19 @@ def test_what_left_the_device_is_found_on_the_host() -> None:
     assert engine.state.usage.reused_tokens >= 400
 
 
+def test_what_ended_on_the_device_is_found_on_the_host_after_its_memory_was_needed() -> None:
+    """Without a swap-out: what is cached on the device goes between two prompts of a session."""
+    world = small(models=1, engines=1)
+    talk = [Arrival(0.1, 0, 400, 20, session="a"), Arrival(0.1, 0, 600, 5, session="a", pause_s=6.0)]
+    Clients(world, [ModelName("m0")], talk)
+    engine = world.engines[InstanceId("e0")]
+    world.run(until=5.0)
+    assert engine.state.device.cache.nbytes > 0
+    engine.state.device.cache.fit(0, world.clock.now)
+    world.run(until=60.0)
+    assert engine.state.usage.reused_tokens >= 400
+
+
 def test_baselines_have_no_prefix_cache() -> None:
     requests = (Arrival(0.0, 0, 100, 4, shared_tokens=50),)
     device = plain_device(step_s=0.05, prefill_s=0.1)
@@ -222,8 +313,10 @@ def test_baselines_have_no_prefix_cache() -> None:
 
 
 @pytest.mark.skipif(not COMPILED, reason="more than a minute with the interpreted core: make test-core")
-def test_agents_come_back_to_the_engine_that_has_their_conversations() -> None:
-    """1.5 with homes for all groups that wait, 2.3 where only those with prompts have one, 2.6 without any."""
-    measured = figures("16 models, 64 agents", "slack", 64253)
-    assert measured[RATIO] < 1.8
+@pytest.mark.parametrize("panel", ["16 models, 64 agents", "2 models, 160 agents"])
+def test_agents_prompts_are_computed_where_their_beginning_is_cached_or_from_the_host(panel: str) -> None:
+    """16 models: 1.5 without copies on the host. Two hot ones: 1.37 where a conversation leaves each group that new
+    prompts find full."""
+    measured = figures(panel, "slack", 64253)
+    assert measured[RATIO] <= MOST_COMPUTED
     assert measured["tokens on time"] > 0.99

@@ -47,6 +47,16 @@ class StartHoldChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnsStretched:
+    """Decode turns may have up to `factor` times as many steps from now on; 1: as configured.
+
+    The process around the core is late with reports, and longer turns need fewer of them.
+    """
+
+    factor: int
+
+
+@dataclass(frozen=True, slots=True)
 class EnginesExpected:
     """All engines that the pool is to have from now on: one that has left and is none of them is not waited for.
 
@@ -130,6 +140,7 @@ class Tick:
 Event = Union[
     CatalogChanged,
     StartHoldChanged,
+    TurnsStretched,
     EnginesExpected,
     InstanceUp,
     InstanceDown,

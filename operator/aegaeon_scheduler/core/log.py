@@ -22,7 +22,7 @@ from aegaeon_scheduler.core.config import PolicySettings, SchedulerConfig
 from aegaeon_scheduler.core.errors import LogError
 from aegaeon_scheduler.core.scheduler import Scheduler
 
-FORMAT = 4  # 4: a submission has the hashes of its prompt's beginnings
+FORMAT = 5  # 5: a turn names the steps of its reports, and may be longer by an event
 _NAMED: dict[str, type] = {
     t.__name__: t
     for t in (

@@ -45,6 +45,7 @@ class Pool:
         self.now = 0.0
         self.began: float | None = None  # time of the first event
         self.queued = 0
+        self.stretch = 1  # decode turns may be so many times as long as usual: see events.TurnsStretched
         self.catalog = 0  # its version: how often it was given
         self.serial = 0
         self.pass_at: float | None = None  # when the policy wants its next pass over the pool

@@ -129,7 +129,8 @@ class Residency:
         blocks, spare, _ = growth
         slabs = inst.book.slabs_for(fp, blocks, fitted.tight) + spare
         parts = tuple(part for seq in proposal.prefill for part in self._parts(inst, seq, proposal))
-        body = Turn(proposal.model.name, parts, tuple(s.id for s in decode), steps, slabs)
+        report_steps = steps if self._pool.stretch > 1 else 0  # the end of a turn is report enough
+        body = Turn(proposal.model.name, parts, tuple(s.id for s in decode), steps, slabs, report_steps=report_steps)
         turn = self._pool.issue(inst, body, proposal.reason, after, model=proposal.model)
         inst.book.grant_kv(turn, fp, blocks, fitted.tight, spare)
         turn.steps, turn.prefills, turn.batch = steps, proposal.prefill, proposal.batch

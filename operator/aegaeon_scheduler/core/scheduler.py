@@ -69,6 +69,7 @@ class Scheduler:
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.CatalogChanged: self._recovery.catalog,
             ev.StartHoldChanged: self._start_hold,
+            ev.TurnsStretched: self._stretched,
             ev.EnginesExpected: self._expected,
             ev.InstanceUp: self._recovery.up,
             ev.InstanceDown: lambda e: self._recovery.down(e.instance, "disconnected"),
@@ -93,6 +94,9 @@ class Scheduler:
 
     def _start_hold(self, event: ev.StartHoldChanged) -> None:
         self._pool.config = replace(self._pool.config, start_s=event.start_s)
+
+    def _stretched(self, event: ev.TurnsStretched) -> None:
+        self._pool.stretch = event.factor
 
     def _expected(self, event: ev.EnginesExpected) -> None:
         self._pool.expected = None if event.instances is None else frozenset(event.instances)

@@ -15,19 +15,25 @@ _LONGEST_RETRY_S = 60.0
 
 
 class SchedulerLoad(NamedTuple):
-    """Seconds that the loop is late, new requests that wait for it, and those that were refused since the start."""
+    """Seconds that the loop is late, new requests that wait for it, and those that were refused since the start;
+    `turn_factor`: how many times as many steps as usual decode turns may have."""
 
     lag_s: float = 0.0
     waiting: int = 0
     refused: int = 0
+    turn_factor: int = 1
 
 
 class Lag:
-    """Measured fifty times a second, by what waits as a report does. `clock`: monotonic seconds."""
+    """Measured fifty times a second, by what waits as a report does. `clock`: monotonic seconds; `measured` is called
+    with each measurement."""
 
-    def __init__(self, clock: Callable[[], float], throttle: Throttle) -> None:
+    def __init__(
+        self, clock: Callable[[], float], throttle: Throttle, measured: Callable[[float], None] = lambda lag_s: None
+    ) -> None:
         self._clock = clock
         self._throttle = throttle
+        self._measured = measured
         self._last_s = 0.0
         self._due = clock()
         self._measuring: asyncio.Task[None] | None = None
@@ -65,3 +71,4 @@ class Lag:
             await self._throttle.enter()
             now = self._clock()
             self._last_s, self._due = now - self._due, now + _EVERY_S
+            self._measured(self._last_s)

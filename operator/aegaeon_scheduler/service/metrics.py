@@ -111,6 +111,8 @@ class LoadMetrics(Collector):
         yield GaugeMetricFamily(f"{_PREFIX}_submissions_waiting", text, load.waiting)
         text = "New requests that were refused as the lag was too much."
         yield CounterMetricFamily(f"{_PREFIX}_submissions_refused", text, load.refused)
+        text = "Times as many steps as configured that a decode turn may have, as the scheduler is late; 1: it is not."
+        yield GaugeMetricFamily(f"{_PREFIX}_turn_factor", text, load.turn_factor)
 
 
 class PoolMetrics(Collector):

@@ -7,9 +7,10 @@ prompts of others.
 
 from __future__ import annotations
 
-from array import array
 from hashlib import blake2b
 from os import urandom
+
+import numpy as np
 
 from aegaeon_proto.v1 import gateway_pb2
 from aegaeon_scheduler.core.prefix import step_tokens
@@ -30,8 +31,8 @@ class PrefixHashes:
         step, count = step_tokens(len(submit.prompt)), len(submit.prompt)
         if count < step:
             return ()
-        tokens = memoryview(array("I", submit.prompt)).cast("B")
-        width = len(tokens) // count
+        array = np.array(submit.prompt, np.uint32)  # protobuf copies its memory; a list has an object for each token
+        tokens, width = array.data.cast("B"), array.itemsize
         name = f"{len(submit.model)} {submit.model} {submit.identity} {submit.adapter_identity}".encode()
         digest = blake2b(name, key=self._key, digest_size=_HASH_BYTES)
         public, salted, chain = min(submit.public_tokens, count), not submit.salt, []

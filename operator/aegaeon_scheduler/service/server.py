@@ -35,6 +35,7 @@ from aegaeon_scheduler.service.status import StatusView
 from aegaeon_scheduler.service.tenants import configured
 from aegaeon_scheduler.service.throttle import Throttle
 from aegaeon_scheduler.service.tracing import RequestSpans
+from aegaeon_scheduler.service.turn_steps import TurnSteps
 
 if TYPE_CHECKING:
     from aegaeon_proto.pages import Pages
@@ -81,7 +82,8 @@ class Service:
         self.catalog = Catalog(config.models, self._announce, brain.apart, brain.roles, brain.role_of)
         self._changes = CatalogChanges(self.catalog, self.driver, self._tell_engines, config.start_s)
         throttle = Throttle()
-        self._lag = Lag(clock, throttle)
+        self._turn_steps = TurnSteps(self.driver)
+        self._lag = Lag(clock, throttle, self._turn_steps.measured)
         self.engine = EngineService(
             self.driver, self.catalog, self._changes, config.heartbeat_timeout_s, config.reattach_s, bases, throttle
         )
@@ -193,7 +195,7 @@ class Service:
 
     def _load(self) -> SchedulerLoad:
         intake = self.frontend.intake
-        return SchedulerLoad(self._lag.seconds, len(intake), intake.refused)
+        return SchedulerLoad(self._lag.seconds, len(intake), intake.refused, self._turn_steps.factor)
 
     def _traceparent_of(self, seq: SeqId) -> str:
         kept = self.driver.sequences.get(seq)

@@ -197,7 +197,7 @@ class ComputeLane:
         latency = self._state.models[turn.body.model].latency
         if self._is_first(turn):
             return
-        steps = min(self._state.spec.report_steps - turn.report_steps, turn.steps - turn.done)
+        steps = min(self._report_steps(turn) - turn.report_steps, turn.steps - turn.done)
         for q in batch:
             steps = min(steps, q.length - q.output)
         steps = self._state.grow_ahead(turn, batch, max(1, steps))
@@ -206,6 +206,9 @@ class ComputeLane:
         turn.batch, turn.context = len(batch), context
         turn.chunk = Chunk(self._state.clock.now, batch, steps, first_s, latency.b * len(batch))
         self._await_chunk(turn, turn.chunk)
+
+    def _report_steps(self, turn: Running) -> int:
+        return max(turn.body.report_steps, self._state.spec.report_steps)
 
     def _is_first(self, turn: Running) -> bool:
         """Start the capture of a model's graphs before its first step; True when it did: nothing else runs
@@ -238,7 +241,7 @@ class ComputeLane:
 
     def _end_chunk(self, turn: Running) -> None:
         turn.chunk = None
-        due = turn.report_steps >= self._state.spec.report_steps or any(p.finish for p in turn.changed.values())
+        due = turn.report_steps >= self._report_steps(turn) or any(p.finish for p in turn.changed.values())
         if due and turn.done < turn.steps:
             self._report(turn, end=False)
         if self.turn is turn:

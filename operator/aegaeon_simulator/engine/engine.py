@@ -16,6 +16,7 @@ from aegaeon_simulator.engine.lanes import Lanes
 from aegaeon_simulator.engine.links import Link, Node
 from aegaeon_simulator.engine.spec import LANES, EngineSpec, Prompt, Sequence, Served, lane_of
 from aegaeon_simulator.engine.state import EngineState
+from aegaeon_simulator.engine.writeback import Writeback
 from aegaeon_simulator.errors import WireViolationError
 
 
@@ -39,13 +40,17 @@ class Engine:
         self.spec = spec
         self.incarnation = incarnation
         self.attachment = 0
-        self.state = EngineState(spec, models, clock, emit)
+        self.state = EngineState(spec, models, clock, emit, self._cached)
         self._lanes = Lanes()
         self.compute = ComputeLane(self.state, self._lanes, sink, self._turn_over)
         link = Link(clock, spec.one_link, node)
+        self._writeback = Writeback(self.state, self._lanes, link)
         self._copies = CopyLanes(self.state, self.compute, link, cache, peer, self)
         self._cancelled: dict[CommandId, FailureKind] = {}
         self._prompt_of, self._sink, self._fault = prompt_of, sink, fault
+
+    def _cached(self, q: Sequence) -> None:
+        self._writeback.add(q)
 
     # -- what it says ------------------------------------------------------------------------------------------------
 
@@ -198,6 +203,7 @@ class Engine:
         self._lanes.end(send.id, done=True)
         self.state.say(ev.CommandDone(self.spec.instance, send.id, seconds, self.state.memory(), nbytes, kv))
         self._start()
+        self._writeback.go_on()
 
     def _turn_over(self, turn: CommandId) -> None:
         self._lanes.active["compute"] = None

@@ -60,6 +60,10 @@ class Lanes:
         """True while any lane has work."""
         return any(send is not None for send in self.active.values())
 
+    def copying(self) -> bool:
+        """True while weights or KV are copied by command."""
+        return any(self.active[lane] is not None for lane in ("weights", "in", "out"))
+
     def bring_in(self, sequences: Iterable[SeqId]) -> bool:
         """True when a copy of one of these sequences to the device is queued."""
         chosen = set(sequences)

@@ -38,7 +38,7 @@ class Tier:
             raise WireViolationError(f"a load needs {slabs} slabs, {self.free} are free")
         self.weights += slabs
         self.free -= slabs
-        self._evict()
+        self.evict()
 
     def drop_weights(self, slabs: int) -> None:
         """Unmap a model's slabs."""
@@ -59,11 +59,11 @@ class Tier:
         self.mapped[shape] = self.mapped.get(shape, 0) + extra
         self.free -= extra
         self._reported = None
-        self._evict()
+        self.evict()
         return extra
 
-    def _evict(self) -> None:
-        """Evict cached blocks whose memory was allocated."""
+    def evict(self) -> None:
+        """Evict cached blocks that exceed the memory which is free."""
         if self.cache.nbytes:
             held = sum(
                 mapped * self.slab_bytes - self.used[s] * self.block_bytes[s] for s, mapped in self.mapped.items()

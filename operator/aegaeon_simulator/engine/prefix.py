@@ -53,6 +53,13 @@ class Text:
         """Its first `blocks` stay."""
         self.uses, self.lost_s, self.used_s = self.uses[:blocks], self.lost_s[:blocks], self.used_s[:blocks]
 
+    def level(self, copy: Text) -> None:
+        """A use of blocks that two tiers have counts in both."""
+        both = min(len(self.uses), len(copy.uses))
+        for name in ("uses", "lost_s", "used_s"):
+            values, copied = getattr(self, name), getattr(copy, name)
+            values[:both] = copied[:both] = np.maximum(values[:both], copied[:both])
+
     def worth(self, now: float, per_slab: int) -> Values:
         """The value of each slab of its blocks: of one as of all behind it together, at most."""
         value = self.uses * self.lost_s / np.maximum(now - self.used_s, _LEAST_AGE_S)
@@ -126,6 +133,37 @@ class PrefixCache:
         for span in content.spans(block_tokens, blocks):
             text = self._texts[span.text]
             text.uses[: span.end - text.first] += 1.0
+
+    def lacks(self, source: PrefixCache, content: Content, block_tokens: int, blocks: int) -> int:
+        """Count the leading blocks that another cache has and this one has not, up to the first that neither has."""
+        missing = 0
+        for span in content.spans(block_tokens, blocks):
+            end = min(source.end(span.text), span.end)
+            missing += max(0, end - max(self.end(span.text), span.first))
+            if max(end, self.end(span.text)) < span.end:
+                break
+        return missing
+
+    def copy(
+        self, source: PrefixCache, content: Content, block_tokens: int, block_bytes: int, blocks: int, most: int
+    ) -> None:
+        """Take over `most` of the blocks that it lacks; they are worth what they are there."""
+        for span in content.spans(block_tokens, blocks):
+            first = max(self.end(span.text), span.first)
+            end = min(source.end(span.text), span.end, first + most)
+            if end > first:
+                text = self._texts.setdefault(span.text, Text(span.first, block_bytes))
+                self.nbytes += 0 if text.users else (end - text.end) * block_bytes
+                text.extend(end)
+                most -= end - first
+        self.level(source, content, block_tokens, blocks)
+
+    def level(self, other: PrefixCache, content: Content, block_tokens: int, blocks: int) -> None:
+        """Uses of the leading blocks count in both caches."""
+        for span in content.spans(block_tokens, blocks):
+            text, copy = self._texts.get(span.text), other._texts.get(span.text)
+            if text is not None and copy is not None:
+                text.level(copy)
 
     def fit(self, room_bytes: int, now: float) -> None:
         """Evict what exceeds the room."""

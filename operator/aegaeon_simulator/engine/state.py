@@ -14,10 +14,18 @@ from aegaeon_simulator.results.usage import DeviceUsage
 
 
 class EngineState:
-    """One engine's state. `emit` takes its reports; a dead engine says and does nothing more."""
+    """One engine's state. `emit` takes its reports; a dead engine says and does nothing more.
+
+    `cached`: is called with a sequence whose blocks stay cached on the device.
+    """
 
     def __init__(
-        self, spec: EngineSpec, models: dict[ModelName, Served], clock: Clock, emit: Callable[[ev.Event], None]
+        self,
+        spec: EngineSpec,
+        models: dict[ModelName, Served],
+        clock: Clock,
+        emit: Callable[[ev.Event], None],
+        cached: Callable[[Sequence], None],
     ) -> None:
         self.spec = spec
         self.models = models
@@ -28,7 +36,7 @@ class EngineState:
         self.resident: dict[ModelName, ModelName] = {}  # each with the name that its slabs were taken under
         self.sequences: dict[SeqId, Sequence] = {}
         self.usage = DeviceUsage(spec.device, spec.gpus)
-        self._emit = emit
+        self._emit, self._cached = emit, cached
 
     def memory(self) -> Memory:
         """The memory that is free now."""
@@ -74,6 +82,7 @@ class EngineState:
         run = find((self.device.cache, self.host.cache), q.content, per, most)
         q.kv = run * per
         self.keep_in(self.device, q)
+        self.device.cache.level(self.host.cache, q.content, per, run)
         self.device.cache.reused(q.content, per, run)
         self.usage.reused_tokens += q.kv
         return (run - on_device) * served.footprint.kv_block_bytes / served.latency.kv_bytes_per_s
@@ -91,6 +100,8 @@ class EngineState:
         per = served.footprint.kv_block_tokens
         token_s = part_s(served.latency, 0, tokens) / tokens
         tier.cache.release(q.seq, q.kv // per, self.clock.now, token_s * per)
+        if tier is self.device:
+            self._cached(q)
 
     def drop(self, q: Sequence) -> None:
         """Free the sequence's blocks and forget it."""

@@ -80,12 +80,14 @@ def _adopt_from(body: engine_pb2.Adopt) -> Adopt:
 
 def _turn_from(body: engine_pb2.Turn) -> Turn:
     parts = tuple(PrefillPart(seq_from(part.seq), part.tokens) for part in body.prefill)
-    return Turn(ModelName(body.model), parts, seqs_from(body.decode), body.steps, body.slabs, body.warm_up)
+    counts = body.steps, body.slabs, body.warm_up, body.report_steps
+    return Turn(ModelName(body.model), parts, seqs_from(body.decode), *counts)
 
 
 def _turn_to(out: engine_pb2.Command, body: Turn) -> None:
     turn = out.turn
     turn.model, turn.steps, turn.slabs, turn.warm_up = body.model, body.steps, body.slabs, body.warm_up
+    turn.report_steps = body.report_steps
     for part in body.prefill:
         message = turn.prefill.add()
         name_seq(message.seq, part.seq)

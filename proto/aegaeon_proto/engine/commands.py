@@ -77,7 +77,8 @@ class PrefillPart:
 class Turn:
     """Compute lane: the prefill parts in order, then `steps` decode steps of everything in `decode`.
 
-    `warm_up`: of no sequence: one kind of step of the model runs that has not run there yet.
+    `warm_up`: of no sequence: one kind of step of the model runs that has not run there yet. `report_steps`: decode
+    steps from a report to the next, if nothing ends; 0: the engine's default. None is less than that.
     """
 
     model: ModelName
@@ -86,6 +87,7 @@ class Turn:
     steps: int = 0
     slabs: int = 0
     warm_up: bool = False
+    report_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

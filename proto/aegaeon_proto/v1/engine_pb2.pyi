@@ -476,11 +476,14 @@ class Turn(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     SLABS_FIELD_NUMBER: _builtins.int
     WARM_UP_FIELD_NUMBER: _builtins.int
+    REPORT_STEPS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     steps: _builtins.int
     slabs: _builtins.int
     """for growth of the KV cache during the turn"""
     warm_up: _builtins.bool
+    report_steps: _builtins.int
+    """Decode steps between two StepDone, if no sequence ends or starves; 0, and less than the sidecar's default: its default."""
     @_builtins.property
     def prefill(self) -> _containers.RepeatedCompositeFieldContainer[Global___PrefillPart]: ...
     @_builtins.property
@@ -494,10 +497,11 @@ class Turn(_message.Message):
         steps: _builtins.int = ...,
         slabs: _builtins.int = ...,
         warm_up: _builtins.bool = ...,
+        report_steps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode", b"decode", "model", b"model", "prefill", b"prefill", "slabs", b"slabs", "steps", b"steps", "warm_up", b"warm_up"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode", b"decode", "model", b"model", "prefill", b"prefill", "report_steps", b"report_steps", "slabs", b"slabs", "steps", b"steps", "warm_up", b"warm_up"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,9 +14,13 @@ REPORT_S = 0.05
 
 @dataclass(slots=True)
 class TurnCounts:
-    """Counts and seconds since the last report; `urgent` when the scheduler needs them at once."""
+    """Counts and seconds since the last report; `urgent` when the scheduler needs them at once.
+
+    `every`: decode steps after which a report is due; its time is as many times `REPORT_S`.
+    """
 
     turn: CommandId
+    every: int = REPORT_STEPS
     last_s: float = 0.0
     steps: int = 0
     decode_s: float = 0.0
@@ -43,7 +47,7 @@ class TurnCounts:
         self.urgent = self.urgent or standing.starved or standing.finish is not None
 
     def due(self, now_s: float) -> bool:
-        return self.urgent or self.steps >= REPORT_STEPS or now_s - self.last_s >= REPORT_S
+        return self.urgent or self.steps >= self.every or now_s - self.last_s >= REPORT_S * self.every / REPORT_STEPS
 
     def flush(self, instance: InstanceId, now_s: float, memory: Memory, end: bool) -> TurnProgress:
         """The report; everything starts again from nothing."""

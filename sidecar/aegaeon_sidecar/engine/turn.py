@@ -11,7 +11,7 @@ from aegaeon_proto.engine import commands
 from aegaeon_proto.engine.ids import CommandId, SeqId
 from aegaeon_proto.engine.reports import FailureKind
 from aegaeon_proto.engine.sequences import Finish
-from aegaeon_sidecar.engine.progress import TurnCounts, standing
+from aegaeon_sidecar.engine.progress import REPORT_STEPS, TurnCounts, standing
 from aegaeon_sidecar.kv.sequences import Sequence
 from aegaeon_sidecar.memory.eviction import Blocks
 
@@ -66,7 +66,7 @@ class Turn:
     def of(command: CommandId, turn: commands.Turn) -> Turn:
         """The turn of a Turn command."""
         return Turn(
-            progress=TurnCounts(command),
+            progress=TurnCounts(command, every=max(turn.report_steps, REPORT_STEPS)),
             model=turn.model,
             prefill=[Part(part.seq, part.tokens) for part in turn.prefill],
             decode=dict.fromkeys(turn.decode),

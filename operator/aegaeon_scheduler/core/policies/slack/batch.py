@@ -26,10 +26,12 @@ def in_places(ready: list[Sequence], places: int, now: float, soon_s: float) -> 
     ranked: list[tuple[tuple[int, int, float], Sequence]] = []
     for seq in ready:
         who, at = _who(seq), due(seq)
+        if at >= now + soon_s:
+            ranked.append(((1, 0, 0.0), seq))
+            continue
         taken[who] += 1
-        kind = 1 if at >= now + soon_s else 2 if at < now and greedy[who] else 0
-        part = taken[who] / seq.terms.weight
-        ranked.append(((1, 0, 0.0) if kind == 1 else (kind, who[0], part), seq))
+        kind = 2 if at < now and greedy[who] else 0
+        ranked.append(((kind, who[0], taken[who] / seq.terms.weight), seq))
     ranked.sort(key=itemgetter(0))
     return [seq for _, seq in ranked]
 

@@ -11,9 +11,10 @@ from operator import itemgetter
 from aegaeon_scheduler.core.domain import Role, Stage
 from aegaeon_scheduler.core.policies.slack.group import Group
 from aegaeon_scheduler.core.policies.slack.order import Member, member, queue_of, tokens, too_small
-from aegaeon_scheduler.core.policies.slack.prefix import pull
+from aegaeon_scheduler.core.policies.slack.place import FULL_UTIL
+from aegaeon_scheduler.core.policies.slack.prefix import PREFIX_WEIGHT, STAY_SHARE, pull
 from aegaeon_scheduler.core.policies.slack.price import Costs
-from aegaeon_scheduler.core.policies.slack.ranks import HOT_MARGIN, HOT_UTIL, LITTLE_SHARE, Kind
+from aegaeon_scheduler.core.policies.slack.ranks import HOT_MARGIN, HOT_UTIL, LITTLE_SHARE, URGENT_SHARE, Kind
 from aegaeon_scheduler.core.policies.slack.shares import Shares
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.policies.slack.weights import Warm
@@ -70,8 +71,16 @@ class Arrivals:
         if not seq.cached:
             return None
         utils = [(pull(self._estimates, seq, g.inst), -self._util(g), g) for g in groups if g.inst is not None]
-        calm = [each for each in utils if each[0] and not self._full(each[2], -each[1])]
+        calm = [each for each in utils if each[0] and not self._full_for(each[2], -each[1], each[0])]
         return max(calm, key=itemgetter(0, 1), default=(0.0, 0.0, None))[2]
+
+    def _full_for(self, group: Group, util: float, pull: float) -> bool:
+        """Returns whether a prompt that is drawn so much is better off elsewhere: a conversation stays while the engine
+        has time for it."""
+        if pull <= STAY_SHARE * PREFIX_WEIGHT or group.inst is None:
+            return self._full(group, util)
+        limit_s = URGENT_SHARE * group.model.config.slo.ttft_s
+        return util > FULL_UTIL or group.prompts_s(self._estimates, group.inst) > limit_s
 
     def _crowded_out(self, seq: Sequence) -> bool:
         """Returns whether other tenants' prompts fill the queue, or a lower tier's wait. They may wait with what left

@@ -13,8 +13,10 @@ from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Sequence
 
-HOME_SHARE = 0.02
+HOME_SHARE = 0.005
 """of TTFT: what is cached of a model must save so much for one of its groups to wait for that engine"""
+STAY_SHARE = 2 * HOME_SHARE
+"""of TTFT: what is cached of a prompt must save so much for it to join a group where others would begin a new one"""
 PREFIX_WEIGHT = 20.0
 """utilization by which an engine may be busier for each TTFT that its prefix cache saves of a prompt"""
 

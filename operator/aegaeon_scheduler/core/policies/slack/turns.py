@@ -13,13 +13,16 @@ from aegaeon_scheduler.core.domain import Place, Stage
 from aegaeon_scheduler.core.policies import Proposal
 from aegaeon_scheduler.core.policies.slack.batch import in_places
 from aegaeon_scheduler.core.policies.slack.group import Group
-from aegaeon_scheduler.core.policies.slack.order import due, in_order, member
+from aegaeon_scheduler.core.policies.slack.order import due, in_order, member, tokens
 from aegaeon_scheduler.core.policies.slack.place import FULL_UTIL
 from aegaeon_scheduler.core.policies.slack.prompts import Ordered, Prompts, due_next
 from aegaeon_scheduler.core.policies.slack.ranks import LITTLE_SHARE, Order
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Sequence
+
+LANE_SHARE = 0.2
+"""of TTFT that longer turns on a lane may take together: a prompt that comes may have to wait for them"""
 
 
 class Turns:
@@ -156,7 +159,22 @@ class Turns:
             else:
                 ready = in_places(ready, inst.max_batch, now, 2 * LITTLE_SHARE * group.model.config.slo.ttft_s)
         reason = f"{len(ready)} sequences of the group that is next, slack {key - now:.3g} s"
-        return Proposal(group.model, (), ready, self._settings.quantum_steps, reason, group)
+        return Proposal(group.model, (), ready, self._steps(inst, group, ready, now), reason, group)
+
+    def _steps(self, inst: Instance, group: Group, ready: list[Sequence], now: float) -> int:
+        """Steps of a turn: more while the scheduler is late, so many that a full lane of such turns ends before
+        anything else here is due."""
+        quantum, most = self._settings.quantum_steps, self._settings.quantum_steps * self._pool.stretch
+        if most == quantum or len(ready) > inst.max_batch:
+            return quantum
+        until = now + LANE_SHARE * group.model.config.slo.ttft_s
+        until = min(until, min((due(seq) for seq in group.prompts.values()), default=inf))
+        for other in self._table.at(inst):
+            if other is not group and other.members:
+                until = min(until, other.urgency(now, self._settings.late_slack_s)[0])
+        estimate, context = self._pool.estimates.of(group.model.name, inst.device), sum(map(tokens, ready))
+        turn_s = (until - now) / self._pool.config.lane_depth
+        return max(quantum, min(most, int(turn_s / estimate.step_s(context, len(ready)))))
 
     def _forced(self, group: Group, prompts: bool, batch: bool) -> Proposal | None:
         """Nothing on the instance can run as it is: let the most urgent group take what it needs."""

@@ -12,36 +12,30 @@ from typing import Any
 import pytest
 from operator_api import api_server
 from operator_memory import At, Call, Memory, never
-from operator_objects import KEY, PLATFORM, condition, gpu_pool, model_pool
+from operator_objects import KEY, condition, gpu_pool, model_pool
+from operator_world import OperatorWorld
 
 from aegaeon_kube.errors import KubeError
-from aegaeon_operator.config import OperatorConfig
 from aegaeon_operator.kube.client import Cluster
-from aegaeon_operator.kube.controller import Controller
-from aegaeon_operator.kube.operator import list_all
-from aegaeon_operator.kube.queue import Queue
-from aegaeon_operator.kube.store import Store
 
 Json = dict[str, Any]
 BACKOFF_S, STEP_S, LATE_S, GIVE_UP_S = 1.0, 0.5, 2.0, 60.0
 TENANTS, SHARDS = ("blue", "red"), "pool-models-"
 
 
-class World:
+class World(OperatorWorld):
     """An operator and a pool, by a clock of its own: it looks when a look, a Secret or the queue's backoff says so."""
 
     def __init__(self, memory: Memory, cluster: Cluster) -> None:
-        self.memory, self.cluster, self.store = memory, cluster, Store()
-        self.controller = Controller(cluster, self.store, PLATFORM, lambda: self.now)
+        super().__init__(memory, cluster)
         self.controller.look_at = lambda keys: setattr(self, "due", self.now)
-        self.now, self.due, self.version = 0.0, 0.0, 0
+        self.due, self.version = 0.0, 0
         self.failed: Call | None = None
         self.lasts = False
 
     async def begin(self) -> None:
         self.change()
-        queue = Queue(self.controller.reconcile, 1)
-        await list_all(OperatorConfig(PLATFORM, (), "test"), self.cluster, self.store, queue)
+        await self.list_all()
         await self.until_applied()
 
     def change(self) -> None:

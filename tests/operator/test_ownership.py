@@ -12,37 +12,24 @@ from typing import Any
 import pytest
 from operator_api import api_server
 from operator_memory import At, Call, Memory
-from operator_objects import KEY, PLATFORM, gpu_pool, model_pool
+from operator_objects import gpu_pool, model_pool
+from operator_world import OperatorWorld
 
-from aegaeon_operator.config import OperatorConfig
 from aegaeon_operator.kube.client import CHILDREN, Cluster
-from aegaeon_operator.kube.controller import Controller
-from aegaeon_operator.kube.operator import list_all
-from aegaeon_operator.kube.queue import Queue
-from aegaeon_operator.kube.store import Store
 
 Json = dict[str, Any]
 KINDS = {one.kind for one in CHILDREN}
 TENANT = "red"
 
 
-class World:
-    """One pool with a ModelPool of another namespace; `look` lists everything anew and reconciles it."""
-
-    def __init__(self, memory: Memory, cluster: Cluster) -> None:
-        self.memory = memory
-        self._cluster = cluster
-        self._store = Store()
-        self.now = 0.0
-        self._controller = Controller(cluster, self._store, PLATFORM, lambda: self.now)
+class World(OperatorWorld):
+    """One pool with a ModelPool of another namespace."""
 
     async def look(self, times: int = 1) -> None:
-        """After any backoff."""
+        """Look after any backoff."""
         for _ in range(times):
             self.now += 60.0
-            queue = Queue(self._controller.reconcile, 1)
-            await list_all(OperatorConfig(PLATFORM, (), "test"), self._cluster, self._store, queue)
-            await self._controller.reconcile(KEY)
+            await super().look()
 
     def children(self) -> list[At]:
         return sorted(at for at in self.memory.objects if at.kind in KINDS)

@@ -12,17 +12,13 @@ from typing import Any
 import pytest
 from operator_api import api_server
 from operator_memory import At, Call, Memory
-from operator_objects import KEY, PLATFORM, condition, gpu_pool, model_pool
+from operator_objects import condition, gpu_pool, model_pool
+from operator_world import OperatorWorld
 
 from aegaeon_kube.errors import KubeError
-from aegaeon_operator.config import OperatorConfig
 from aegaeon_operator.kube import secrets
 from aegaeon_operator.kube.client import Cluster
-from aegaeon_operator.kube.controller import Controller
-from aegaeon_operator.kube.operator import list_all
-from aegaeon_operator.kube.queue import Queue
 from aegaeon_operator.kube.secrets import EVERY_S, KEPT_S
-from aegaeon_operator.kube.store import Store
 from aegaeon_operator.spec.tenancy import hashes_of
 from aegaeon_proto.parts import joined
 
@@ -47,22 +43,8 @@ def models_of(tenant: str, path: str = "one") -> Json:
     return model_pool(tenant, models=served, tenants=[{"name": tenant, "keySecretRef": ref}])
 
 
-class World:
-    """A pool and two tenants, each with a Secret; `now` is the operator's clock."""
-
-    def __init__(self, memory: Memory, cluster: Cluster) -> None:
-        self.memory, self.cluster, self.now = memory, cluster, 0.0
-        self.restart()
-
-    def restart(self) -> None:
-        """An operator that remembers nothing."""
-        self._store = Store()
-        self.controller = Controller(self.cluster, self._store, PLATFORM, lambda: self.now)
-
-    async def look(self) -> None:
-        queue = Queue(self.controller.reconcile, 1)
-        await list_all(OperatorConfig(PLATFORM, (), "test"), self.cluster, self._store, queue)
-        await self.controller.reconcile(KEY)
+class World(OperatorWorld):
+    """A pool and two tenants, each with a Secret."""
 
     async def later(self, seconds: float) -> None:
         """Secrets are looked at twice a second meanwhile, and the pool in the end."""

@@ -13,14 +13,10 @@ from typing import Any
 import pytest
 from operator_api import api_server
 from operator_memory import At, Memory
-from operator_objects import KEY, PLATFORM, by_key, condition, entry, gpu_pool, model_pool, observed
+from operator_objects import by_key, condition, entry, gpu_pool, model_pool, observed
+from operator_world import OperatorWorld
 
-from aegaeon_operator.config import OperatorConfig
 from aegaeon_operator.kube.client import Cluster
-from aegaeon_operator.kube.controller import Controller
-from aegaeon_operator.kube.operator import list_all
-from aegaeon_operator.kube.queue import Queue
-from aegaeon_operator.kube.store import Store
 from aegaeon_operator.reconcile.cluster.applied_secrets import AppliedSecrets
 from aegaeon_operator.reconcile.cluster.desired import Desired, desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey
@@ -67,14 +63,7 @@ def read(state: Desired, folder: Path) -> SchedulerConfig:
 async def looks(memory: Memory) -> AsyncIterator[Any]:
     """Looks at the pool of an operator that was just started."""
     async with api_server(memory.answer) as api:
-
-        async def look() -> None:
-            cluster, store = Cluster(api), Store()
-            controller = Controller(cluster, store, PLATFORM)
-            await list_all(OperatorConfig(PLATFORM, (), "test"), cluster, store, Queue(controller.reconcile, 1))
-            await controller.reconcile(KEY)
-
-        yield look
+        yield lambda: OperatorWorld(memory, Cluster(api)).look()
 
 
 def accepted(memory: Memory, namespace: str, name: str) -> Json:

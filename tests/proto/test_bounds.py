@@ -9,10 +9,9 @@ import ssl
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
 from pool_certificates import mount
 
-from aegaeon_operator.pki import Pair, issue, make_authority
+from aegaeon_operator.pki import Pair, issue
 from aegaeon_proto.channels import connect, open_channel
 from aegaeon_proto.roles import Role
 from aegaeon_proto.servers import BOUNDS, HANDSHAKE_S, add_port, make_server
@@ -20,11 +19,6 @@ from aegaeon_proto.servers import BOUNDS, HANDSHAKE_S, add_port, make_server
 NOW = datetime.now(UTC)
 PATIENCE_S = 60  # against what hangs
 SILENT = 1000
-
-
-@pytest.fixture(scope="module")
-def authority() -> Pair:
-    return make_authority("red", NOW)
 
 
 async def until_closed(connection: socket.socket) -> float:

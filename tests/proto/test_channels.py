@@ -34,11 +34,6 @@ class Answering(admin_pb2_grpc.AdminServicer):
 
 
 @pytest.fixture(scope="module")
-def authority() -> Pair:
-    return make_authority("red", NOW)
-
-
-@pytest.fixture(scope="module")
 def foreign() -> Pair:
     return make_authority("blue", NOW)
 

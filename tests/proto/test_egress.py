@@ -36,12 +36,6 @@ def get(egress: Egress, address: str) -> bytes:
 
 
 @pytest.fixture
-def web() -> Iterator[Server]:
-    with serving() as server:
-        yield server
-
-
-@pytest.fixture
 def proxy(tmp_path: Path) -> Iterator[RealProxy]:
     with real_proxy(tmp_path) as made:
         yield made

@@ -78,16 +78,6 @@ async def acknowledged(target: str, tls: Path | None, *numbers: int) -> list[int
         writer.close()
 
 
-@pytest.fixture(scope="module")
-def authority() -> Pair:
-    return make_authority("red", NOW)
-
-
-@pytest.fixture
-def folders(tmp_path: Path, authority: Pair) -> dict[Role, Path]:
-    return {role: mount(tmp_path / role, authority, issue(authority, role, NOW)) for role in Role}
-
-
 @pytest.mark.parametrize("size", [1, 3, 7, 10_000])
 def test_frames_are_found_however_they_arrive(size: int) -> None:
     batches = [TokenBatch(number=number, tokens=[Token(token=9)] * (number % 7)) for number in range(50)]

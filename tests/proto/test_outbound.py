@@ -22,12 +22,6 @@ from aegaeon_proto.outbound.urls import parse
 PATIENCE_S = 60.0
 
 
-@pytest.fixture
-def web() -> Iterator[Server]:
-    with serving() as server:
-        yield server
-
-
 def client(*allowed: str, cancelled: Callable[[], bool] = lambda: False, **limits: float) -> Client:
     return Outbound(Policy(allowed or EVERYWHERE), Limits(**limits)).client(cancelled)
 

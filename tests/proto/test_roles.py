@@ -14,7 +14,7 @@ import grpc
 import pytest
 from pool_certificates import mount, named
 
-from aegaeon_operator.pki import Pair, is_of, issue, make_authority
+from aegaeon_operator.pki import Pair, is_of, issue
 from aegaeon_proto.certificates import TlsError
 from aegaeon_proto.channels import connect, open_blocking_channel, open_channel, why
 from aegaeon_proto.roles import AUDITED, CALLERS, Role, role_of
@@ -79,17 +79,6 @@ class Frontend(gateway_pb2_grpc.FrontendServicer):
 
     async def Status(self, request: Any, context: Any) -> AsyncIterator[gateway_pb2.PoolStatus]:
         yield gateway_pb2.PoolStatus()
-
-
-@pytest.fixture(scope="module")
-def authority() -> Pair:
-    return make_authority("red", NOW)
-
-
-@pytest.fixture
-def folders(tmp_path: Path, authority: Pair) -> dict[Role, Path]:
-    """The certificates of every role."""
-    return {role: mount(tmp_path / role, authority, issue(authority, role, NOW)) for role in Role}
 
 
 @asynccontextmanager

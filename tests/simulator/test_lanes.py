@@ -13,7 +13,7 @@ from aegaeon_simulator.engine.lanes import Lanes
 SEQ = SeqId("r", 0)
 TURNS = [
     cmd.Turn(ModelName("m"), warm_up=True),
-    cmd.Turn(ModelName("m"), (cmd.PrefillPart(SEQ, 4),), (SEQ,), steps=3, slabs=2),
+    cmd.Turn(ModelName("m"), (cmd.PrefillPart(SEQ, 4),), (SEQ,), steps=3, slabs=2, report_steps=16),
 ]
 
 

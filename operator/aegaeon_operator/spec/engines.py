@@ -122,7 +122,10 @@ class PoolMemory(Strict):
         description="Unit of allocation of device and host memory; a multiple of 4Ki, small for small models.",
     )
     host_model_cache: Quantity = Field(description="Host memory of each node for weights.")
-    host_kv: Quantity = Field(description="Host memory of each engine for KV cache that is swapped out or handed off.")
+    host_kv: Quantity = Field(
+        description="Host memory of each engine for KV cache that is swapped out or handed off; what is free of it "
+        "keeps KV cache of finished sequences."
+    )
     disk: ModelDisk | None = Field(
         default=None, description="Disk tier for fetched models; needed for sources `s3` and `http`."
     )
@@ -130,8 +133,8 @@ class PoolMemory(Strict):
     prefix_reuse: bool = Field(
         default=True,
         description=(
-            "Keep the KV cache of finished sequences while memory is free, and share it between prompts with the same "
-            "beginning, within `prefixScope`. Disable it to measure without."
+            "Keep the KV cache of finished sequences while memory of the device or of `hostKv` is free, and share it "
+            "between prompts with the same beginning, within `prefixScope`. Disable it to measure without."
         ),
     )
     prefix_scope: Literal["tenant", "pool"] = Field(

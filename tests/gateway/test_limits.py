@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from gateway.conftest import HI, model_status
 from gateway.test_buckets import SLOWLY, buckets, redis_url
-from gateway.test_tenants import RED, gateways, key, write
+from gateway.test_tenants import RED, gateways, key
 from slow_redis import needs_redis
 
 from aegaeon_gateway.errors import PromptExceedsQuotaError, RateLimitedError
@@ -165,7 +165,7 @@ async def test_a_model_that_changes_at_this_moment_counts_a_request_once(
     gateways: Callable[..., Any], tmp_path: Path
 ) -> None:
     red = {**RED, "quota": {"requests_per_minute": 3}}
-    async with gateways(write(tmp_path, [red]), hold_s=2.0) as pool:
+    async with gateways([red], hold_s=2.0) as pool:
         await pool.until_loaded("tiny")
         peer = pool.peer
         former, new = (model_status("tiny", pool.directory) for _ in range(2))
@@ -196,7 +196,7 @@ async def test_the_scheduler_and_the_metrics_learn_that_redis_is_away_and_that_i
     """So does a scheduler that comes later."""
     real, path = Path(redis_url.removeprefix("unix://")), sockets / "late.sock"
     red = {**RED, "quota": {"requests_per_minute": 100}}
-    async with gateways(write(tmp_path, [red]), redis=f"unix://{path}") as pool:
+    async with gateways([red], redis=f"unix://{path}") as pool:
         await pool.until_loaded("tiny")
         assert (await pool.post("/v1/chat/completions", {"model": "tiny", "messages": [HI]}, **key("sk-red")))[0] == 200
         await pool.peer.until(lambda: bool(pool.peer.redis))

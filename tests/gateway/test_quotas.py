@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from gateway.conftest import HI
-from gateway.test_tenants import BLUE, RED, gateways, key, write
+from gateway.test_tenants import BLUE, RED, gateways, key
 
 from aegaeon_gateway.tenancy.windows import MemoryWindows
 
@@ -20,7 +20,7 @@ async def test_requests_above_the_rate_limit_wait_and_then_get_429(
     gateways: Callable[..., Any], tmp_path: Path
 ) -> None:
     red = {**RED, "quota": {"requests_per_minute": 3}}
-    async with gateways(write(tmp_path, [red, BLUE]), hold_s=3.0) as pool:
+    async with gateways([red, BLUE], hold_s=3.0) as pool:
         body = {"model": "tiny", "messages": [HI]}
         answers = [await pool.post("/v1/chat/completions", body, **key("sk-red")) for _ in range(4)]
         assert [status for status, _, _ in answers] == [200, 200, 200, 429]
@@ -38,7 +38,7 @@ async def test_requests_above_the_rate_limit_wait_and_then_get_429(
 
 async def test_a_short_wait_for_the_rate_limit_delays_the_request(gateways: Callable[..., Any], tmp_path: Path) -> None:
     quota = {"requests_per_minute": 600}  # one each tenth of a second, once 600 are used
-    async with gateways(write(tmp_path, [RED], model_quotas={"tiny": quota})) as pool:
+    async with gateways([RED], model_quotas={"tiny": quota}) as pool:
         limits = pool.served.limits
         await limits.buckets.take("model tiny:requests", 600, 10, 600, 0)
         status, _, headers = await pool.post(
@@ -50,7 +50,7 @@ async def test_a_short_wait_for_the_rate_limit_delays_the_request(gateways: Call
 
 async def test_output_is_charged_to_the_token_rate_limit(gateways: Callable[..., Any], tmp_path: Path) -> None:
     red = {**RED, "quota": {"tokens_per_minute": 100}}
-    async with gateways(write(tmp_path, [red]), hold_s=1.0) as pool:
+    async with gateways([red], hold_s=1.0) as pool:
         await pool.until_loaded("tiny")
         body = {"model": "tiny", "messages": [HI]}
         answers = [await pool.post("/v1/chat/completions", body, **key("sk-red")) for _ in range(12)]
@@ -70,7 +70,7 @@ async def test_a_stream_whose_quota_is_used_up_is_held_and_goes_on_when_there_is
     now = [1000.0]
     red = {**RED, "quota": {"tokens_per_minute": 30}}
     body = {"model": "tiny", "messages": [HI], "n": 3, "max_tokens": 40, "ignore_eos": True, "temperature": 0}
-    async with gateways(write(tmp_path, [red]), hold_s=2.0, keepalive_s=0.1) as pool:
+    async with gateways([red], hold_s=2.0, keepalive_s=0.1) as pool:
         await pool.until_loaded("tiny")
         pool.peer.pace_s = 0.02
         windows = MemoryWindows(lambda: now[0])
@@ -94,7 +94,7 @@ async def test_a_stream_whose_quota_is_used_up_is_held_and_goes_on_when_there_is
 
 async def test_twenty_requests_at_once_have_one_quota(gateways: Callable[..., Any], tmp_path: Path) -> None:
     red = {**RED, "quota": {"tokens_per_minute": 200}}
-    async with gateways(write(tmp_path, [red]), hold_s=5.0) as pool:
+    async with gateways([red], hold_s=5.0) as pool:
         await pool.until_loaded("tiny")
         body = {"model": "tiny", "messages": [HI], "max_tokens": 30, "ignore_eos": True}
         answers = await asyncio.gather(*(pool.post("/v1/chat/completions", body, **key("sk-red")) for _ in range(20)))

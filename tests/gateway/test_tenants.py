@@ -54,9 +54,13 @@ def gateways(peer: Peer, model_directory: Path, start_gateway: StartGateway, tmp
 
     @asynccontextmanager
     async def start(
-        tenants: Sequence[dict[str, Any]] | None, *, open_models: Sequence[str] = (), **changes: Any
+        tenants: Sequence[dict[str, Any]] | None,
+        *,
+        open_models: Sequence[str] = (),
+        model_quotas: dict[str, Any] | None = None,
+        **changes: Any,
     ) -> AsyncIterator[Pool]:
-        file = tenants and str(write(tmp_path, tenants, open_models=open_models))
+        file = tenants and str(write(tmp_path, tenants, open_models=open_models, model_quotas=model_quotas or {}))
         async with start_gateway(tenants=file, **changes) as pool:
             yield pool
             assert len(pool.served.open) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks.agents import MOST_COMPUTED, RATIO, figures
@@ -18,12 +19,13 @@ from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, Slo
 from aegaeon_sidecar.domain.monitor import Monitor
 from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.kv.sequences import SequenceTable
-from aegaeon_sidecar.kv.writeback import Writeback
+from aegaeon_sidecar.kv.writeback import Writeback as SidecarWriteback
 from aegaeon_sidecar.kv.writeback_queue import WritebackQueue
 from aegaeon_sidecar.memory.copier import Copier
 from aegaeon_sidecar.memory.leases import Lending
 from aegaeon_sidecar.memory.tiers import Tier
 from aegaeon_simulator.engine.prefix import PrefixCache
+from aegaeon_simulator.engine.writeback import Writeback
 from aegaeon_simulator.errors import SettingsError
 from aegaeon_simulator.pool.clients import Clients
 from aegaeon_simulator.pool.world import World
@@ -130,7 +132,7 @@ class Beside:
         self.monitor, self.lending = Monitor(), Lending(folder / "x.leases")
         table = SequenceTable(*self.tiers, self.lending, WritebackQueue(self.monitor))
         self.queue, self.copier = table.writeback, Copier("out", EventTable.private(8))
-        self.writeback = Writeback(KvMemory(self.monitor, *self.tiers, table), self.copier)
+        self.writeback = SidecarWriteback(KvMemory(self.monitor, *self.tiers, table), self.copier)
 
     def run(self, user: int, text: int, names: list[bytes], block_s: float) -> None:
         """A sequence of these blocks reuses what the device has, ends, and is copied to the host."""
@@ -253,9 +255,9 @@ def talks(count: int, models: int, seed: int) -> tuple[Arrival, ...]:
     return tuple(sorted(requests, key=lambda a: a.t_s))
 
 
-def small(models: int, engines: int) -> World:
+def small(models: int, engines: int, host_slabs: int = 200) -> World:
     config = SchedulerConfig(latency=LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9))
-    return small_world([Role.UNIFIED] * engines, models, slabs=160, host_slabs=200, config=config)
+    return small_world([Role.UNIFIED] * engines, models, slabs=160, host_slabs=host_slabs, config=config)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -302,6 +304,22 @@ def test_what_ended_on_the_device_is_found_on_the_host_after_its_memory_was_need
     engine.state.device.cache.fit(0, world.clock.now)
     world.run(until=60.0)
     assert engine.state.usage.reused_tokens >= 400
+
+
+@pytest.mark.parametrize("host_slabs", [0, 1, 200])
+def test_what_the_host_has_no_room_for_is_copied_once(host_slabs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, copies = small(1, 1, host_slabs), list[int]()
+    copy = Writeback._copy
+
+    def counted(self: Writeback, chain: Any, missing: int) -> None:
+        copies.append(missing)
+        copy(self, chain, missing)
+
+    monkeypatch.setattr(Writeback, "_copy", counted)
+    Clients(world, [ModelName("m0")], [Arrival(0.1, 0, 400, 20, session="a"), Arrival(3.0, 0, 300, 20, session="b")])
+    world.run(until=25.0, idle=False)
+    assert 0 < len(copies) <= 4
+    assert not world.engines[InstanceId("e0")]._writeback._chains
 
 
 def test_baselines_have_no_prefix_cache() -> None:

@@ -16,6 +16,9 @@ from aegaeon_scheduler.core.room import Fitted, Room
 from aegaeon_scheduler.core.shared_weights import show, slabs_to_load, twin, unloads_of
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, SharedWeights, Weights
 
+REPORT_STEPS = 8
+"""after which a sidecar reports a turn by itself: so many times as many while turns are longer"""
+
 
 class Residency:
     """Issues turns and loads of one pool, with the copies they need."""
@@ -129,7 +132,8 @@ class Residency:
         blocks, spare, _ = growth
         slabs = inst.book.slabs_for(fp, blocks, fitted.tight) + spare
         parts = tuple(part for seq in proposal.prefill for part in self._parts(inst, seq, proposal))
-        report_steps = steps if self._pool.stretch > 1 else 0  # the end of a turn is report enough
+        stretch = self._pool.stretch
+        report_steps = min(steps, REPORT_STEPS * stretch) if stretch > 1 else 0
         body = Turn(proposal.model.name, parts, tuple(s.id for s in decode), steps, slabs, report_steps=report_steps)
         turn = self._pool.issue(inst, body, proposal.reason, after, model=proposal.model)
         inst.book.grant_kv(turn, fp, blocks, fitted.tight, spare)

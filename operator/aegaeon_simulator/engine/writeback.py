@@ -47,18 +47,24 @@ class Writeback:
         """Begin the next piece where the lanes leave time for it."""
         while self._chains and not self._copies and not self._lanes.copying():
             chain = self._chains[0]
-            fp, caches = self._state.models[chain.model].footprint, (self._state.device.cache, self._state.host.cache)
-            most = max(1, PIECE_BYTES // fp.kv_block_bytes)
-            missing = caches[1].lacks(caches[0], chain.content, fp.kv_block_tokens, chain.blocks)
+            missing = self._missing(chain)
             if missing:
-                self._copy(chain, min(most, missing))
+                self._copy(chain, missing)
             else:
-                caches[1].level(caches[0], chain.content, fp.kv_block_tokens, chain.blocks)
+                per, host = self._state.models[chain.model].footprint.kv_block_tokens, self._state.host.cache
+                host.level(self._state.device.cache, chain.content, per, chain.blocks)
                 self._chains.popleft()
 
-    def _copy(self, chain: _Chain, blocks: int) -> None:
+    def _missing(self, chain: _Chain) -> int:
+        """Blocks of a chain that the host lacks."""
+        per = self._state.models[chain.model].footprint.kv_block_tokens
+        return self._state.host.cache.lacks(self._state.device.cache, chain.content, per, chain.blocks)
+
+    def _copy(self, chain: _Chain, missing: int) -> None:
+        """Copy a piece. Where the host has no room for it, as what it has is worth more, the chain ends."""
         served = self._state.models[chain.model]
         fp = served.footprint
+        blocks = min(missing, max(1, PIECE_BYTES // fp.kv_block_bytes))
 
         def done() -> None:
             self._copies = False
@@ -68,6 +74,8 @@ class Writeback:
                     self._state.device.cache, chain.content, fp.kv_block_tokens, fp.kv_block_bytes, chain.blocks, blocks
                 )
                 host.evict()
+                if self._missing(chain) >= missing:
+                    self._chains.popleft()
                 self.go_on()
 
         self._copies = True

@@ -199,7 +199,7 @@ def test_a_tenant_pays_for_its_prompts_and_for_the_tokens_that_it_got(monkeypatc
 
     def noted(clock: Clock, tenant: str, seconds: float) -> Visit:
         paid[tenant] += seconds
-        return Visit(1)
+        return Visit(0.0, 1)
 
     def settled(clock: Clock, tenant: str, more_s: float, charged: Visit | None) -> None:
         paid[tenant] += more_s

@@ -13,27 +13,27 @@ _SPARE = 64  # entries that no longer hold, beside as many as there are tenants,
 
 
 class Visit:
-    """A tenant while it waits or has had more than others: its weight, and the virtual time at which it last came."""
+    """A tenant while it waits or has had more than others: engine seconds over weight that it has had, its weight, and
+    the virtual time at which it last came."""
 
-    __slots__ = ("came", "weight")
+    __slots__ = ("came", "had", "weight")
 
-    def __init__(self, weight: int) -> None:
+    def __init__(self, had: float, weight: int) -> None:
+        self.came = self.had = had
         self.weight = weight
-        self.came = 0.0
 
 
 class Clock:
     """Engine seconds over weight that tenants have had since their prompts wait together. The virtual time is what the
     tenant has had that waits and has had least; who comes anew begins there, with neither credit nor debt."""
 
-    __slots__ = ("_demand", "_had", "_heap", "_level", "_total_s", "_visits", "_waiting", "weight")
+    __slots__ = ("_demand", "_heap", "_level", "_total_s", "_visits", "_waiting", "weight")
 
     def __init__(self) -> None:
-        self._had: dict[str, float] = {}  # of those that wait, or have had more than the virtual time
+        self._visits: dict[str, Visit] = {}  # of those that wait, or have had more than the virtual time
         self._waiting: dict[str, int] = {}  # prompts
         self._demand: dict[str, float] = {}  # engine seconds of the same
-        self._heap: list[tuple[float, str]] = []  # of the same, and what no longer holds
-        self._visits: dict[str, Visit] = {}  # of those that something is kept of
+        self._heap: list[tuple[float, str]] = []  # what visits have had, and what no longer holds
         self._level = self._total_s = 0.0
         self.weight = 0  # of all tenants of which a prompt waits
 
@@ -45,23 +45,29 @@ class Clock:
     @property
     def known(self) -> int:
         """Tenants of which something is kept."""
-        return len(self._had)
+        return len(self._visits)
 
     def arrive(self, tenant: str, cost_s: float, weight: int = 1) -> None:
         """A prompt of a tenant begins to wait. Its weight is the one of the last that came."""
         count = self._waiting.get(tenant, 0)
-        if count:
-            self.weight += weight - self._visits[tenant].weight
-        if not count:
-            now = self._now()
-            self._put(tenant, max(now, self._had.get(tenant, 0.0)))
-            self._visits.setdefault(tenant, Visit(weight)).came = now
-            self.weight += weight
-            self._demand[tenant] = 0.0
-        self._visits[tenant].weight = weight
+        visit = self._visits[tenant] if count else self._come(tenant, weight)
+        self.weight += weight - (visit.weight if count else 0)
+        visit.weight = weight
         self._waiting[tenant] = count + 1
         self._demand[tenant] += cost_s
         self._total_s += cost_s
+
+    def _come(self, tenant: str, weight: int) -> Visit:
+        """A tenant of which no prompt waits has one again: its visit goes on while it has had more than others."""
+        now = self._now()
+        visit = self._visits.get(tenant)
+        if visit is None:
+            visit = self._visits[tenant] = Visit(now, weight)
+            self._note(tenant, now)
+        visit.came = now
+        self._put(tenant, visit, max(now, visit.had))
+        self._demand[tenant] = 0.0
+        return visit
 
     def reprice(self, tenant: str, more_s: float) -> None:
         """A prompt of a tenant that waits takes so much more than was thought."""
@@ -77,7 +83,6 @@ class Clock:
             del self._waiting[tenant], self._demand[tenant]
             self.weight -= self._visits[tenant].weight
         if not self._waiting:
-            self._had.clear()
             self._heap.clear()
             self._visits.clear()
             self._level = self._total_s = 0.0
@@ -87,7 +92,7 @@ class Clock:
         off."""
         visit = self._visits.get(tenant)
         if visit is not None:
-            self._put(tenant, self._had[tenant] + seconds / visit.weight)
+            self._put(tenant, visit, visit.had + seconds / visit.weight)
         return visit
 
     def settle(self, tenant: str, more_s: float, charged: Visit | None) -> None:
@@ -95,8 +100,8 @@ class Clock:
         less is no credit there, nor before the time at which it came: it began level with the others all the same."""
         visit = self._visits.get(tenant)
         if visit is not None and (more_s > 0.0 or visit is charged):
-            had = self._had[tenant]
-            self._put(tenant, max(min(had, visit.came), had + more_s / visit.weight))
+            least = min(visit.had, visit.came)
+            self._put(tenant, visit, max(least, visit.had + more_s / visit.weight))
 
     @property
     def total_s(self) -> float:
@@ -110,10 +115,9 @@ class Clock:
     def lead(self, tenant: str, but_s: float = 0.0) -> float:
         """Seconds over weight that a tenant has had and now asks for, all prompts but one, beyond what the one has had
         that waits and has had least."""
-        demand_s = max(0.0, self._demand.get(tenant, 0.0) - but_s) / (
-            self._visits[tenant].weight if tenant in self._visits else 1
-        )
-        return self._had.get(tenant, 0.0) + demand_s - self._now()
+        visit, demand_s = self._visits.get(tenant), max(0.0, self._demand.get(tenant, 0.0) - but_s)
+        had = demand_s if visit is None else visit.had + demand_s / visit.weight
+        return had - self._now()
 
     def order(self) -> Iterator[str]:
         """Tenants that wait, the one first that has had least."""
@@ -122,24 +126,31 @@ class Clock:
             return
         first = self._heap[0][1]
         yield first
-        yield from sorted((name for name in self._waiting if name != first), key=lambda name: (self._had[name], name))
+        yield from sorted((name for name in self._waiting if name != first), key=lambda name: (self._visits[name].had, name))
 
     def _now(self) -> float:
         """The virtual time. Clears away tenants that do not wait and have had no more."""
         heap = self._heap
-        while heap and (heap[0][1] not in self._waiting or self._had.get(heap[0][1]) != heap[0][0]):
+        while heap and (heap[0][1] not in self._waiting or not self._holds(*heap[0])):
             had, tenant = heappop(heap)
-            if tenant not in self._waiting and self._had.get(tenant) == had:
-                del self._had[tenant], self._visits[tenant]
+            if tenant not in self._waiting and self._holds(had, tenant):
+                del self._visits[tenant]
         if heap:
             self._level = max(self._level, heap[0][0])
         return self._level
 
-    def _put(self, tenant: str, had: float) -> None:
-        if self._had.get(tenant) == had:
-            return
-        self._had[tenant] = had
+    def _holds(self, had: float, tenant: str) -> bool:
+        """Returns whether an entry of the heap is what a visit has had."""
+        visit = self._visits.get(tenant)
+        return visit is not None and visit.had == had
+
+    def _put(self, tenant: str, visit: Visit, had: float) -> None:
+        if visit.had != had:
+            visit.had = had
+            self._note(tenant, had)
+
+    def _note(self, tenant: str, had: float) -> None:
         heappush(self._heap, (had, tenant))
-        if len(self._heap) > 2 * len(self._had) + _SPARE:
-            self._heap[:] = [(had, tenant) for tenant, had in self._had.items()]
+        if len(self._heap) > 2 * len(self._visits) + _SPARE:
+            self._heap[:] = [(visit.had, tenant) for tenant, visit in self._visits.items()]
             heapify(self._heap)

@@ -265,6 +265,17 @@ def test_a_full_host_takes_what_is_worth_more_alone(tmp_path: Path) -> None:
     pair.close()
 
 
+def test_where_too_little_is_worth_less_nothing_leaves_the_host(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, host_slabs=2)
+    cheap, dear = pair.ended("wxyz", block_s=0.1), pair.ended("abcd", block_s=5.0)
+    pair.copy()
+    between = pair.ended("efghijkl", block_s=1.0)
+    pair.copy()
+    assert [pair.on_host(names) for names in (cheap, dear, between)] == ["wxyz", "abcd", ""]
+    pair.host.check(0, {})
+    pair.close()
+
+
 def test_a_copy_that_fails_leaves_the_blocks_on_the_device_and_nothing_on_the_host(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -34,15 +34,16 @@ def least_blocks(shape: Shape, blocks: Blocks, count: int, now_s: float) -> Bloc
 
 
 def least_slabs(
-    shapes: Mapping[str, Shape], slab_bytes: int, count: int, now_s: float, most: float = inf
+    shapes: Mapping[str, Shape], slab_bytes: int, count: int, now_s: float, most: float = inf, least: int = 0
 ) -> dict[str, Blocks]:
     """The blocks to drop, by shape, so that `count` slabs are free again, or as many as contain only cached blocks.
 
-    `most`: slabs whose blocks are worth that much together, or more, stay.
+    `most`: slabs whose blocks are worth that much together, or more, stay. `least`: none where fewer slabs may go.
     """
     worth = [(value, name, at) for name, shape in shapes.items() for at, value in _worth(shape, slab_bytes, now_s)]
+    cheap = sorted(each for each in worth if each[0] < most)[:count]
     chosen: dict[str, list[int]] = {}
-    for _, name, at in sorted(each for each in worth if each[0] < most)[:count]:
+    for _, name, at in cheap if len(cheap) >= least else ():
         chosen.setdefault(name, []).append(at)
     return {name: _over(shapes[name].pool, slab_bytes, positions) for name, positions in chosen.items()}
 

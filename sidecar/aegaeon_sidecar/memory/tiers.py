@@ -140,14 +140,14 @@ class Tier:
     def admit(self, kv_shape: str, count: int, worth: float) -> Blocks | None:
         """Allocate `count` blocks for content of which each block is worth so much: what is worth less is evicted.
 
-        None where there is not enough of that. A share of the tier stays free for grants.
+        None where there is not enough of that, and nothing is evicted. A share of the tier stays free for grants.
         """
         pool = self._shapes[kv_shape].pool
         ahead = int(self.pool.total * _AHEAD_SHARE)
         missing = self._slabs_of(pool, count) + ahead - self.pool.free
         if missing > 0:
             most = worth * self.pool.slab_bytes / pool.block_bytes
-            self._evict_least(missing + ahead, most)
+            self._evict_least(missing + ahead, most, missing)
         if self.pool.free < ahead:
             return None
         try:
@@ -186,9 +186,11 @@ class Tier:
         if missing > 0:
             self._evict_least(missing)
 
-    def _evict_least(self, slabs: int, most: float = inf) -> None:
-        """Evict what so many slabs hold, of those that contain only cached blocks and are worth less than `most`."""
-        for kv_shape, blocks in least_slabs(self._shapes, self.pool.slab_bytes, slabs, self._clock(), most).items():
+    def _evict_least(self, slabs: int, most: float = inf, least: int = 0) -> None:
+        """Evict what so many slabs hold, of those that contain only cached blocks and are worth less than `most`: if
+        these are `least`, or more."""
+        chosen = least_slabs(self._shapes, self.pool.slab_bytes, slabs, self._clock(), most, least)
+        for kv_shape, blocks in chosen.items():
             self._drop(kv_shape, blocks)
 
     def _drop(self, kv_shape: str, blocks: Blocks) -> None:

@@ -96,7 +96,7 @@ async def test_a_token_between_two_losses_resets_the_count(pool: Any) -> None:
 
 async def test_tokens_of_dead_engines_and_unknown_sequences_are_acknowledged_and_ignored(pool: Any) -> None:
     peer = pool.peer
-    asked, first = await submitted(pool, pool.chat())
+    submission, first = await submitted(pool, pool.chat())
     old = peer.tokens_of(first, first.choices[0])
     await peer.push(old[:4])
     await peer.until(lambda: bool(peer.acks))
@@ -108,7 +108,7 @@ async def test_tokens_of_dead_engines_and_unknown_sequences_are_acknowledged_and
     wrong = [pb.Token(seq=token.seq, epoch=1, index=token.index, token=99) for token in old[4:]]
     await peer.push([unknown, *wrong])
     await peer.push(peer.tokens_of(second, second.choices[0]))
-    _, body, _ = await asked
+    _, body, _ = await submission
     assert body["choices"][0]["message"]["content"] == TEXT
     await peer.until(lambda: peer.acks[-1:] == [peer._number])
     assert peer.acks == sorted(peer.acks)
@@ -116,13 +116,13 @@ async def test_tokens_of_dead_engines_and_unknown_sequences_are_acknowledged_and
 
 async def test_a_broken_token_stream_is_resent_on_the_next_one(pool: Any) -> None:
     peer = pool.peer
-    asked, _ = await submitted(pool, pool.chat())
+    submission, _ = await submitted(pool, pool.chat())
     tokens = peer.tokens_of(peer.submits[0], peer.submits[0].choices[0])
     await peer.push(tokens[:9])
     await peer.until(lambda: bool(peer.acks))
     await peer.break_stream()
     await peer.push(tokens[3:])
-    _, body, _ = await asked
+    _, body, _ = await submission
     assert body["choices"][0]["message"]["content"] == TEXT
 
 
@@ -175,24 +175,24 @@ async def test_a_client_that_disconnects_cancels_its_request(pool: Any) -> None:
 
 async def test_a_stop_string_of_one_choice_cancels_that_choice_alone(pool: Any, tokenizer: Any) -> None:
     peer = pool.peer
-    asked, submit = await submitted(pool, pool.chat(n=2, stop="quick"))
+    submission, submit = await submitted(pool, pool.chat(n=2, stop="quick"))
     tokens = [peer.tokens_of(submit, choice) for choice in submit.choices]
     await peer.push(tokens[0][:-1])
     await peer.until(lambda: bool(peer.cancels))
     assert list(peer.cancels[0].choices) == [0]
     await peer.push(tokens[1])
-    _, body, _ = await asked
+    _, body, _ = await submission
     assert [choice["message"]["content"] for choice in body["choices"]] == [TEXT[: TEXT.index("quick")]] * 2
 
 
 async def test_an_engine_error_is_reported_with_the_schedulers_reason(pool: Any) -> None:
     peer = pool.peer
-    asked, _ = await submitted(pool, pool.chat())
+    submission, _ = await submitted(pool, pool.chat())
     request = peer.submits[0].request
     failed = pb.Token(seq=model_pb2.SeqId(request=request), epoch=1, index=0, finish=model_pb2.FINISH_REASON_ERROR)
     await peer.push([failed])
     peer.reply(rejected=pb.Rejected(request=request, code=pb.REJECT_CODE_ENGINE, reason="the GPU fell off"))
-    status, body, _ = await asked
+    status, body, _ = await submission
     assert status == 500
     assert body["error"]["message"] == "the GPU fell off"
 
@@ -271,13 +271,13 @@ async def test_a_request_that_waited_long_for_an_engine_survives_a_short_schedul
     hold_s = 3.0
     async with start_gateway(hold_s=hold_s) as pool:
         await pool.until_loaded("tiny")  # its tokenizer may take longer than a request is held
-        asked, _ = await submitted(pool, pool.chat())
+        submission, _ = await submitted(pool, pool.chat())
         await asyncio.sleep(1.2 * hold_s)  # to wait for longer than hold_s is the point
         await peer.crash()
-        await asyncio.wait([asked], timeout=0.2 * hold_s)  # the gateway looks meanwhile
+        await asyncio.wait([submission], timeout=0.2 * hold_s)  # the gateway looks meanwhile
         peer.serve_tokens = True
         await peer.start()
-        status, body, _ = await asked
+        status, body, _ = await submission
     assert (status, body["choices"][0]["message"]["content"]) == (200, TEXT)
 
 
@@ -286,7 +286,7 @@ async def test_last_tokens_lost_with_an_engine_that_had_reported_the_end_are_com
 ) -> None:
     monkeypatch.setattr(generation, "END_GRACE_S", 1.5)
     peer = pool.peer
-    asked, first = await submitted(pool, pool.chat())
+    submission, first = await submitted(pool, pool.chat())
     ended = pb.Ended(seq=model_pb2.SeqId(request=first.request), epoch=1)
     peer.reply(ended=ended)
     for token in (output := peer.tokens_of(first, first.choices[0]))[:3]:
@@ -300,7 +300,7 @@ async def test_last_tokens_lost_with_an_engine_that_had_reported_the_end_are_com
     await asyncio.sleep(1.7)
     assert len(peer.submits) == 2
     await peer.push(peer.tokens_of(peer.submits[1], again))
-    _, body, _ = await asked
+    _, body, _ = await submission
     assert body["choices"][0]["message"]["content"] == TEXT
 
 

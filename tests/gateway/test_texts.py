@@ -100,7 +100,7 @@ def _is_orphan(stat: str, begun: int) -> bool:
     return state == "Z" and int(parent) == os.getpid() and int(fields[19]) >= begun
 
 
-async def test_tokenizers_of_four_models_load_concurrently_and_replaced_fork_servers_leave_no_zombies(
+async def test_tokenizers_of_four_models_load_concurrently_and_leave_no_zombies(
     tiny_models: dict[str, Path], orphans: Callable[[], list[str]]
 ) -> None:
     async with working(start_process) as workers:
@@ -111,6 +111,16 @@ async def test_tokenizers_of_four_models_load_concurrently_and_replaced_fork_ser
             tokens, _ = await tokens_of(workers, texts, folder)
             detokenizer = text.vocabulary.detokenizer()
             assert "".join(map(detokenizer.feed, tokens)) + detokenizer.flush() == "quick fox"
+    assert orphans() == []
+
+
+async def test_fork_servers_that_are_replaced_one_after_the_other_leave_no_zombies_in_a_pod(
+    tiny_models: dict[str, Path], orphans: Callable[[], list[str]]
+) -> None:
+    async with working(start_process) as workers:
+        texts = Texts(workers)
+        for path in tiny_models.values():
+            await texts.get(ModelSource(directory=str(path)))
     assert orphans() == []
 
 
@@ -151,7 +161,7 @@ async def test_the_tokenizer_of_a_failed_model_is_loaded_again_when_it_is_repair
 
 
 @pytest.mark.parametrize(
-    ("said", "named"),
+    ("config", "named"),
     [
         ('{"top_k": 1' + "0" * 400 + "}", "top_k must be a number from 0 to"),
         ('{"top_k": 1' + "0" * 5000 + "}", "not valid JSON"),
@@ -171,9 +181,9 @@ async def test_the_tokenizer_of_a_failed_model_is_loaded_again_when_it_is_repair
     ],
 )
 async def test_a_generation_config_that_no_engine_can_follow_fails_its_model_with_a_sentence(
-    own_model: Path, workers: WorkerPool, said: str, named: str
+    own_model: Path, workers: WorkerPool, config: str, named: str
 ) -> None:
-    (own_model / "generation_config.json").write_text(said)
+    (own_model / "generation_config.json").write_text(config)
     with pytest.raises(TokenizerError, match=named) as raised:
         await Texts(workers).get(ModelSource(directory=str(own_model)))
     assert len(str(raised.value)) < 500

@@ -216,10 +216,10 @@ async def test_a_pipe_among_a_models_files_fails_that_model_at_once(
 async def test_an_unsupported_decoder_fails_before_a_fork_server_takes_over(
     own_model: Path, workers: WorkerPool
 ) -> None:
-    whole = json.loads((own_model / "tokenizer.json").read_text())
+    definition = json.loads((own_model / "tokenizer.json").read_text())
     parts = [{"type": "Fuse"}, {"type": "Replace", "pattern": {"String": "do"}, "content": "at"}]
-    whole["decoder"] = {"type": "Sequence", "decoders": parts}
-    (own_model / "tokenizer.json").write_text(json.dumps(whole))
+    definition["decoder"] = {"type": "Sequence", "decoders": parts}
+    (own_model / "tokenizer.json").write_text(json.dumps(definition))
     with pytest.raises(TokenizerError, match="Replace behind a Fuse"):
         await workers.load(b"m", str(own_model))
 

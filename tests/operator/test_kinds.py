@@ -50,7 +50,7 @@ async def working(
 async def test_a_kind_that_is_defined_later_is_listed_within_seconds_and_then_watched(
     which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    memory = Memory(one for one in KINDS if one.kind not in LATER[which])
+    memory = Memory(kind for kind in KINDS if kind.kind not in LATER[which])
     metrics, failing = Metrics(), [1]
     async with working(memory, metrics, tmp_path, monkeypatch):
         await until(lambda: metrics.registry.get_sample_value("aegaeon_operator_last_list_timestamp_seconds") > 0)
@@ -58,17 +58,17 @@ async def test_a_kind_that_is_defined_later_is_listed_within_seconds_and_then_wa
         memory.failing = lambda call: (
             429 if call.verb == "list" and call.at.kind == LATER[which][-1] and failing and failing.pop() else 0
         )
-        memory.kinds = {(one.group, one.plural): one for one in KINDS}
+        memory.kinds = {(kind.group, kind.plural): kind for kind in KINDS}
         memory.put(gpu_pool())
         memory.put(model_pool("red", "llama", gateway={"parentRefs": [{"name": "public"}]}))
         await until(lambda: ROUTE in memory.objects)
         await until(lambda: Call("watch", At("HTTPRoute", None)) in memory.calls)
-        wanted = memory.objects[ROUTE]["spec"]
-        memory.put({**memory.objects[ROUTE], "spec": {**wanted, "rules": []}})
-        await until(lambda: memory.objects[ROUTE]["spec"] == wanted, 10)
+        spec = memory.objects[ROUTE]["spec"]
+        memory.put({**memory.objects[ROUTE], "spec": {**spec, "rules": []}})
+        await until(lambda: memory.objects[ROUTE]["spec"] == spec, 10)
         watched = {
-            one.plural: metrics.registry.get_sample_value(WATCHED, {"resource": one.plural})
-            for one in (GPU_POOLS, MODEL_POOLS)
+            kind.plural: metrics.registry.get_sample_value(WATCHED, {"resource": kind.plural})
+            for kind in (GPU_POOLS, MODEL_POOLS)
         }
         assert watched == {"gpupools": 1, "modelpools": 1}
 
@@ -83,7 +83,7 @@ async def test_definitions_that_are_deleted_and_made_again_are_watched_again(
         memory.undefine([GPU_POOLS])
         await until(lambda: metrics.registry.get_sample_value(WATCHED, {"resource": "gpupools"}) == 0)
         memory.calls.clear()
-        memory.kinds = {(one.group, one.plural): one for one in KINDS}
+        memory.kinds = {(kind.group, kind.plural): kind for kind in KINDS}
         await until(lambda: watched in memory.calls)
         memory.put(gpu_pool())
         await until(lambda: "status" in memory.objects[At("GpuPool", *KEY)])

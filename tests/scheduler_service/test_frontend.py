@@ -98,7 +98,7 @@ async def test_a_submission_reaches_the_engine_with_its_prompt(serve: Any, brain
     async with serve(brain, first_base=100) as stack:
         sidecar = await stack.sidecar()
         gateway = await stack.gateway(sink="unix:/run/sink.sock")
-        asked = await gateway.submit(choices=[gateway_pb2.Choice(choice=0, epoch=4, prefix=[21, 22])], age_s=1.0)
+        submission = await gateway.submit(choices=[gateway_pb2.Choice(choice=0, epoch=4, prefix=[21, 22])], age_s=1.0)
         command = await sidecar.next()
         assert command.id == 101
         assert command.open == engine_pb2.Open(
@@ -107,8 +107,8 @@ async def test_a_submission_reaches_the_engine_with_its_prompt(serve: Any, brain
             model="tiny-a",
             prompt=[11, 12, 13],
             prefix=[21, 22],
-            sampling=asked.sampling,
-            limits=asked.limits,
+            sampling=submission.sampling,
+            limits=submission.limits,
             reply_to="unix:/run/sink.sock",
         )
         assert (await gateway.next("accepted")).request == "r1"
@@ -208,16 +208,16 @@ async def test_one_refused_choice_ends_its_request_and_cancels_the_others(serve:
 
 async def test_a_gateway_cannot_cancel_or_take_over_requests_of_another(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
-        mine, other = await stack.gateway("mine"), await stack.gateway("other")
-        await mine.submit("r1")
+        own, another = await stack.gateway("mine"), await stack.gateway("other")
+        await own.submit("r1")
         await brain.wait_for(events.Submitted)
-        await other.send(cancel=gateway_pb2.CancelRequest(request="r1"))
-        await other.submit("r1", epoch=9)
-        rejected = await other.next("rejected")
+        await another.send(cancel=gateway_pb2.CancelRequest(request="r1"))
+        await another.submit("r1", epoch=9)
+        rejected = await another.next("rejected")
         assert (rejected.request, rejected.reason) == ("r1", "request r1 is open for another gateway")
         assert len(brain.all_of(events.Submitted)) == 1
         assert brain.all_of(events.Cancelled) == []
-        await mine.send(cancel=gateway_pb2.CancelRequest(request="r1"))
+        await own.send(cancel=gateway_pb2.CancelRequest(request="r1"))
         assert (await brain.wait_for(events.Cancelled)).seq == SEQ
 
 
@@ -325,17 +325,17 @@ async def test_a_gateway_receives_the_places_of_its_requests_when_they_change(
     monkeypatch.setattr("aegaeon_scheduler.service.queue_positions.EVERY_S", 0.02)
     brain.script[events.Submitted] = accept
     async with serve(brain) as stack:
-        gateway, other = await stack.gateway(), await stack.gateway(name="other")
+        gateway, another = await stack.gateway(), await stack.gateway(name="other")
         await gateway.submit(choices=[gateway_pb2.Choice(choice=at, epoch=1) for at in (0, 1)])
-        await other.submit(request="r2")
+        await another.submit(request="r2")
         await gateway.next("accepted")
-        await other.next("accepted")
+        await another.next("accepted")
         brain.queued = {SEQ: 4, SeqId("r1", 1): 5, SeqId("r2", 0): 2, SeqId("gone", 0): 1}
         assert [(each.request, each.place) for each in (await gateway.next("places")).places] == [("r1", 5)]
-        assert [(each.request, each.place) for each in (await other.next("places")).places] == [("r2", 2)]
+        assert [(each.request, each.place) for each in (await another.next("places")).places] == [("r2", 2)]
         brain.queued = {SEQ: 4, SeqId("r2", 0): 1}
         assert [(each.request, each.place) for each in (await gateway.next("places")).places] == [("r1", 4)]
-        assert [(each.request, each.place) for each in (await other.next("places")).places] == [("r2", 1)]
+        assert [(each.request, each.place) for each in (await another.next("places")).places] == [("r2", 1)]
 
 
 async def test_a_gateway_that_batches_may_send_its_next_message_when_all_of_the_last_is_handled(

@@ -262,8 +262,8 @@ async def run_identically(
     async with inside(machine.settings(scheduler.folder, "alone", prefix_reuse=False), machine.backend()):
         link = await serving(scheduler, "alone", models, adapters)
         expected = [await alone(scheduler, link, story, machine.slabs) for story in conversations]
-    here, there = machine.settings(scheduler.folder, "a"), machine.settings(scheduler.folder, "b")
-    async with inside(here, first) as a, inside(there, second) as b:
+    local, remote = machine.settings(scheduler.folder, "a"), machine.settings(scheduler.folder, "b")
+    async with inside(local, first) as a, inside(remote, second) as b:
         links = {name: await serving(scheduler, name, models, adapters) for name in ("a", "b")}
         script = Script(scheduler, links, rng, conversations, machine)
         coming = list(enumerate(conversations))

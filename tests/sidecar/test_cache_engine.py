@@ -106,7 +106,7 @@ async def test_after_a_kill_during_loads_the_next_process_serves_and_nothing_is_
 
 
 async def test_two_sidecars_that_want_a_model_at_once_share_one_image(scheduler: Rig) -> None:
-    async with inside(config(scheduler.folder, "a")) as one, inside(config(scheduler.folder, "b")) as other:
+    async with inside(config(scheduler.folder, "a")) as first, inside(config(scheduler.folder, "b")) as second:
         links = [await scheduler.link("a"), await scheduler.link("b")]
         for link in links:
             link.send(pb.Catalog(models=[spec("m", scheduler.models["llama"])]))
@@ -115,7 +115,7 @@ async def test_two_sidecars_that_want_a_model_at_once_share_one_image(scheduler:
             await link.cached("m")
             await link.done(link.send(pb.Load(model="m", slabs=32)))
         assert len(weights(scheduler.folder)) == 1
-        assert resident_bytes(one, "m") == resident_bytes(other, "m")
+        assert resident_bytes(first, "m") == resident_bytes(second, "m")
         states: list[mpb.ModelState] = [link.models["m"] for link in links]
         assert states[0].footprint.content == states[1].footprint.content == weights(scheduler.folder)[0].stem
 

@@ -50,7 +50,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def mine(folder: Path, tiny_models: dict[str, Path], often: None) -> Path:
+def own_model(folder: Path, tiny_models: dict[str, Path], often: None) -> Path:
     """A model whose files may be changed."""
     return shutil.copytree(tiny_models["llama"], folder / "mine")
 
@@ -126,12 +126,12 @@ def other_version(file: Path) -> None:
     ],
 )
 async def test_weights_that_changed_fail_the_model_at_once_and_put_back_are_loaded_by_themselves(
-    scheduler: Rig, mine: Path, change: Callable[[Path], None], words: str
+    scheduler: Rig, own_model: Path, change: Callable[[Path], None], words: str
 ) -> None:
-    whole = (mine / WEIGHTS).read_bytes()
-    async with serving(scheduler, spec("m", mine)) as sidecar:
+    content = (own_model / WEIGHTS).read_bytes()
+    async with serving(scheduler, spec("m", own_model)) as sidecar:
         expected = await sidecar.load()
-        change(mine / WEIGHTS)
+        change(own_model / WEIGHTS)
         reason = await sidecar.refused()
         assert reason.startswith("m: weights changed while served: ")
         assert words in reason
@@ -139,55 +139,57 @@ async def test_weights_that_changed_fail_the_model_at_once_and_put_back_are_load
         assert str(scheduler.folder) not in reason
         refused = await sidecar.link.refused(sidecar.link.send(pb.Load(model="m", slabs=32)))
         assert words in refused.reason
-        (mine / WEIGHTS).write_bytes(whole)
+        (own_model / WEIGHTS).write_bytes(content)
         await sidecar.phase(mpb.MODEL_PHASE_CACHED)
         assert await sidecar.load() == expected
 
 
 async def test_a_model_with_a_place_in_the_host_cache_is_served_from_it_whatever_becomes_of_its_files(
-    scheduler: Rig, mine: Path
+    scheduler: Rig, own_model: Path
 ) -> None:
-    async with serving(scheduler, spec("m", mine), memory={}) as sidecar:
+    async with serving(scheduler, spec("m", own_model), memory={}) as sidecar:
         expected = await sidecar.load()
-        zero(mine / WEIGHTS)
+        zero(own_model / WEIGHTS)
         assert await sidecar.load() == expected
-        shutil.rmtree(mine)
+        shutil.rmtree(own_model)
         assert await sidecar.load() == expected
         assert sidecar.link.models["m"].phase == mpb.MODEL_PHASE_CACHED
 
 
-async def test_files_that_were_touched_or_copied_are_read_once_more_and_stay_served(scheduler: Rig, mine: Path) -> None:
-    async with serving(scheduler, spec("m", mine)) as sidecar:
+async def test_files_that_were_touched_or_copied_are_read_once_more_and_stay_served(
+    scheduler: Rig, own_model: Path
+) -> None:
+    async with serving(scheduler, spec("m", own_model)) as sidecar:
         expected = await sidecar.load()
         states = [sidecar.engine.state.table.models["m"].files]
         for touched in (WEIGHTS, "config.json"):
-            os.utime(mine / touched)
+            os.utime(own_model / touched)
             assert await sidecar.load() == expected
             states.append(sidecar.engine.state.table.models["m"].files)
             assert states[-1] != states[-2]
-        copy = shutil.copytree(mine, mine.with_name("copy"))
-        shutil.move(mine, mine.with_name("former"))
-        shutil.move(copy, mine)
+        copy = shutil.copytree(own_model, own_model.with_name("copy"))
+        shutil.move(own_model, own_model.with_name("former"))
+        shutil.move(copy, own_model)
         assert await sidecar.load() == expected
 
 
-async def test_another_config_fails_the_model(scheduler: Rig, mine: Path) -> None:
-    async with serving(scheduler, spec("m", mine)) as sidecar:
+async def test_another_config_fails_the_model(scheduler: Rig, own_model: Path) -> None:
+    async with serving(scheduler, spec("m", own_model)) as sidecar:
         await sidecar.load()
-        text = (mine / "config.json").read_text()
-        (mine / "config.json").write_text(text.replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-05') + "\n")
+        text = (own_model / "config.json").read_text()
+        (own_model / "config.json").write_text(text.replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-05') + "\n")
         assert "config.json: differs from the served one" in await sidecar.refused()
-        (mine / "config.json").write_text(text)
+        (own_model / "config.json").write_text(text)
         await sidecar.phase(mpb.MODEL_PHASE_CACHED)
 
 
-async def test_changed_weights_are_served_after_an_apply_and_not_before(scheduler: Rig, mine: Path) -> None:
-    catalog = [spec("m", mine)]
+async def test_changed_weights_are_served_after_an_apply_and_not_before(scheduler: Rig, own_model: Path) -> None:
+    catalog = [spec("m", own_model)]
     async with serving(scheduler, catalog[0]) as sidecar:
         before = await sidecar.load()
-        zero(mine / WEIGHTS)
+        zero(own_model / WEIGHTS)
         await sidecar.refused()
-        sidecar.link.send(pb.Catalog(models=[*catalog, spec("another", mine)]))
+        sidecar.link.send(pb.Catalog(models=[*catalog, spec("another", own_model)]))
         await sidecar.link.until(lambda: "another" in sidecar.link.models)
         await sidecar.link.cached("another")
         assert "model.safetensors: its weights differ from those that were served" in await sidecar.refused()
@@ -196,8 +198,10 @@ async def test_changed_weights_are_served_after_an_apply_and_not_before(schedule
         assert await sidecar.load() != before
 
 
-async def test_a_model_that_cannot_be_loaded_again_and_again_is_failed_for_a_while(scheduler: Rig, mine: Path) -> None:
-    async with serving(scheduler, spec("m", mine)) as sidecar:
+async def test_a_model_that_cannot_be_loaded_again_and_again_is_failed_for_a_while(
+    scheduler: Rig, own_model: Path
+) -> None:
+    async with serving(scheduler, spec("m", own_model)) as sidecar:
         for expected in (mpb.MODEL_PHASE_CACHED,) * 3 + (mpb.MODEL_PHASE_FAILED,):
             await sidecar.link.refused(sidecar.link.send(pb.Load(model="m", slabs=1)))
             assert sidecar.link.models["m"].phase == expected
@@ -206,21 +210,21 @@ async def test_a_model_that_cannot_be_loaded_again_and_again_is_failed_for_a_whi
         await sidecar.load()
 
 
-async def test_a_model_that_was_never_servable_is_served_once_its_files_are(scheduler: Rig, mine: Path) -> None:
-    shutil.move(mine, scheduler.folder / "away")
+async def test_a_model_that_was_never_servable_is_served_once_its_files_are(scheduler: Rig, own_model: Path) -> None:
+    shutil.move(own_model, scheduler.folder / "away")
     async with inside(config(scheduler.folder)):
         link = await scheduler.link("a")
-        link.send(pb.Catalog(models=[spec("m", mine)]))
+        link.send(pb.Catalog(models=[spec("m", own_model)]))
         await link.until(lambda: "m" in link.models and link.models["m"].phase == mpb.MODEL_PHASE_FAILED)
         assert "not a directory on this machine" in link.models["m"].reason
-        shutil.move(scheduler.folder / "away", mine)
+        shutil.move(scheduler.folder / "away", own_model)
         await link.until(lambda: link.models["m"].phase == mpb.MODEL_PHASE_CACHED)
 
 
 async def test_a_file_of_the_disk_tier_that_was_changed_is_fetched_anew(
-    web: Server, scheduler: Rig, mine: Path
+    web: Server, scheduler: Rig, own_model: Path
 ) -> None:
-    web.files = files_of(mine)
+    web.files = files_of(own_model)
     model = mpb.ModelSpec(name="m", source=mpb.ModelSource(http=mpb.HttpSource(url=web.address)))
     async with serving(scheduler, model, **web_settings(scheduler.folder)) as sidecar:
         expected = await sidecar.load()
@@ -234,9 +238,9 @@ async def test_a_file_of_the_disk_tier_that_was_changed_is_fetched_anew(
 
 
 async def test_a_disk_that_cannot_be_read_for_a_while_fails_the_model_for_a_while(
-    scheduler: Rig, mine: Path, monkeypatch: pytest.MonkeyPatch
+    scheduler: Rig, own_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(scheduler, spec("m", mine)) as sidecar:
+    async with serving(scheduler, spec("m", own_model)) as sidecar:
         expected = await sidecar.load()
         real, broken = os.open, [True]
 

@@ -101,15 +101,15 @@ async def test_tokens_are_those_of_transformers_through_switches_swaps_reuse_and
 
 
 async def test_the_scheduler_sees_one_engine_of_smaller_models(scheduler: Rig) -> None:
-    async with inside(config(scheduler.folder, "whole")), inside(two(scheduler.folder), pair()) as engine:
-        whole = (await serving(scheduler, "whole", {"m": scheduler.models["qwen2"]})).models["m"].footprint
+    async with inside(config(scheduler.folder, "unsharded")), inside(two(scheduler.folder), pair()) as engine:
+        unsharded = (await serving(scheduler, "unsharded", {"m": scheduler.models["qwen2"]})).models["m"].footprint
         link = await serving(scheduler, "a", {"m": scheduler.models["qwen2"]})
         part = link.models["m"].footprint
         assert link.hello.device == "cpu x 2"
         assert (link.hello.slabs, link.hello.host_slabs) == (128, 64)
-        assert part.weight_bytes < 0.51 * whole.weight_bytes
-        assert part.kv_block_bytes * 2 == whole.kv_block_bytes
-        assert engine._cache.used_bytes() == whole.weight_bytes + 2 * part.weight_bytes
+        assert part.weight_bytes < 0.51 * unsharded.weight_bytes
+        assert part.kv_block_bytes * 2 == unsharded.kv_block_bytes
+        assert engine._cache.used_bytes() == unsharded.weight_bytes + 2 * part.weight_bytes
         assert (await link.done(link.send(pb.Load(model="m", slabs=32)))).done.bytes == part.weight_bytes
 
 
@@ -122,8 +122,8 @@ async def test_a_model_that_the_ranks_cannot_share_fails_and_the_others_are_serv
 
 
 async def test_kv_of_an_engine_with_another_number_of_ranks_is_not_adopted(scheduler: Rig) -> None:
-    async with inside(config(scheduler.folder, "whole")), inside(two(scheduler.folder), pair()):
-        source = await serving(scheduler, "whole", {"m": scheduler.models["qwen2"]})
+    async with inside(config(scheduler.folder, "unsharded")), inside(two(scheduler.folder), pair()):
+        source = await serving(scheduler, "unsharded", {"m": scheduler.models["qwen2"]})
         target = await serving(scheduler, "a", {"m": scheduler.models["qwen2"]})
         await source.done(source.send(pb.Load(model="m", slabs=32)))
         for link in (source, target):

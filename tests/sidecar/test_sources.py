@@ -219,8 +219,8 @@ def test_a_complete_file_of_unknown_size_is_fetched_again_after_a_kill(web: Serv
     web.sizes = False
     stored = obtain(quick_tier(folder), http(web))
     stored.close()
-    whole = stored.directory / "model.safetensors"
-    whole.rename(whole.with_name(whole.name + ".part"))  # as a kill before the rename leaves it
+    weights = stored.directory / "model.safetensors"
+    weights.rename(weights.with_name(weights.name + ".part"))  # as a kill before the rename leaves it
     (stored.directory / ".complete").unlink()
     again = obtain(quick_tier(folder), http(web))
     assert contents(again) == FILES
@@ -239,15 +239,15 @@ def test_a_full_disk_is_named(web: Server, tmp_path: Path) -> None:
 async def test_a_broken_upload_is_fetched_again_once_the_source_is_repaired_and_requested(
     web: Server, scheduler: Rig, broken: str
 ) -> None:
-    whole = {path.name: path.read_bytes() for path in scheduler.models["llama"].iterdir()}
-    web.files = whole | {broken: whole[broken][:-9]}
+    files = {path.name: path.read_bytes() for path in scheduler.models["llama"].iterdir()}
+    web.files = files | {broken: files[broken][:-9]}
     catalog = pb.Catalog(models=[mpb.ModelSpec(name="m", source=mpb.ModelSource(http=mpb.HttpSource(url=web.address)))])
     async with inside(config(scheduler.folder, **web_settings(scheduler.folder))):
         link = await scheduler.link("a")
         link.send(catalog)
         await link.until(lambda: "m" in link.models and link.models["m"].phase == mpb.MODEL_PHASE_FAILED)
         assert broken in link.models["m"].reason
-        web.files = whole
+        web.files = files
         catalog.retry = True
         link.send(catalog)
         await link.until(lambda: link.models["m"].phase == mpb.MODEL_PHASE_CACHED)

@@ -126,7 +126,9 @@ class Clock:
             return
         first = self._heap[0][1]
         yield first
-        yield from sorted((name for name in self._waiting if name != first), key=lambda name: (self._visits[name].had, name))
+        yield from sorted(
+            (name for name in self._waiting if name != first), key=lambda name: (self._visits[name].had, name)
+        )
 
     def _now(self) -> float:
         """The virtual time. Clears away tenants that do not wait and have had no more."""

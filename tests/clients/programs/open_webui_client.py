@@ -93,11 +93,12 @@ async def chat_with_tools(session: aiohttp.ClientSession) -> None:
 
 
 async def tasks(session: aiohttp.ClientSession) -> None:
-    """Titles (at most 1000 tokens), tags and questions that follow (no limit), emojis (4 tokens): none is streamed."""
+    """Titles (at most 1000 tokens), tags and questions that follow (no limit), emojis (4 tokens): none is streamed.
+
+    It sends no temperature with them; a sampled answer would now and then be another one, so this does."""
+    task = {"model": MODEL, "messages": [HELLO], "stream": False, "temperature": 0.0}
     for limit in ({"max_tokens": 1000}, {}, {"max_tokens": 4}):
-        answer = await posted(
-            session, "/chat/completions", {"model": MODEL, "messages": [HELLO], "stream": False} | limit
-        )
+        answer = await posted(session, "/chat/completions", task | limit)
         [choice] = answer["choices"]
         assert "Hello to you.".startswith(choice["message"]["content"]), answer
         assert choice["finish_reason"] == ("length" if limit.get("max_tokens") == 4 else "stop"), answer

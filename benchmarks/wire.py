@@ -1,10 +1,10 @@
 """One scheduler process for a thousand models, codec and gRPC included: its share of a core, how long calls wait.
 
-A process beside it speaks for 256 sidecars and 8 gateways (benchmarks/wire_pool.py); all have attached before anything
-is measured. From the outside, this one asks for the leader all the time, which the scheduler answers in its loop: the
-longest answer is the longest that anything waits there. Meanwhile the status is read and /metrics scraped, as by an
-operator and by Prometheus. Where other work has the processors, a call waits for one as well: that part, which Linux
-counts for both threads, is not the scheduler's, and said on its own.
+Two processes beside it speak for 256 sidecars and 8 gateways (benchmarks/wire_load.py); all have attached before
+anything is measured. From the outside, this one asks for the leader all the time, which the scheduler answers in its
+loop: the longest answer is the longest that anything waits there. Meanwhile the status is read and /metrics scraped, as
+by an operator and by Prometheus. Where other work has the processors, a call waits for one as well: that part, which
+Linux counts for both threads, is not the scheduler's, and said on its own.
 Run: python -m benchmarks.wire [NAME ...]
 """
 
@@ -25,6 +25,7 @@ from pathlib import Path
 from benchmarks.core import Size, quantile
 from benchmarks.report import Row, report
 from benchmarks.size import ENGINES, WARM_S
+from benchmarks.wire_load import Load, OfEngines, OfGateways, attached
 
 from aegaeon_cli.demo import clients
 from aegaeon_cli.demo.stack import free_port
@@ -174,8 +175,10 @@ class Observer:
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one run, after its first seconds. `share`, `core` and `load` are of a core, times in
-    seconds; `late_p99_s` and `latest_s` are of the load: submissions after they were due."""
+    """Of one run, after its first seconds. `share`, `core` and `load` are of a core, times in seconds.
+
+    `tokens_on_time`: of those due in the load's time of what was not refused; `late_p99_s` and `latest_s` are of the
+    load: submissions after they were due."""
 
     share: float
     core: float
@@ -192,31 +195,35 @@ class Measured:
 async def measure(point: Point) -> Measured:
     """Run the load against a fresh process."""
     size = point.size
-    span_s = size.seconds - WARM_S
-    async with scheduler(size.models) as serving:
-        arguments = (serving.target, ENGINES, size.models, size.rate, size.seconds)
-        load = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "benchmarks.wire_pool", *map(str, arguments), stdout=asyncio.subprocess.PIPE
-        )
-        assert load.stdout is not None
-        try:
-            await load.stdout.readline()
-            await asyncio.sleep(WARM_S)
-            observer = Observer(serving)
-            core, cpu_s, began = serving.core_s(), serving.cpu_s(), time.perf_counter()
-            tasks = [asyncio.create_task(call) for call in (observer.ask(), observer.read())]
-            await asyncio.sleep(span_s - 2.0)
-            for task in tasks:
-                task.cancel()
-            took_s, after = time.perf_counter() - began, serving.core_s()
-            share = (serving.cpu_s() - cpu_s) / took_s
-            of_load = map(float, (await load.stdout.readline()).split()[1:])
-        finally:
-            if load.returncode is None:
-                load.terminate()
-            await load.wait()
+    load = Load(ENGINES, size.models, ((size.rate, size.seconds),))
+    async with scheduler(size.models) as serving, attached(serving.target, load) as processes:
+        await processes.begin()
+        await asyncio.sleep(WARM_S)
+        observer = Observer(serving)
+        core, cpu_s, began = serving.core_s(), serving.cpu_s(), time.perf_counter()
+        await _observe(observer, size.seconds - WARM_S - 2.0)
+        took_s, after = time.perf_counter() - began, serving.core_s()
+        share = (serving.cpu_s() - cpu_s) / took_s
+        of_load = await processes.ended()
     in_core_s, events = after[0] - core[0], after[1] - core[1]
-    return Measured(share, in_core_s / took_s, events / took_s, observer, *of_load)
+    return Measured(share, in_core_s / took_s, events / took_s, observer, *_of_load(*of_load))
+
+
+async def _observe(observer: Observer, seconds: float) -> None:
+    tasks = [asyncio.create_task(call) for call in (observer.ask(), observer.read())]
+    await asyncio.sleep(seconds)
+    for task in tasks:
+        task.cancel()
+
+
+def _of_load(engines: OfEngines, gateways: OfGateways) -> tuple[float, float, float, float, float, float]:
+    """The last fields of Measured, in their order."""
+    refused = gateways["refused"]
+    due = [tokens for request, tokens in engines["tokens"].items() if request not in refused]
+    in_time, all_due = (sum(each[which] for each in due) for which in (0, 1))
+    accept_s = max((wait for request, wait in gateways["waits"].items() if request not in refused), default=0.0)
+    late_s = gateways["late_p99_s"], gateways["latest_s"]
+    return in_time / max(1, all_due), float(len(refused)), accept_s, *late_s, engines["share"] + gateways["share"]
 
 
 def rows(point: Point) -> list[Row]:
@@ -236,8 +243,8 @@ def rows(point: Point) -> list[Row]:
         Row(f"{name}: whole status, p50", quantile(m.observer.statuses_s, 0.5) * 1e3, "ms"),
         Row(f"{name}: longest wait until a request is accepted", m.accept_s * 1e3, "ms"),
         Row(f"{name}: requests refused, as the scheduler was late", m.refused, "requests"),
-        Row(f"{name}: tokens on time of the others", m.tokens_on_time * 100, "%"),
-        Row(f"{name}: the load's process", m.load, "of a core"),
+        Row(f"{name}: tokens on time, of those due of the others", m.tokens_on_time * 100, "%"),
+        Row(f"{name}: the load's processes", m.load, "of a core"),
         Row(f"{name}: submitted late, p99", m.late_p99_s * 1e3, "ms"),
         Row(f"{name}: submitted late, at most", m.latest_s * 1e3, "ms"),
     ]

@@ -1,6 +1,6 @@
 """Eight gateways' links to one scheduler process, as they are: they submit requests, and note what becomes of each.
 
-Nobody reads the tokens, so a request is over when its engine says so. Run by benchmarks/wire_load.py:
+No process reads the tokens, so a request is over when its engine says so. Run by benchmarks/wire_load.py:
 python -m benchmarks.wire_gateways TARGET LOAD.
 """
 

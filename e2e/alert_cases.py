@@ -87,6 +87,13 @@ CASES = {
         labels={**POOL, "severity": "warning"},
         summary="The scheduler of a/demo lags behind its engines' reports; new requests wait or get 503.",
     ),
+    "AegaeonSchedulerTurnsLonger": Case(
+        {series("scheduler_turn_factor", pod="scheduler"): "1x4 2x1 1x3 3x30"},
+        silent=14,
+        fires=18,
+        labels={**POOL, "severity": "warning"},
+        summary="The scheduler of a/demo gives decode turns 3 times as many steps, since it is late.",
+    ),
     "AegaeonNoEngines": Case(
         {series("scheduler_instances_up", pod="scheduler"): "2x9 0x30"},
         silent=11,

@@ -77,6 +77,13 @@ def test_a_folder_on_a_web_server_is_fetched_once_and_then_found(web: Server, fo
     again.close()
 
 
+def test_a_vocabulary_of_lines_is_fetched_from_a_web_server_as_gateways_read_it(web: Server, folder: Path) -> None:
+    web.files["vocab.txt"] = b"[UNK]\nthe\n"
+    stored = obtain(quick_tier(folder), http(web))
+    assert contents(stored)["vocab.txt"] == b"[UNK]\nthe\n"
+    stored.close()
+
+
 def test_what_says_how_a_model_pools_is_fetched_in_its_own_folder(web: Server, folder: Path) -> None:
     web.files |= {"modules.json": b"[]", "1_Pooling/config.json": b'{"pooling_mode_lasttoken": true}'}
     stored = obtain(quick_tier(folder), http(web))

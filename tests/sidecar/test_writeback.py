@@ -363,3 +363,24 @@ def test_nothing_is_copied_out_ahead_while_weights_come_in() -> None:
         monitor.stopping = True
         monitor.notify_lanes(state.program)
     assert lanes.join(20)
+
+
+def test_copies_ahead_go_on_when_the_load_that_they_wait_for_is_cancelled_before_it_begins() -> None:
+    monitor, pieces, begun = Monitor(), Pieces(), threading.Event()
+    state = Quiet(monitor, cast(KvMemory, None), ModelTable(monitor), Outside(0), Program(InstanceId("e")))
+    lanes = Lanes(state, lambda _: Outcome(), lambda *_: None, lambda _: None, lambda: None, {Lane.KV_OUT: pieces})
+    state.program.issue(Queued(1, Lane.WEIGHTS, (), Unload("m"), 0))
+
+    def copy() -> None:
+        assert lanes._take(Lane.KV_OUT) is not None
+        begun.set()
+
+    lane = threading.Thread(target=copy, daemon=True)
+    lane.start()
+    assert not begun.wait(0.5)
+    with monitor.changed:
+        state.program.fail(1)
+        monitor.notify_lanes(state.program)
+    assert begun.wait(20)
+    assert pieces.remaining == 9
+    lane.join(20)

@@ -123,9 +123,12 @@ def test_the_same_blocks_are_evicted_as_by_a_sidecar() -> None:
 class Beside:
     """A sidecar's device and host with the lane that copies between them, and the caches of a modelled engine."""
 
-    def __init__(self, folder: Path, slabs: int) -> None:
-        self.now, self.slabs = 0.0, slabs
-        self.tiers = [Tier(name, SlabPool.private(name, 4096, slabs), lambda: self.now) for name in ("device", "host")]
+    def __init__(self, folder: Path, slabs: int, host_slabs: int) -> None:
+        self.now, self.slabs, self.host_slabs = 0.0, slabs, host_slabs
+        self.tiers = [
+            Tier(name, SlabPool.private(name, 4096, count), lambda: self.now)
+            for name, count in (("device", slabs), ("host", host_slabs))
+        ]
         for tier in self.tiers:
             tier.add_shape("s", 4096)
         self.caches = [PrefixCache(4096, 0), PrefixCache(4096, 0)]
@@ -149,8 +152,12 @@ class Beside:
             self.queue.add("s", names)
         while self.writeback.begin():
             self.writeback.finish()
-        while missing := self.caches[1].lacks(cache, content, 16, len(names)):
-            self.caches[1].copy(cache, content, 16, 4096, len(names), min(3, missing))
+        missing = self.caches[1].lacks(cache, content, 16, len(names))
+        self.caches[1].level(cache, content, 16, len(names))
+        if missing:
+            value = cache.mean_value(self.caches[1], content, 16, len(names), missing, self.now)
+            if self.caches[1].make_room(missing * 4096, 4096, value, self.host_slabs * 4096, self.now):
+                self.caches[1].copy(cache, content, 16, 4096, len(names), missing)
         self.caches[1].level(cache, content, 16, len(names))
 
     def take(self, at: int, count: int) -> None:
@@ -167,7 +174,7 @@ class Beside:
 
 
 def test_the_same_blocks_are_copied_to_the_host_and_evicted_there_as_by_a_sidecar(tmp_path: Path) -> None:
-    draw, both = random.Random(11), Beside(tmp_path, slabs=64)
+    draw, both = random.Random(11), Beside(tmp_path, slabs=64, host_slabs=64)
     names = {text: [f"{text}/{i}".encode().ljust(16) for i in range(12)] for text in range(5)}
 
     def same(at: int) -> bool:
@@ -188,6 +195,23 @@ def test_the_same_blocks_are_copied_to_the_host_and_evicted_there_as_by_a_sideca
         both.take(1, count)
         both.caches[1].check()
         assert same(1), f"{count} slabs of the host taken"
+    both.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_full_host_takes_the_same_blocks_as_that_of_a_sidecar(tmp_path: Path, seed: int) -> None:
+    draw, both = random.Random(seed), Beside(tmp_path, slabs=64, host_slabs=16)
+    names = {text: [f"{text}/{i}".encode().ljust(16) for i in range(12)] for text in range(5)}
+    refused = 0
+    for step in range(60):
+        both.now += draw.uniform(0.1, 3.0)
+        text = draw.randrange(5)
+        run = names[text][: draw.randint(2, 12)]
+        both.run(step, text, run, 0.05 if text < 3 else 1e-5)
+        held = {text: len(both.tiers[1].index("s").find(names[text])) for text in names}
+        assert held == {text: both.caches[1].end(text) for text in names}, f"step {step}"
+        refused += held[text] < len(run)
+    assert 5 < refused < 55
     both.close()
 
 

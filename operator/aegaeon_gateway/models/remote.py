@@ -25,25 +25,11 @@ from aegaeon_proto.outbound.errors import OutboundError
 from aegaeon_proto.outbound.slots import Slots, http_slot, hub_slot, s3_slot
 from aegaeon_proto.outbound.store import read_whole, s3_client
 from aegaeon_proto.outbound.urls import HUB_FILES_HOSTS, check_source
-from aegaeon_proto.pooling import MODULES, POOLING
 from aegaeon_proto.redaction import sentence
+from aegaeon_proto.text_files import TEXT_FILES
 from aegaeon_proto.v1.model_pb2 import HttpSource, HubSource, ModelSource, S3Source
 
-_NAMES = (
-    "config.json",
-    MODULES,
-    POOLING,
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "tokenizer.model",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-)
+_NAMES = ("config.json", *TEXT_FILES)
 _HALF = "part-"  # a folder that is being filled
 _FETCHED_BYTES = 4 << 30  # of all models; those fetched longest ago make room
 _MODEL_S = 300.0

@@ -62,13 +62,20 @@ class Tier:
         self.evict()
         return extra
 
+    @property
+    def _room_bytes(self) -> int:
+        """Memory that is not in use: of free slabs, and of free blocks in those that are mapped."""
+        held = sum(mapped * self.slab_bytes - self.used[s] * self.block_bytes[s] for s, mapped in self.mapped.items())
+        return self.free * self.slab_bytes + held
+
     def evict(self) -> None:
         """Evict cached blocks that exceed the memory which is free."""
         if self.cache.nbytes:
-            held = sum(
-                mapped * self.slab_bytes - self.used[s] * self.block_bytes[s] for s, mapped in self.mapped.items()
-            )
-            self.cache.fit(self.free * self.slab_bytes + held, self.now())
+            self.cache.fit(self._room_bytes, self.now())
+
+    def admit(self, blocks: int, block_bytes: int, value: float) -> bool:
+        """Make room for content of which each block has this value; False where too little is worth less."""
+        return self.cache.make_room(blocks * block_bytes, block_bytes, value, self._room_bytes, self.now())
 
     def shrink(self, footprint: Footprint, blocks: int) -> None:
         """Free blocks; slabs that empties go back to the pool."""

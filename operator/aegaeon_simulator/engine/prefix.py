@@ -60,10 +60,14 @@ class Text:
             values, copied = getattr(self, name), getattr(copy, name)
             values[:both] = copied[:both] = np.maximum(values[:both], copied[:both])
 
+    def values(self, now: float) -> Values:
+        """The value of each of its blocks."""
+        values: Values = self.uses * self.lost_s / np.maximum(now - self.used_s, _LEAST_AGE_S)
+        return values
+
     def worth(self, now: float, per_slab: int) -> Values:
         """The value of each slab of its blocks: of one as of all behind it together, at most."""
-        value = self.uses * self.lost_s / np.maximum(now - self.used_s, _LEAST_AGE_S)
-        slabs = np.add.reduceat(value, np.arange(0, len(value), per_slab))
+        slabs = np.add.reduceat(self.values(now), np.arange(0, len(self.uses), per_slab))
         least: Values = np.maximum.accumulate(slabs[::-1])[::-1]
         return least
 
@@ -164,6 +168,32 @@ class PrefixCache:
             text, copy = self._texts.get(span.text), other._texts.get(span.text)
             if text is not None and copy is not None:
                 text.level(copy)
+
+    def mean_value(
+        self, lacking: PrefixCache, content: Content, block_tokens: int, blocks: int, most: int, now: float
+    ) -> float:
+        """The mean value here of the first `most` leading blocks that another cache lacks."""
+        values = [np.zeros(0)]
+        for span in content.spans(block_tokens, blocks):
+            text = self._texts.get(span.text)
+            if text is not None:
+                first = max(lacking.end(span.text), span.first)
+                values.append(text.values(now)[first - text.first : span.end - text.first])
+        return float(np.concatenate(values)[:most].mean())
+
+    def make_room(self, nbytes: int, block_bytes: int, value: float, room_bytes: int, now: float) -> bool:
+        """Evict for so many bytes of blocks of this value each. False where too little is worth less: nothing goes."""
+        missing = self.nbytes + nbytes - room_bytes
+        if missing <= 0:
+            return True
+        cheap = 0.0
+        for text in self._texts.values():
+            if not text.users and len(text.uses):
+                slabs = text.worth(now, self._per_slab(text))
+                cheap += self._slab_sizes(text, len(slabs))[slabs < value * self._slab_bytes / block_bytes].sum()
+        if cheap >= missing:
+            self.fit(room_bytes - nbytes, now)
+        return cheap >= missing
 
     def fit(self, room_bytes: int, now: float) -> None:
         """Evict what exceeds the room."""

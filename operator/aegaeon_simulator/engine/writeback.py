@@ -65,13 +65,19 @@ class Writeback:
         served = self._state.models[chain.model]
         fp = served.footprint
         blocks = min(missing, max(1, PIECE_BYTES // fp.kv_block_bytes))
+        device, host = self._state.device, self._state.host
+        per, now = fp.kv_block_tokens, device.now()
+        host.cache.level(device.cache, chain.content, per, chain.blocks)
+        value = device.cache.mean_value(host.cache, chain.content, per, chain.blocks, blocks, now)
+        if not host.admit(blocks, fp.kv_block_bytes, value):
+            self._chains.popleft()
+            return
 
         def done() -> None:
             self._copies = False
             if self._state.alive:
-                host = self._state.host
                 host.cache.copy(
-                    self._state.device.cache, chain.content, fp.kv_block_tokens, fp.kv_block_bytes, chain.blocks, blocks
+                    device.cache, chain.content, fp.kv_block_tokens, fp.kv_block_bytes, chain.blocks, blocks
                 )
                 host.evict()
                 if self._missing(chain) >= missing:

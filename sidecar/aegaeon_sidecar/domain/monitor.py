@@ -17,14 +17,16 @@ Ready = Callable[[], bool]
 
 class Monitor:
     """`changed`: the lock, and what `sleep` sleeps on; `queued`: the same lock, and what each idle lane sleeps on;
-    `stopping`: the engine ends, no lane begins anything."""
+    `spare`: returns whether a lane has work that is no command; `stopping`: the engine ends, no lane begins
+    anything."""
 
-    __slots__ = ("_lock", "_waiting", "changed", "queued", "stopping")
+    __slots__ = ("_lock", "_waiting", "changed", "queued", "spare", "stopping")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self.changed = threading.Condition(self._lock)
         self.queued = {lane: threading.Condition(self._lock) for lane in Lane}
+        self.spare: dict[Lane, Ready] = {}
         self._waiting: list[tuple[Ready, threading.Condition]] = []
         self.stopping = False
 
@@ -57,9 +59,10 @@ class Monitor:
                     condition.notify()
 
     def notify_lanes(self, program: AnyProgram) -> None:
-        """Commands were queued, ended or dropped: lanes begin those that may start now, too."""
+        """Commands were queued, ended or dropped: lanes begin those that may start now, too, and work that had to wait
+        for those."""
         with self.changed:
             self.notify()
             for lane, condition in self.queued.items():
-                if self.stopping or program.head(lane) is not None:
+                if self.stopping or program.head(lane) is not None or (lane in self.spare and self.spare[lane]()):
                     condition.notify()

@@ -72,6 +72,10 @@ class Spare(Protocol):
         ...
 
 
+def _is_pending(spare: Spare) -> bool:
+    return spare.pending
+
+
 class Lanes:
     """Starts and stops the threads. Each begins with `enter`; `crashed` is called, from the thread, with the error
     that ends a lane: that of a defect, or of a lost device. `spare`: what a lane does while nothing is copied in."""
@@ -88,6 +92,7 @@ class Lanes:
         self._enter = enter
         self._handler = handler
         self._spare = spare or {}
+        state.monitor.spare.update({lane: partial(_is_pending, each) for lane, each in self._spare.items()})
         self._state = state
         self._post = post
         self._crashed = crashed
@@ -165,6 +170,3 @@ class Lanes:
             for skip in skips:
                 self._post(command, skip)
             self._state.monitor.notify_lanes(program)
-            for lane, spare in self._spare.items():
-                if spare.pending:
-                    self._state.monitor.queued[lane].notify()

@@ -17,8 +17,8 @@ from aegaeon_sidecar.domain.sticky import end_if_sticky
 from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.kv.writeback_queue import Chain
 from aegaeon_sidecar.memory.copier import Copier
-from aegaeon_sidecar.memory.eviction import Blocks
-from aegaeon_sidecar.memory.prefix import Name, Noted
+from aegaeon_sidecar.memory.eviction_bounds import Blocks, Noted
+from aegaeon_sidecar.memory.prefix import Name
 from aegaeon_sidecar.memory.tiers import Reading
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """Eviction of cached blocks when memory is needed: the least valuable first, by slab or by block.
 
 Pure functions over the state of pools and indices; `Tier` drops the blocks that they return. A block's value:
-PrefixIndex.value.
+PrefixIndex.value. Blocks of most slabs are not looked at: bounds say what they are worth (eviction_bounds.py).
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aegaeon_native import BlockPool
+from aegaeon_sidecar.memory.eviction_bounds import Blocks, Values
 from aegaeon_sidecar.memory.prefix import PrefixIndex
-
-Blocks = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,46 +32,59 @@ def least_blocks(shape: Shape, blocks: Blocks, count: int, now_s: float) -> Bloc
     return order[:count]
 
 
+@dataclass(frozen=True, slots=True)
+class _Slabs:
+    """Positions that only cached blocks touch, by shape (a number) and position, and bounds of what these are worth."""
+
+    shapes: list[Shape]
+    owner: NDArray[np.int64]
+    at: NDArray[np.int64]
+    least: Values
+    most: Values
+    now_s: float
+
+    @classmethod
+    def of(cls, shapes: list[Shape], now_s: float) -> _Slabs:
+        """The slabs of these shapes."""
+        positions = [shape.pool.cached_positions().astype(np.int64) for shape in shapes]
+        bounds = [shape.index.values.bounds(at, now_s) for shape, at in zip(shapes, positions, strict=True)]
+        owner = np.repeat(np.arange(len(shapes)), [at.size for at in positions])
+        least, most = (np.concatenate([getattr(each, side) for each in bounds]) for side in ("least", "most"))
+        return cls(shapes, owner, np.concatenate(positions), least, most, now_s)
+
+    def evaluate(self, which: NDArray[np.int64]) -> None:
+        """Bounds of these are what they are worth."""
+        for number in np.unique(self.owner[which]).tolist():
+            own = which[self.owner[which] == number]
+            self.least[own] = self.most[own] = self.shapes[number].index.values.over(self.at[own], self.now_s)
+
+    def cheap(self, most: float, least: int) -> NDArray[np.int64]:
+        """Slabs that may be worth less than `most`; none where fewer than `least` are."""
+        if np.count_nonzero(self.most < most) < least:
+            self.evaluate(np.flatnonzero((self.least < most) & (self.most >= most)))
+        cheap = np.flatnonzero(self.least < most)
+        return cheap if cheap.size >= least else cheap[:0]
+
+    def cheapest(self, which: NDArray[np.int64], count: int, most: float) -> NDArray[np.int64]:
+        """`count` of these, the least worth first, of what is worth less than `most`."""
+        if which.size > count:
+            which = which[self.least[which] <= np.partition(self.most[which], count - 1)[count - 1]]
+        self.evaluate(which)
+        which = which[self.least[which] < most]
+        return which[np.lexsort((self.at[which], self.owner[which], self.least[which]))][:count]
+
+
 def least_slabs(
-    shapes: Mapping[str, Shape], slab_bytes: int, count: int, now_s: float, most: float = inf, least: int = 0
+    shapes: Mapping[str, Shape], count: int, now_s: float, most: float = inf, least: int = 0
 ) -> dict[str, Blocks]:
     """The blocks to drop, by shape, so that `count` slabs are free again, or as many as contain only cached blocks.
 
     `most`: slabs whose blocks are worth that much together, or more, stay. `least`: none where fewer slabs may go.
     """
-    worth = [(value, name, at) for name, shape in shapes.items() for at, value in _worth(shape, slab_bytes, now_s)]
-    cheap = sorted(each for each in worth if each[0] < most)[:count]
-    chosen: dict[str, list[int]] = {}
-    for _, name, at in cheap if len(cheap) >= least else ():
-        chosen.setdefault(name, []).append(at)
-    return {name: _over(shapes[name].pool, slab_bytes, positions) for name, positions in chosen.items()}
-
-
-def _worth(shape: Shape, slab_bytes: int, now_s: float) -> list[tuple[int, float]]:
-    """(position, what its blocks are worth together) of the slabs in which there is nothing but cached blocks."""
-    positions = shape.pool.cached_positions()
-    if not positions.size:
-        return []
-    cached = shape.pool.cached()
-    value = shape.index.value(cached, now_s)
-    first, last = _edges(shape.pool, slab_bytes, cached)
-    total = np.zeros(int(last.max()) + 1)
-    for further in range(int((last - first).max()) + 1):
-        touched = first + further <= last
-        total += np.bincount((first + further)[touched], value[touched], total.size)
-    return list(zip(positions.tolist(), total[positions].tolist(), strict=True))
-
-
-def _over(pool: BlockPool, slab_bytes: int, positions: list[int]) -> Blocks:
-    """The cached blocks that touch any of these positions."""
-    cached = pool.cached()
-    first, last = _edges(pool, slab_bytes, cached)
-    chosen = np.array(sorted(positions))
-    over: Blocks = cached[np.searchsorted(chosen, first, "left") < np.searchsorted(chosen, last, "right")]
-    return over
-
-
-def _edges(pool: BlockPool, slab_bytes: int, blocks: Blocks) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The first and the last position that each block touches."""
-    start = blocks.astype(np.int64) * pool.block_bytes
-    return start // slab_bytes, (start + pool.block_bytes - 1) // slab_bytes
+    if not shapes:
+        return {}
+    names = sorted(shapes)
+    slabs = _Slabs.of([shapes[name] for name in names], now_s)
+    chosen = slabs.cheapest(slabs.cheap(most, least), count, most)
+    by_shape = {number: slabs.at[chosen[slabs.owner[chosen] == number]] for number in np.unique(slabs.owner[chosen])}
+    return {names[number]: shapes[names[number]].index.values.published_over(at) for number, at in by_shape.items()}

@@ -12,14 +12,12 @@ from hashlib import blake2b
 from os import urandom
 
 import numpy as np
-from numpy.typing import NDArray
 
 from aegaeon_native import BlockPool
 from aegaeon_sidecar.domain.errors import MemoryBookError
+from aegaeon_sidecar.memory.eviction_bounds import Blocks, BlockValues, Noted, Values
 
 Name = bytes
-Noted = NDArray[np.float64]
-"""of blocks, a row each: their uses, seconds to compute them again, time of the last use"""
 MOST_SALT_BYTES = 64
 _NAME_BYTES = 16  # 2^64 blocks until two different ones may be expected to share a name
 
@@ -45,13 +43,11 @@ def seed_with(before: Name, also: bytes) -> Name:
 class PrefixIndex:
     """The published blocks of a pool, and what each is worth. Guarded by the engine's lock."""
 
-    def __init__(self, pool: BlockPool) -> None:
+    def __init__(self, pool: BlockPool, slab_bytes: int) -> None:
         self._pool = pool
         self._blocks: dict[Name, int] = {}
         self._names: dict[int, Name] = {}
-        self._used_s = np.zeros(pool.capacity)
-        self._uses = np.zeros(pool.capacity)
-        self._lost_s = np.zeros(pool.capacity)  # seconds to compute it and all that was seen to follow it
+        self.values = BlockValues(pool, slab_bytes)
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -73,34 +69,29 @@ class PrefixIndex:
             self._names[block] = name
         added = np.array([block for _, block in fresh], dtype=np.int32)
         self._pool.keep(added)
-        self._uses[added], self._lost_s[added], self._used_s[added] = 1.0, 0.0, 0.0
+        self.values.add(added)
 
-    def used(self, blocks: NDArray[np.int32], now_s: float, block_s: float, *, again: bool = False) -> None:
+    def used(self, blocks: Blocks, now_s: float, block_s: float, *, again: bool = False) -> None:
         """A chain of blocks, from the first on, was in use just now; computing one takes `block_s`.
 
         `again`: it was found here, so that it was not computed again.
         """
-        self._used_s[blocks] = now_s
-        self._uses[blocks] += again
-        following = np.arange(len(blocks), 0, -1) * block_s
-        self._lost_s[blocks] = np.maximum(self._lost_s[blocks], following)
+        self.values.used(blocks, now_s, block_s, again=again)
 
-    def value(self, blocks: NDArray[np.int32], now_s: float) -> NDArray[np.float64]:
+    def value(self, blocks: Blocks, now_s: float) -> Values:
         """The value of keeping each block: uses x seconds to compute it again / age. The lowest is evicted first.
 
         A block without the ones before it is of no use, so the first of a chain are worth all that follows them.
         """
-        age_s = np.maximum(now_s - self._used_s[blocks], 1e-3)
-        worth: NDArray[np.float64] = self._uses[blocks] * self._lost_s[blocks] / age_s
-        return worth
+        return self.values.value(blocks, now_s)
 
-    def noted(self, blocks: NDArray[np.int32]) -> Noted:
+    def noted(self, blocks: Blocks) -> Noted:
         """The uses, costs and last uses of published blocks."""
-        return np.stack((self._uses[blocks], self._lost_s[blocks], self._used_s[blocks]))
+        return self.values.noted(blocks)
 
-    def note(self, blocks: NDArray[np.int32], noted: Noted) -> None:
+    def note(self, blocks: Blocks, noted: Noted) -> None:
         """Published blocks are worth what is noted of them elsewhere, where that is more."""
-        self._uses[blocks], self._lost_s[blocks], self._used_s[blocks] = np.maximum(self.noted(blocks), noted)
+        self.values.note(blocks, noted)
 
     def level(self, other: PrefixIndex, names: Sequence[Name]) -> None:
         """Count a use of blocks that two tiers have in both: else a copy looks old while the other one is used."""
@@ -111,10 +102,11 @@ class PrefixIndex:
         self.note(blocks, other.noted(copies))
         other.note(copies, self.noted(blocks))
 
-    def drop(self, blocks: NDArray[np.int32]) -> int:
+    def drop(self, blocks: Blocks) -> int:
         """Forget blocks; cached ones are free. Returns how many slabs went back to the pool."""
         for block in blocks.tolist():
             del self._blocks[self._names.pop(block)]
+        self.values.drop(blocks)
         return self._pool.forget(blocks)
 
     def check(self) -> None:
@@ -127,3 +119,7 @@ class PrefixIndex:
         lost = set(self._pool.cached().tolist()) - set(self._names)
         if lost:
             raise MemoryBookError(f"blocks {sorted(lost)} are cached under no name")
+        if sorted(self._names) != self.values.published.tolist():
+            raise MemoryBookError(f"{len(self._names)} blocks published, {len(self.values.published)} with a value")
+        if not self.values.check():
+            raise MemoryBookError("a slab's sums are not those of its blocks")

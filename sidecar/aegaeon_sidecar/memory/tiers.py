@@ -18,12 +18,16 @@ from aegaeon_native import BlockPool, OutOfSlabs, SlabPool
 from aegaeon_proto.engine.ids import KvShape
 from aegaeon_proto.engine.reports import ShapeMemory
 from aegaeon_sidecar.domain.errors import MemoryBookError
-from aegaeon_sidecar.memory.eviction import Blocks, Shape, least_blocks, least_slabs
+from aegaeon_sidecar.memory.eviction import Shape, least_blocks, least_slabs
+from aegaeon_sidecar.memory.eviction_bounds import Blocks
 from aegaeon_sidecar.memory.prefix import PrefixIndex
 
 NO_BLOCKS: Blocks = np.empty(0, dtype=np.int32)
 _AHEAD_SHARE = 1 / 64
-"""of a tier that `admit` leaves free: other grants then rarely evict; choosing among all that is cached takes long"""
+"""of a tier that `admit` leaves free: other grants then rarely evict"""
+_AT_ONCE = 2
+"""times the slabs that are needed, which `admit` evicts at most: after grants have used what was free, it is brought
+back in the time of several calls"""
 
 
 @dataclass(slots=True)
@@ -59,7 +63,7 @@ class Tier:
         """The blocks of a shape; reserves their range of addresses the first time."""
         if kv_shape not in self._shapes:
             pool = BlockPool(self.pool, block_bytes, self.pool.total)
-            self._shapes[kv_shape] = Shape(pool, PrefixIndex(pool))
+            self._shapes[kv_shape] = Shape(pool, PrefixIndex(pool, self.pool.slab_bytes))
         return self._shapes[kv_shape].pool
 
     def blocks(self, kv_shape: str) -> BlockPool:
@@ -143,13 +147,15 @@ class Tier:
         None where there is not enough of that, and nothing is evicted. A share of the tier stays free for grants.
         """
         pool = self._shapes[kv_shape].pool
+        self._shapes[kv_shape].index.values.settle()  # while few blocks have changed
         ahead = int(self.pool.total * _AHEAD_SHARE)
-        missing = self._slabs_of(pool, count) + ahead - self.pool.free
+        needed = self._slabs_of(pool, count)
+        missing = needed + ahead - self.pool.free
         if missing > 0:
             most = worth * self.pool.slab_bytes / pool.block_bytes
-            self._evict_least(missing + ahead, most, missing)
-        if self.pool.free < ahead:
-            return None
+            evicted = self._evict_least(min(missing, _AT_ONCE * needed), most, missing)
+            if not evicted and self.pool.free < ahead:
+                return None
         try:
             return np.asarray(pool.allocate(count, self.pool.total), dtype=np.int32)
         except OutOfSlabs:
@@ -186,12 +192,13 @@ class Tier:
         if missing > 0:
             self._evict_least(missing)
 
-    def _evict_least(self, slabs: int, most: float = inf, least: int = 0) -> None:
+    def _evict_least(self, slabs: int, most: float = inf, least: int = 0) -> bool:
         """Evict what so many slabs hold, of those that contain only cached blocks and are worth less than `most`: if
-        these are `least`, or more."""
-        chosen = least_slabs(self._shapes, self.pool.slab_bytes, slabs, self._clock(), most, least)
+        these are `least`, or more. True where any was evicted."""
+        chosen = least_slabs(self._shapes, slabs, self._clock(), most, least)
         for kv_shape, blocks in chosen.items():
             self._drop(kv_shape, blocks)
+        return bool(chosen)
 
     def _drop(self, kv_shape: str, blocks: Blocks) -> None:
         reading = self.reading

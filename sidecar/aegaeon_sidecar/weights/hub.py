@@ -29,6 +29,7 @@ from aegaeon_proto.outbound.client import Client
 from aegaeon_proto.outbound.urls import HUB_FILES_HOSTS
 from aegaeon_proto.pooling import POOLING
 from aegaeon_proto.redaction import sentence
+from aegaeon_proto.text_files import TEXT_FILES
 from aegaeon_sidecar.domain.errors import SourceError
 from aegaeon_sidecar.weights.addresses import address_of
 from aegaeon_sidecar.weights.remote import (
@@ -41,7 +42,7 @@ from aegaeon_sidecar.weights.remote import (
     retry_after_s,
 )
 
-_PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt", POOLING)
+_PATTERNS = ("*.json", "*.safetensors", "*.jinja", *TEXT_FILES)
 _MOST_LIST_BYTES = 64 << 20  # of an answer that lists files
 
 

@@ -19,7 +19,8 @@ from aegaeon_proto.credentials import token_of
 from aegaeon_proto.engine.catalog import HttpSource
 from aegaeon_proto.outbound.client import Answer, Client
 from aegaeon_proto.outbound.urls import check_source
-from aegaeon_proto.pooling import MODULES, POOLING
+from aegaeon_proto.pooling import POOLING
+from aegaeon_proto.text_files import TEXT_FILES
 from aegaeon_sidecar.domain.errors import SourceError
 from aegaeon_sidecar.models.adapters import ADAPTER_WEIGHTS
 from aegaeon_sidecar.models.documents import MOST_INDEX_BYTES
@@ -32,19 +33,6 @@ _MOST_RETRY_AFTER_S = 3600.0
 ADAPTER_FILES = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
 MOST_SUMS_BYTES = 1 << 20
 SUMS = "SHA256SUMS"
-_OPTIONAL = (
-    MODULES,
-    POOLING,
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "tokenizer.model",
-    "vocab.json",
-    "merges.txt",
-)
 # Names that begin with a dot are the disk tier's own.
 WANTED = re.compile(
     r"(?!\.)[\w.-]{1,200}\.(json|safetensors|jinja|model|txt)|SHA256SUMS|" + re.escape(POOLING), re.ASCII
@@ -118,10 +106,10 @@ class HttpRemote:
 
     def files(self) -> list[RemoteFile]:
         """See Remote."""
-        names = [*self._names] or [CONFIG, *self._weights(), *_OPTIONAL]
+        names = [*self._names] or [CONFIG, *self._weights(), *TEXT_FILES]
         check_count(self.address, len(names))
         files = [file for name in names if (file := self._look(name)) is not None]
-        missing = set(names) - {file.name for file in files} - set(_OPTIONAL)
+        missing = set(names) - {file.name for file in files} - set(TEXT_FILES)
         if missing:
             raise SourceError(f"{self.address}: has no {min(missing)}; check the address")
         sums = parse_sums(self._text(SUMS, MOST_SUMS_BYTES) or "")

@@ -279,15 +279,8 @@ def flood(rate: float, seed: int) -> Load:
     return Load(Run(settings(gpus=1), work, device(), seed), parts)
 
 
-def weighted_tenants(seed: int, rate: float = 20.0) -> Load:
-    """A model with an engine of its own, and two tenants of weights 3 and 1 that each ask for more than it serves."""
-    heavy = _requests_of("heavy", rate, seed, Terms(weight=3))
-    light = _requests_of("light", rate, seed + 1)
-    return Load(Run(settings(Slo(2.0, 0.1), gpus=1), in_order((QWEN_7B,), [*heavy, *light]), device(), seed), _WEIGHTED)
-
-
 def tiered_tenants(seed: int) -> Load:
-    """The same with an interactive tenant beside one of tier batch that asks five times as often."""
+    """A model with an engine of its own: an interactive tenant, and one of tier batch that asks five times as often."""
     chat = _requests_of("interactive", 5.0, seed, Terms(Tier.INTERACTIVE))
     night = _requests_of("batch", 25.0, seed + 1, Terms(Tier.BATCH))
     return Load(Run(settings(gpus=1), in_order((QWEN_7B,), [*chat, *night]), device(), seed), _TIERED)
@@ -298,7 +291,6 @@ def _requests_of(tenant: str, rate: float, seed: int, terms: Terms = ALIKE) -> l
     return [replace(a, tenant=tenant, terms=terms) for a in drawn]
 
 
-_WEIGHTED: Mapping[str, Chooses] = {"heavy": lambda r: r.tenant == "heavy", "light": lambda r: r.tenant == "light"}
 _TIERED: Mapping[str, Chooses] = {
     "interactive": lambda r: r.tenant == "interactive",
     "batch": lambda r: r.tenant == "batch",

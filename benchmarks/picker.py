@@ -20,6 +20,7 @@ from pathlib import Path
 
 import aiohttp
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from benchmarks.report import Row, report
 from e2e.envoy import Way, way
 from e2e.envoy.reference import find_reference, reference_way
@@ -53,11 +54,8 @@ async def _answer(request: web.Request) -> web.StreamResponse:
 async def _pool() -> AsyncIterator[int]:
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", _answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield int(runner.addresses[0][1])
-    await runner.cleanup()
+    async with TestServer(app) as server:
+        yield server.port or 0
 
 
 async def _post(session: aiohttp.ClientSession, url: str) -> float:

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import yaml
+from fuzz.shape import places
 from hypothesis import strategies as st
 
 from e2e.kubectl import REPOSITORY
 
 EVERYTHING = REPOSITORY / "e2e" / "everything.yaml"
 DOCUMENTS: list[dict[str, Any]] = list(yaml.safe_load_all(EVERYTHING.read_text("utf-8")))
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every path into nested lists and mappings."""
-    yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in items:
-        yield from places(inner, (*path, key))
-
-
 PLACES = [(number, ("spec", *path)) for number, document in enumerate(DOCUMENTS) for path in places(document["spec"])]
 # Values as people get them wrong. No null: the API server takes it for a field that was left out.
 VALUES = st.one_of(

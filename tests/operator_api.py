@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from aegaeon_kube.server import ApiServer
 
@@ -17,16 +18,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 async def api_server(handler: Handler) -> AsyncIterator[ApiServer]:
     app = web.Application(client_max_size=3 << 20)  # of a real one
     app.router.add_route("*", "/{path:.*}", handler)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    assert runner.addresses
-    try:
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as session:
-            yield ApiServer(session, lambda: {"Authorization": "Bearer of-now"})
-    finally:
-        await runner.cleanup()
+    async with TestServer(app) as server, aiohttp.ClientSession(server.make_url("")) as session:
+        yield ApiServer(session, lambda: {"Authorization": "Bearer of-now"})
 
 
 def refusal(status: int, message: str) -> web.Response:

@@ -7,17 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from aegaeon_simulator.figures.svg import svg_figure
+
 PICTURES = Path(__file__).parents[2] / "docs/images"
-_RC: dict[Any, Any] = {
-    "svg.hashsalt": "aegaeon",
-    "svg.fonttype": "none",
-    "font.size": 10,
-    "font.family": "sans-serif",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "figure.facecolor": "white",
-}
 _OURS = ("#1f77b4", "#2ca02c")
 _PEERS = ("#c2498a", "#f0a202", "#8c564b", "#9e9e9e", "#17becf")
 
@@ -25,13 +17,7 @@ _PEERS = ("#c2498a", "#f0a202", "#8c564b", "#9e9e9e", "#17becf")
 def draw(found: Sequence[dict[str, Any]], over_s: float, name: str) -> None:
     """NAME.svg of the systems in results/NAME.json. `over_s`: when a run is over; a time that did not come
     is drawn there."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    with rc_context(_RC):
-        figure = Figure(figsize=(9.0, 3.9), layout="constrained")
-        FigureCanvasSVG(figure)
+    with svg_figure(PICTURES / f"{name}.svg", 9.0, 3.9, {}) as figure:
         on_time, first = figure.subplots(1, 2)
         for one, style in zip(found, _styles(found), strict=True):
             loads = [run["load"] for run in one["runs"]]
@@ -42,7 +28,6 @@ def draw(found: Sequence[dict[str, Any]], over_s: float, name: str) -> None:
         on_time.set_title("tokens on time (%)", loc="left", fontsize=11)
         first.set_title("TTFT p99 (s)", loc="left", fontsize=11)
         figure.legend(loc="outside lower center", ncols=3, fontsize=9)
-        figure.savefig(PICTURES / f"{name}.svg", format="svg", metadata={"Date": None, "Creator": None})
 
 
 def _styles(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -52,16 +52,11 @@ def figures(
     Example:
       aegaeon figures --only 11a --duration 60 --out /tmp/figures --page /tmp/evaluation.md
     """
-    from aegaeon_simulator.errors import SimulatorError
     from aegaeon_simulator.figures import book as books
-    from aegaeon_simulator.workload import WorkloadError
 
-    try:
-        if not only_draw:
-            books.write(_run(data, cache, seeds, duration, workers, only), out)
-        _publish(books.read(out), out, page)
-    except (SimulatorError, WorkloadError) as error:
-        raise CliError(str(error)) from error
+    if not only_draw:
+        books.write(_run(data, cache, seeds, duration, workers, only), out)
+    _publish(books.read(out), out, page)
 
 
 def _run(data: Path, cache: Path, seeds: int, duration: float, workers: int | None, only: tuple[str, ...]) -> Book:

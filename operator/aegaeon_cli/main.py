@@ -10,6 +10,7 @@ import click
 
 from aegaeon_cli.errors import CliError
 from aegaeon_operator.errors import OperatorError
+from aegaeon_simulator.errors import SimulatorError
 
 # name: (module, attribute, one line for `aegaeon --help`)
 _COMMANDS = {
@@ -69,7 +70,7 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (OperatorError, CliError) as error:
+        except (OperatorError, CliError, SimulatorError) as error:
             raise UserError(str(error)) from error
 
 

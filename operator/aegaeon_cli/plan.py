@@ -59,16 +59,6 @@ def plan(**options: Any) -> None:
       aegaeon plan --file models.yaml --slo-ttft 5 --price 3.5
       aegaeon plan --file models.yaml --gpus 6 --admit 13b:0.2
     """
-    from aegaeon_simulator.errors import SimulatorError
-    from aegaeon_simulator.workload import WorkloadError
-
-    try:
-        _answer(options)
-    except (SimulatorError, WorkloadError) as error:
-        raise CliError(str(error)) from error
-
-
-def _answer(options: dict[str, Any]) -> None:
     from aegaeon_cli.plan_view import show_answer, show_plan
     from aegaeon_simulator.devices import read_device
     from aegaeon_simulator.plan import PoolEvaluator, answer_json, plan_json

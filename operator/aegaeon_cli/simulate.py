@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aegaeon_cli.errors import CliError
 from aegaeon_cli.options import device_option, kind_option, number_option, slo_options, slos_option, trace_option
 from aegaeon_cli.simulate_input import POISSON_S, runs_of
 from aegaeon_cli.simulate_view import write
@@ -86,14 +85,7 @@ def simulate(**options: Any) -> None:
     Example:
       aegaeon simulate --rate 0.1 --models 64 --policy paper --prefill 6 --decode 10 --json -
     """
-    from aegaeon_simulator.errors import SimulatorError
-    from aegaeon_simulator.workload import WorkloadError
-
-    try:
-        results = _results(runs_of(options))
-    except (SimulatorError, WorkloadError) as error:
-        raise CliError(str(error)) from error
-    write(options["output"], results)
+    write(options["output"], _results(runs_of(options)))
 
 
 def _results(runs: list[Run]) -> list[dict[str, Any]]:

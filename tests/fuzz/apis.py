@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fuzz.gateway import WORDS, check_bounds
@@ -57,35 +57,30 @@ RESPONSES = [
 ]  # fmt: skip
 
 
-def _translated(documents: list[dict[str, Any]], endpoint: str) -> Callable[[], AbstractContextManager[One]]:
+def _translated(documents: list[dict[str, Any]], endpoint: str, _: Path) -> One:
     """A body of another API, as far as what its chat's template gets."""
+    from aegaeon_gateway.errors import ApiError
+    from aegaeon_gateway.request.bodies import parsed_chat
+    from aegaeon_gateway.request.parse import items_of_history
 
-    @contextmanager
-    def open_() -> Iterator[One]:
-        from aegaeon_gateway.errors import ApiError
-        from aegaeon_gateway.request.bodies import parsed_chat
-        from aegaeon_gateway.request.parse import items_of_history
+    words = (*WORDS, *(word for document in documents for word in document), "input", "id")
 
-        words = (*WORDS, *(word for document in documents for word in document), "input", "id")
+    def feed(data: bytes) -> None:
+        try:
+            made = parsed_chat(endpoint, json_input(data, documents, words))
+        except ApiError as error:
+            json.dumps(error.body()).encode()
+            assert 400 <= error.status < 500, error
+            return
+        check_bounds(made.chat)
+        if made.conversation:
+            items_of_history(made.conversation)
+        assert all(type(message.for_template()["content"]) is str for message in made.chat.messages)
 
-        def one(data: bytes) -> None:
-            try:
-                made = parsed_chat(endpoint, json_input(data, documents, words))
-            except ApiError as error:
-                json.dumps(error.body()).encode()
-                assert 400 <= error.status < 500, error
-                return
-            check_bounds(made.chat)
-            if made.conversation:
-                items_of_history(made.conversation)
-            assert all(type(message.for_template()["content"]) is str for message in made.chat.messages)
-
-        yield one
-
-    return open_
+    return feed
 
 
 TARGETS = (
-    Target("http_messages", _translated(MESSAGES, "messages"), ("aegaeon_gateway",)),
-    Target("http_responses", _translated(RESPONSES, "responses"), ("aegaeon_gateway",)),
+    Target("http_messages", partial(_translated, MESSAGES, "messages"), ("aegaeon_gateway",)),
+    Target("http_responses", partial(_translated, RESPONSES, "responses"), ("aegaeon_gateway",)),
 )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 
 from fuzz.shape import Draw, changed, json_bytes, json_input, message, raw, received
-from fuzz.target import One, Target, folder
+from fuzz.target import One, Target
 
 _HEADERS = [
     {"a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}, "__metadata__": {"format": "pt"}},
@@ -38,129 +37,117 @@ _CONFIGS = [
 ]  # fmt: skip
 
 
-@contextmanager
-def _header() -> Iterator[One]:
+def _header(home: Path) -> One:
     from aegaeon_sidecar.domain.errors import WeightsError
     from aegaeon_sidecar.models.header import read_header
 
-    with folder() as home:
-        path = home / "model.safetensors"
+    path = home / "model.safetensors"
 
-        def one(data: bytes) -> None:
-            body = raw(data)
-            if body is None:
-                draw = Draw(data[1:])
-                header = json_bytes(changed(draw, _HEADERS, _HEADER_WORDS))
-                length = draw.one_of((len(header),) * 5 + (len(header) - 1, 0, 2**31, 2**63, 2**64 - 1))
-                body = struct.pack("<Q", length) + header + bytes(draw.one_of((10, 16, 0, 100)))
-            path.write_bytes(body)
-            try:
-                tensors = read_header(path)
-            except WeightsError as error:
-                assert str(path) in str(error)
-                assert len(str(error)) < 4096, "a refusal as long as the file"
-                return
-            assert len({tensor.name for tensor in tensors}) == len(tensors)
-            end = 8 + int.from_bytes(body[:8], "little")
-            for tensor in tensors:  # back to back, inside the file, each byte once
-                assert tensor.offset == end
-                end += tensor.nbytes
-            assert end == len(body)
+    def feed(data: bytes) -> None:
+        body = raw(data)
+        if body is None:
+            draw = Draw(data[1:])
+            header = json_bytes(changed(draw, _HEADERS, _HEADER_WORDS))
+            length = draw.one_of((len(header),) * 5 + (len(header) - 1, 0, 2**31, 2**63, 2**64 - 1))
+            body = struct.pack("<Q", length) + header + bytes(draw.one_of((10, 16, 0, 100)))
+        path.write_bytes(body)
+        try:
+            tensors = read_header(path)
+        except WeightsError as error:
+            assert str(path) in str(error)
+            assert len(str(error)) < 4096, "a refusal as long as the file"
+            return
+        assert len({tensor.name for tensor in tensors}) == len(tensors)
+        end = 8 + int.from_bytes(body[:8], "little")
+        for tensor in tensors:  # back to back, inside the file, each byte once
+            assert tensor.offset == end
+            end += tensor.nbytes
+        assert end == len(body)
 
-        yield one
+    return feed
 
 
-@contextmanager
-def _config() -> Iterator[One]:
+def _config(home: Path) -> One:
     from aegaeon_sidecar.domain.errors import ModelError
     from aegaeon_sidecar.models.config import read_spec, serve_length
 
-    with folder() as home:
-        words = tuple(
-            {key for config in _CONFIGS for key in config} | {"factor", "rope_type", "rope_parameters", "yarn"}
-        )
+    words = tuple({key for config in _CONFIGS for key in config} | {"factor", "rope_type", "rope_parameters", "yarn"})
 
-        def one(data: bytes) -> None:
-            (home / "config.json").write_bytes(json_input(data, _CONFIGS, words))
-            try:
-                spec = read_spec(home)
-                served = serve_length(spec, home, 0)
-            except ModelError as error:
-                assert str(home) in str(error)
-                assert len(str(error)) < 8192, "a refusal as long as the file"
-                return
-            assert served >= 1
-            assert len(spec.windows) == spec.layers
-            assert spec.heads % spec.kv_heads == 0
-            assert spec.head_dim % 2 == 0
+    def feed(data: bytes) -> None:
+        (home / "config.json").write_bytes(json_input(data, _CONFIGS, words))
+        try:
+            spec = read_spec(home)
+            served = serve_length(spec, home, 0)
+        except ModelError as error:
+            assert str(home) in str(error)
+            assert len(str(error)) < 8192, "a refusal as long as the file"
+            return
+        assert served >= 1
+        assert len(spec.windows) == spec.layers
+        assert spec.heads % spec.kv_heads == 0
+        assert spec.head_dim % 2 == 0
 
-        yield one
+    return feed
 
 
-@contextmanager
-def _index() -> Iterator[One]:
+def _index(home: Path) -> One:
     from aegaeon_sidecar.domain.errors import ModelError
     from aegaeon_sidecar.models.files import _read_index
 
-    with folder() as home:
-        documents = [
-            {
-                "metadata": {"total_size": 9},
-                "weight_map": {"a": "model-00001-of-00002.safetensors", "b": "x.safetensors"},
-            }
-        ]
+    documents = [
+        {
+            "metadata": {"total_size": 9},
+            "weight_map": {"a": "model-00001-of-00002.safetensors", "b": "x.safetensors"},
+        }
+    ]
 
-        def one(data: bytes) -> None:
-            (home / "model.safetensors.index.json").write_bytes(
-                json_input(data, documents, ("weight_map", "a", "../x.safetensors", ".safetensors", "/x.safetensors"))
-            )
-            try:
-                shards = _read_index(home)
-            except ModelError:
-                return
-            assert shards
-            assert all(path.parent == home for path in shards), shards
+    def feed(data: bytes) -> None:
+        (home / "model.safetensors.index.json").write_bytes(
+            json_input(data, documents, ("weight_map", "a", "../x.safetensors", ".safetensors", "/x.safetensors"))
+        )
+        try:
+            shards = _read_index(home)
+        except ModelError:
+            return
+        assert shards
+        assert all(path.parent == home for path in shards), shards
 
-        yield one
+    return feed
 
 
-@contextmanager
-def _sums() -> Iterator[One]:
+def _sums(_: Path) -> One:
     from aegaeon_sidecar.weights.remote import parse_sums
 
-    def one(data: bytes) -> None:
+    def feed(data: bytes) -> None:
         for name, digest in parse_sums(data[1:].decode("utf-8", "replace")).items():
             assert re.fullmatch("[0-9a-f]{64}", digest)
             assert "/" not in name
 
-    yield one
+    return feed
 
 
-@contextmanager
-def _credentials() -> Iterator[One]:
+def _credentials(home: Path) -> One:
     from aegaeon_proto.credentials import CredentialsError, s3_keys, token_of
 
-    with folder() as home:
-        file = home / "credentials"
+    file = home / "credentials"
 
-        def one(data: bytes) -> None:
-            file.write_bytes(data[1:])
-            secret = file.read_bytes().strip()
-            for read in (token_of, s3_keys):
-                try:
-                    found = read(str(file))
-                except CredentialsError as error:
-                    text = str(error).encode()
-                    assert len(secret) < 12 or secret not in text, "a refusal that quotes the secret"
-                    continue
-                if isinstance(found, str):
-                    assert re.fullmatch("[!-~]*", found), "a token that is no header"
+    def feed(data: bytes) -> None:
+        file.write_bytes(data[1:])
+        secret = file.read_bytes().strip()
+        for read in (token_of, s3_keys):
+            try:
+                value = read(str(file))
+            except CredentialsError as error:
+                text = str(error).encode()
+                assert len(secret) < 12 or secret not in text, "a refusal that quotes the secret"
+                continue
+            if isinstance(value, str):
+                assert re.fullmatch("[!-~]*", value), "a token that is no header"
 
-        yield one
+    return feed
 
 
-@contextmanager
-def _commands() -> Iterator[One]:
+def _commands(_: Path) -> One:
     """Commands of a scheduler, applied one after the other to one state, as Engine.Attach brings them."""
     from aegaeon_proto.codec.commands import command_from
     from aegaeon_proto.engine.commands import Amend, Open
@@ -174,7 +161,7 @@ def _commands() -> Iterator[One]:
     layout = Layout(1024, (), "f32-1x8x16", 512, 16, 128, ())
     words = ("r", "s", "m", "engine-0")
 
-    def one(data: bytes) -> None:
+    def feed(data: bytes) -> None:
         draw = Draw(data[1:])
         command = received(raw(data), draw, engine_pb2.Command, words)
         if command is None:
@@ -194,7 +181,7 @@ def _commands() -> Iterator[One]:
             turn.amend(change)
             assert set(turn.waiting()) <= {part.key for part in turn.prefill} | set(turn.decode)
 
-    yield one
+    return feed
 
 
 _COMMANDS = ("aegaeon_proto.codec", "aegaeon_sidecar.engine.opening", "aegaeon_sidecar.engine.turn")

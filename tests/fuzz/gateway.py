@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fuzz.shape import Draw, json_input, raw, received
-from fuzz.target import One, Target, folder
+from fuzz.target import One, Target
 
 _COMMON = {
     "model": "m", "temperature": 0.7, "top_p": 0.9, "n": 2, "presence_penalty": 0.5, "frequency_penalty": 0.5,
@@ -79,34 +79,29 @@ WORDS = (
 )  # fmt: skip
 
 
-def _body(documents: list[dict[str, Any]], kind: str) -> Callable[[], AbstractContextManager[One]]:
-    @contextmanager
-    def open_() -> Iterator[One]:
-        from aegaeon_gateway.errors import ApiError
-        from aegaeon_gateway.request import parse, schema
+def _body(documents: list[dict[str, Any]], kind: str, _: Path) -> One:
+    from aegaeon_gateway.errors import ApiError
+    from aegaeon_gateway.request import parse, schema
 
-        request = getattr(schema, kind)
+    request = getattr(schema, kind)
 
-        def one(data: bytes) -> None:
-            try:
-                parsed = parse.parse(request, json_input(data, documents, WORDS))
-            except ApiError as error:
-                json.dumps(error.body()).encode()
-                assert 400 <= error.status < 500, error
-                return
-            check_bounds(parsed)
+    def feed(data: bytes) -> None:
+        try:
+            parsed = parse.parse(request, json_input(data, documents, WORDS))
+        except ApiError as error:
+            json.dumps(error.body()).encode()
+            assert 400 <= error.status < 500, error
+            return
+        check_bounds(parsed)
 
-        yield one
-
-    return open_
+    return feed
 
 
-@contextmanager
-def _pooled() -> Iterator[One]:
+def _pooled(_: Path) -> One:
     from aegaeon_gateway.errors import ApiError
     from aegaeon_gateway.request import parse, pooled
 
-    def one(data: bytes) -> None:
+    def feed(data: bytes) -> None:
         try:
             embeds = parse.parse_embedding(json_input(data, EMBEDDINGS, _POOLED_WORDS))
             assert 1 <= len(embeds.prompts) <= pooled.MAX_INPUTS
@@ -120,7 +115,7 @@ def _pooled() -> Iterator[One]:
         except ValueError as error:
             assert len(str(error)) < 200, error
 
-    yield one
+    return feed
 
 
 def check_bounds(parsed: Any) -> None:
@@ -141,53 +136,46 @@ def check_bounds(parsed: Any) -> None:
     assert len(parsed.stops) <= 16
 
 
-def _text_file(name: str, documents: list[Any], words: tuple[str, ...]) -> Callable[[], AbstractContextManager[One]]:
+def _text_file(name: str, documents: list[Any], words: tuple[str, ...], home: Path) -> One:
     """One of the files that a model's text is made of, the others as they should be."""
+    from aegaeon_gateway.errors import ApiError, TokenizerError
+    from aegaeon_gateway.workers.model import load
 
-    @contextmanager
-    def open_() -> Iterator[One]:
-        from aegaeon_gateway.errors import ApiError, TokenizerError
-        from aegaeon_gateway.workers.model import load
+    for file, content in _TEXT_FILES.items():
+        (home / file).write_text(json.dumps(content))
+    load(home).render([{"role": "user", "content": "imports"}])  # which no input's time limit is to count
+    config = home / "tokenizer_config.json"
+    config.write_text("{}")
+    with contextlib.suppress(TokenizerError):
+        load(home)  # nor those of another class of tokenizers, torch among them
+    config.write_text(json.dumps(_TEXT_FILES[config.name]))
 
-        with folder() as home:
-            for file, content in _TEXT_FILES.items():
-                (home / file).write_text(json.dumps(content))
-            load(home).render([{"role": "user", "content": "imports"}])  # which no input's time limit is to count
-            config = home / "tokenizer_config.json"
-            config.write_text("{}")
-            with contextlib.suppress(TokenizerError):
-                load(home)  # nor those of another class of tokenizers, torch among them
-            config.write_text(json.dumps(_TEXT_FILES[config.name]))
+    def feed(data: bytes) -> None:
+        (home / name).write_bytes(json_input(data, documents, words))
+        try:
+            text = load(home)
+            text.described(b"key")
+        except TokenizerError as error:
+            assert len(str(error)) < 2000, "a refusal as long as the file"
+            return
+        assert all(math.isfinite(value) for value in text.defaults.values()), text.defaults
+        assert all(type(value) is int and 0 <= value < 2**32 for value in text.eos_ids), text.eos_ids
+        with contextlib.suppress(ApiError):
+            ids = text.encode(text.render([{"role": "user", "content": "Hello"}]), special=False)
+            text.decode(ids)
 
-            def one(data: bytes) -> None:
-                (home / name).write_bytes(json_input(data, documents, words))
-                try:
-                    text = load(home)
-                    text.described(b"key")
-                except TokenizerError as error:
-                    assert len(str(error)) < 2000, "a refusal as long as the file"
-                    return
-                assert all(math.isfinite(value) for value in text.defaults.values()), text.defaults
-                assert all(type(value) is int and 0 <= value < 2**32 for value in text.eos_ids), text.eos_ids
-                with contextlib.suppress(ApiError):
-                    ids = text.encode(text.render([{"role": "user", "content": "Hello"}]), special=False)
-                    text.decode(ids)
+    def panics_refused(data: bytes) -> None:
+        """As the fork server and its workers do: a panic of `tokenizers` is none of Exception."""
+        try:
+            feed(data)
+        except BaseException as error:  # pyo3 exports no class for it
+            if type(error).__name__ != "PanicException":
+                raise
 
-            def panics_refused(data: bytes) -> None:
-                """As the fork server and its workers do: a panic of `tokenizers` is none of Exception."""
-                try:
-                    one(data)
-                except BaseException as error:  # pyo3 exports no class for it
-                    if type(error).__name__ != "PanicException":
-                        raise
-
-            yield panics_refused
-
-    return open_
+    return panics_refused
 
 
-@contextmanager
-def _template() -> Iterator[One]:
+def _template(_: Path) -> One:
     from jinja2.exceptions import TemplateError
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
@@ -199,7 +187,7 @@ def _template() -> Iterator[One]:
         "{{ ''.__class__.__mro__ }}", "{{ messages[0] }}", "{% for i in range(3) %}", "{{ 'a' * 10 }}", "{{ x.y.z }}",
     )  # fmt: skip
 
-    def one(data: bytes) -> None:
+    def feed(data: bytes) -> None:
         body = raw(data)
         draw = Draw(data[1:])
         text = "".join(draw.one_of(pieces) for _ in range(draw.below(12))) if body is None else body.decode("latin-1")
@@ -209,11 +197,10 @@ def _template() -> Iterator[One]:
             compiled = _compile_jinja_template(text)
             compiled.render(messages=[{"role": "user", "content": "x"}], bos_token="<s>", eos_token="</s>")
 
-    yield one
+    return feed
 
 
-@contextmanager
-def _tokens() -> Iterator[One]:
+def _tokens(_: Path) -> One:
     """What an engine pushes at a gateway, into requests that are open."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
@@ -235,7 +222,7 @@ def _tokens() -> Iterator[One]:
     prompts, spec = [Prompt.of([1, 2])], model_pb2.ModelSpec(name="m")
     request = Request("r", spec, vocabulary, options, model_pb2.Sampling(), prompts, limits, [""], 0.0)
 
-    def one(data: bytes) -> None:
+    def feed(data: bytes) -> None:
         draw, body = Draw(data[1:]), raw(data)
         open_ = OpenRequests()
         generation = Generation(request, 0, metrics, lambda: None, lambda: None)
@@ -251,15 +238,19 @@ def _tokens() -> Iterator[One]:
         for choice in generation.choices:
             assert len(choice.tokens) <= 8, "more tokens than were asked for"
 
-    yield one
+    return feed
 
 
 TARGETS = (
-    Target("http_chat", _body(CHATS, "ChatRequest"), ("aegaeon_gateway",)),
+    Target("http_chat", partial(_body, CHATS, "ChatRequest"), ("aegaeon_gateway",)),
     Target("http_pooled", _pooled, ("aegaeon_gateway",)),
-    Target("http_completions", _body(COMPLETIONS, "CompletionRequest"), ("aegaeon_gateway",)),
+    Target("http_completions", partial(_body, COMPLETIONS, "CompletionRequest"), ("aegaeon_gateway",)),
     *(
-        Target(name.removesuffix(".json"), _text_file(name, [_TEXT_FILES[name]], _TEXT_WORDS), ("aegaeon_gateway",))
+        Target(
+            name.removesuffix(".json"),
+            partial(_text_file, name, [_TEXT_FILES[name]], _TEXT_WORDS),
+            ("aegaeon_gateway",),
+        )
         for name in ("generation_config.json", "tokenizer_config.json", "tokenizer.json")
     ),
     Target("chat_template", _template, ("jinja2",)),

@@ -57,9 +57,9 @@ def main() -> None:
     with atheris.instrument_imports(include=list(target.instrument)):
         for module in target.instrument:
             importlib.import_module(module)
-        opened = target.open()
-        one = opened.__enter__()
-        one(b"\1")  # imports what its parser imports late, outside of an input's time
+        (work / "files").mkdir()
+        feed = target.open(work / "files")
+        feed(b"\1")  # imports what its parser imports late, outside of an input's time
     logging.disable(logging.CRITICAL)  # refusals are logged, a million times
     options = [
         f"-max_total_time={seconds}",
@@ -70,7 +70,7 @@ def main() -> None:
         "-print_final_stats=1",
         "-verbosity=0",
     ]
-    atheris.Setup([sys.argv[0], *options, str(found), str(target.corpus)], watched(one, work / "rss"))
+    atheris.Setup([sys.argv[0], *options, str(found), str(target.corpus)], watched(feed, work / "rss"))
     atheris.Fuzz()
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 
 from fuzz.shape import Draw, message, raw, received
 from fuzz.target import One, Target
@@ -61,8 +60,7 @@ def _frame(draw: Draw) -> bytes:
             return draw.bytes(60)
 
 
-@contextmanager
-def _frames() -> Iterator[One]:
+def _frames(_: Path) -> One:
     """A session without its transport, on a clock of its own; what it holds is on the books of a port's budget."""
     from aegaeon_picker.fleet import Endpoint, Fleet
     from aegaeon_picker.metrics import Metrics
@@ -78,7 +76,7 @@ def _frames() -> Iterator[One]:
     methods = Picker(fleet, Metrics(fleet), conformance=False).methods
     limits = Limits()
 
-    def one(data: bytes) -> None:
+    def feed(data: bytes) -> None:
         body, draw, now = raw(data), Draw(data[1:]), 0.0
         pieces = [PREFACE + body] if body is not None else [PREFACE + settings()]
         if body is None:
@@ -102,11 +100,10 @@ def _frames() -> Iterator[One]:
         assert budget.bytes == 0, "a session that is over holds bytes"
         assert budget.streams == 0, "a session that is over holds streams"
 
-    yield one
+    return feed
 
 
-@contextmanager
-def _messages() -> Iterator[One]:
+def _messages(_: Path) -> One:
     from aegaeon_picker.exchange import Exchange
     from aegaeon_picker.fleet import Endpoint, Fleet
     from aegaeon_picker.transport.errors import CallError
@@ -115,7 +112,7 @@ def _messages() -> Iterator[One]:
     fleet.update([Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2)])
     words = ("envoy.lb", "envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset", "127.0.0.1:1", ":path")
 
-    def one(data: bytes) -> None:
+    def feed(data: bytes) -> None:
         body, draw = raw(data), Draw(data[1:])
         exchange = Exchange(fleet)
         for _ in range(4):
@@ -129,7 +126,7 @@ def _messages() -> Iterator[One]:
                 break  # the call ends with this status
         exchange.close()
 
-    yield one
+    return feed
 
 
 TARGETS = (

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 
 from fuzz.shape import Draw, raw, received
 from fuzz.target import One, Target
@@ -11,8 +10,7 @@ from fuzz.target import One, Target
 _WORDS = ("r", "s", "m", "engine-0", "gateway", "f32-1x8x16")
 
 
-@contextmanager
-def _reports() -> Iterator[One]:
+def _reports(_: Path) -> One:
     from aegaeon_proto.codec.errors import ProtocolError
     from aegaeon_proto.codec.hello import instance_up_from
     from aegaeon_proto.codec.reports import ReportDecoder, command_named
@@ -21,7 +19,7 @@ def _reports() -> Iterator[One]:
     from aegaeon_proto.v1 import engine_pb2
     from aegaeon_scheduler.service.codec.reports import model_reported
 
-    def one(data: bytes) -> None:
+    def feed(data: bytes) -> None:
         body, draw = raw(data), Draw(data[1:])
         engine = InstanceId("engine-0")
         decoder = ReportDecoder(engine, "n", Memory(0, 0, {}, {}), 0)
@@ -41,16 +39,15 @@ def _reports() -> Iterator[One]:
             except ProtocolError as error:
                 assert str(error)
 
-    yield one
+    return feed
 
 
-@contextmanager
-def _frontend() -> Iterator[One]:
+def _frontend(_: Path) -> One:
     from aegaeon_proto.v1 import gateway_pb2
     from aegaeon_scheduler.core.domain import GatewayId
     from aegaeon_scheduler.service.codec.frontend import complaint, submitted
 
-    def one(data: bytes) -> None:
+    def feed(data: bytes) -> None:
         submit = received(raw(data), Draw(data[1:]), gateway_pb2.Submit, _WORDS)
         if submit is None or complaint(submit):
             return
@@ -60,7 +57,7 @@ def _frontend() -> Iterator[One]:
             assert event.epoch > 0
             assert event.arrival <= 100.0
 
-    yield one
+    return feed
 
 
 TARGETS = (

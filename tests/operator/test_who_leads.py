@@ -6,11 +6,10 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from operator_objects import KEY, PLATFORM, gpu_pool, model_pool
+from operator_objects import KEY
 from tests.operator.scripted import SILENT, Answer, scripted
 from tests.operator.test_zero import Kept
 
-from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.reconcile.cluster.facts import EngineFacts, SchedulerFacts
 
@@ -25,14 +24,9 @@ async def looked(monkeypatch: pytest.MonkeyPatch, scheduler: Answer, standby: An
     answers = {"scheduler": scheduler, "standby": standby}
     schedulers = scripted(monkeypatch, answers.__getitem__)
     cluster, store = Kept(), Store()
-    for one in (gpu_pool(scheduling={"standby": True}), model_pool("red", "llama")):
-        cluster.objects[one["kind"], one["metadata"]["name"]] = one
-        store.put(one)
-    controller = Controller(cluster, store, PLATFORM)
-    await controller.reconcile(KEY)
+    controller = await cluster.reconciled(store, scheduling={"standby": True})
     for name in answers:
-        ready = cluster.objects["Deployment", f"pool-{name}"] | {"status": {"readyReplicas": 1}}
-        store.put(await cluster.apply(ready))
+        await cluster.ready(store, name)
     await controller.reconcile(KEY)
     await controller.close()
     return cluster.objects["GpuPool", "pool"]["status"], schedulers.catalogs

@@ -58,6 +58,19 @@ class Kept(Cluster):
     async def delete(self, live: Json) -> None:
         self.objects.pop((live["kind"], live["metadata"]["name"]), None)
 
+    async def reconciled(self, store: Store, **pool: Any) -> Controller:
+        """A controller that has reconciled a GpuPool with a ModelPool of llama."""
+        for manifest in (gpu_pool(**pool), model_pool("red", "llama")):
+            self.objects[manifest["kind"], manifest["metadata"]["name"]] = manifest
+            store.put(manifest)
+        controller = Controller(self, store, PLATFORM)
+        await controller.reconcile(KEY)
+        return controller
+
+    async def ready(self, store: Store, name: str) -> None:
+        """The pod of a Deployment of the pool becomes ready."""
+        store.put(await self.apply(self.objects["Deployment", f"pool-{name}"] | {"status": {"readyReplicas": 1}}))
+
     @property
     def engines(self) -> int:
         return int(self.objects["StatefulSet", "pool-engine"]["spec"]["replicas"])
@@ -81,20 +94,14 @@ async def test_the_first_request_of_a_pool_at_zero_is_reported_at_once_and_start
     cluster: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, asked = Store(), asyncio.Queue[Key]()
-    given = [gpu_pool(engines=ZERO), model_pool("red", "llama")]
-    for one in given:
-        cluster.objects[one["kind"], one["metadata"]["name"]] = one
-        store.put(one)
-    controller = Controller(cluster, store, PLATFORM)
+    controller = await cluster.reconciled(store, engines=ZERO)
     controller.look_at = lambda keys: [asked.put_nowait(key) for key in keys]
-    await controller.reconcile(KEY)
     assert cluster.engines == 0
     (tmp_path / "scheduler").mkdir()
     (tmp_path / "gateway").mkdir()
     async with scheduler(tmp_path / "scheduler", cluster.objects["Secret", "pool-scheduler-tls"]) as (listen, admin):
         monkeypatch.setattr(schedulers, "admin_target", lambda key, name: admin)
-        ready = cluster.objects["Deployment", "pool-scheduler"] | {"status": {"readyReplicas": 1}}
-        store.put(await cluster.apply(ready))
+        await cluster.ready(store, "scheduler")
         assert await controller.reconcile(KEY) > 0
         assert asked.empty()
         stream = await submit(listen, tmp_path / "gateway", cluster)
@@ -112,15 +119,10 @@ async def test_a_gpu_pool_that_is_gone_leaves_no_connection_while_its_model_pool
     store, folders = Store(), tmp_path / "folders"
     folders.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folders))
-    for one in (gpu_pool(engines=ZERO), model_pool("red", "llama")):
-        cluster.objects[one["kind"], one["metadata"]["name"]] = one
-        store.put(one)
-    controller = Controller(cluster, store, PLATFORM)
-    await controller.reconcile(KEY)
+    controller = await cluster.reconciled(store, engines=ZERO)
     async with scheduler(tmp_path, cluster.objects["Secret", "pool-scheduler-tls"]) as (_, admin):
         monkeypatch.setattr(schedulers, "admin_target", lambda key, name: admin)
-        ready = cluster.objects["Deployment", "pool-scheduler"] | {"status": {"readyReplicas": 1}}
-        store.put(await cluster.apply(ready))
+        await cluster.ready(store, "scheduler")
         await controller.reconcile(KEY)
         assert len(os.listdir(folders)) == 1, "certificates of the connection"
         gone = gpu_pool()
@@ -142,15 +144,10 @@ async def test_the_first_request_is_awaited_of_the_scheduler_that_leads_now(
         return SchedulerFacts(name, standby=name not in leads, term=len(leads))
 
     scripted(monkeypatch, facts, {"standby": requested})
-    for one in (gpu_pool(engines=ZERO, scheduling={"standby": True}), model_pool("red", "llama")):
-        cluster.objects[one["kind"], one["metadata"]["name"]] = one
-        store.put(one)
-    controller = Controller(cluster, store, PLATFORM)
+    controller = await cluster.reconciled(store, engines=ZERO, scheduling={"standby": True})
     controller.look_at = lambda keys: [asked.put_nowait(key) for key in keys]
-    await controller.reconcile(KEY)
     for name in ("scheduler", "standby"):
-        ready = cluster.objects["Deployment", f"pool-{name}"] | {"status": {"readyReplicas": 1}}
-        store.put(await cluster.apply(ready))
+        await cluster.ready(store, name)
     await controller.reconcile(KEY)
     leads[:] = ["standby"]
     await controller.reconcile(KEY)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 
 @dataclass(slots=True)
@@ -41,13 +42,9 @@ async def echo() -> AsyncIterator[Echo]:
     server = Echo()
     app = web.Application(client_max_size=16 << 20)
     app.router.add_route("*", "/{tail:.*}", server.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    server.port = runner.addresses[0][1]
-    yield server
-    await runner.cleanup()
+    async with TestServer(app) as listening:
+        server.port = listening.port or 0
+        yield server
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benchmarks.grammar_faults import cpu_s, forked
 
 from aegaeon_proto.constraints import proof_of
 from aegaeon_proto.engine.sampling import Constraint, ConstraintKind
@@ -47,25 +48,6 @@ def eventually(holds: Callable[[], bool], within_s: float = 10.0) -> bool:
     while not (held := holds()) and time.monotonic() < end:
         time.sleep(0.02)
     return held
-
-
-def cpu_s(pid: int) -> float:
-    """Processor time of a process, 0 of one that is no more."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields[0] != "Z" else 0.0
-
-
-def forked() -> set[int]:
-    """Processes for grammars, of all programs that hold tokenizers."""
-    found: set[int] = set()
-    for path in Path("/proc/self/task").glob("*/children"):
-        for pid in path.read_text().split():
-            for below in Path(f"/proc/{pid}/task").glob("*/children"):
-                found.update(map(int, below.read_text().split()))
-    return found
 
 
 def test_what_nobody_waits_for_is_given_up_within_a_second_of_processor_time(

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from aegaeon_cli.bench.batch import Switched
 from aegaeon_cli.bench.lanes import COMPUTE, shares
 from aegaeon_cli.bench.spans import Span, merged
-from aegaeon_cli.errors import CliError
+from aegaeon_simulator.figures.svg import svg_figure
 
-_RC: dict[Any, Any] = {
-    "svg.hashsalt": "aegaeon",
-    "svg.fonttype": "none",
-    "font.size": 10,
-    "font.family": "sans-serif",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "legend.frameon": False,
-    "figure.facecolor": "white",
-}
+_STYLE = {"axes.spines.left": False}
 _ROWS = ("kv-out", "weights", "kv-in", "compute")  # as they stand, top down
 _COLOUR = {
     "swap-out": "#c2498a",
@@ -44,21 +33,6 @@ _MODELS = ("#1f77b4", "#2ca02c", "#c2498a", "#f0a202", "#8c564b", "#17becf")
 _WAITING = {"busy": (1.0, ""), "switching": (0.35, "////"), "stalled": (0.35, "xx")}
 
 
-@contextmanager
-def _figure(path: Path, height: float) -> Iterator[Any]:
-    try:
-        from matplotlib import rc_context
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise CliError("pictures need matplotlib; install it with pip install 'aegaeon[figures]'") from error
-    with rc_context(_RC):
-        figure = Figure(figsize=(9.0, height), layout="constrained")
-        FigureCanvasSVG(figure)
-        yield figure
-        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
-
-
 def draw_switch(run: Switched, title: str, path: Path) -> None:
     """One switch: a row for each lane, milliseconds from left to right."""
     from matplotlib.patches import Patch
@@ -66,7 +40,7 @@ def draw_switch(run: Switched, title: str, path: Path) -> None:
     moves = [span for span in run.spans if span.what != "step"]
     first = run.of("step")[0]
     end = max(span.end_s for span in moves)
-    with _figure(path, 3.3) as figure:
+    with svg_figure(path, 9.0, 3.3, _STYLE) as figure:
         axes = figure.subplots()
         right = max(end, first.begin_s) * 1e3 * 1.14
         for row, lane in enumerate(_ROWS):
@@ -105,7 +79,7 @@ def draw_minute(spans: Sequence[Span], seconds: float, title: str, path: Path) -
     models = list(shares(spans))
     colour = {model: _MODELS[i % len(_MODELS)] for i, model in enumerate(models)}
     rows = [*models, "weights", "kv-in", "kv-out"]
-    with _figure(path, 1.9 + 0.36 * len(rows)) as figure:
+    with svg_figure(path, 9.0, 1.9 + 0.36 * len(rows), _STYLE) as figure:
         axes = figure.subplots()
         for what, (alpha, hatch) in _WAITING.items():
             chosen = [s for s in merged(spans, 0.002) if s.lane == "compute" and s.what == what]

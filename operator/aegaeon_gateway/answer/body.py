@@ -6,14 +6,18 @@ hold up every other stream of the gateway.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
+from aegaeon_gateway.answer.logprobs import Naming
+from aegaeon_gateway.answer.render import Envelope
 from aegaeon_gateway.dialects.pieces import Call
 from aegaeon_gateway.generation.output import Delta, Usage
+from aegaeon_gateway.generation.request import Request
 from aegaeon_proto.v1.gateway_pb2 import PromptLogprob
 
 Json = dict[str, Any]
@@ -97,6 +101,25 @@ class Body:
         for number, index in enumerate(sorted(self._choices)):
             yield (b"," if number else b"") + orjson.dumps(render(self._choices[index]))
         yield b"]," + orjson.dumps({"usage": usage, **more})[1:]
+
+
+class ChoicesRenderer(ABC):
+    """Chats and completions have in common: an envelope of chunks, and a body of choices."""
+
+    def __init__(self, request: Request, envelope: Envelope) -> None:
+        options = request.options
+        self._request = request
+        self._count = options.logprob_count
+        self._ids = options.return_token_ids
+        self._named = Naming(request.vocabulary, as_ids=options.tokens_as_ids)
+        self._plain = not self._ids and not options.continuous_usage
+        self._body = Body(self._logprobs)
+        self._envelope = envelope
+        self.ending, self.failure, self.keep = envelope.ending, envelope.failure, self._body.add
+
+    @abstractmethod
+    def _logprobs(self, delta: Delta) -> Json | None:
+        """Return those of a delta in the endpoint's shape, None if not requested."""
 
 
 def _list(parts: list[bytes] | None) -> bytes:

@@ -5,33 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from aegaeon_gateway.answer.body import Body, Collected
+from aegaeon_gateway.answer.body import ChoicesRenderer, Collected
 from aegaeon_gateway.answer.call_ids import call_id
-from aegaeon_gateway.answer.logprobs import Naming, chat_logprobs, prompt_logprobs
+from aegaeon_gateway.answer.logprobs import chat_logprobs, prompt_logprobs
 from aegaeon_gateway.answer.render import Envelope
 from aegaeon_gateway.dialects.pieces import Call
-from aegaeon_gateway.errors import ApiError
 from aegaeon_gateway.generation.output import Delta, Usage
 from aegaeon_gateway.generation.request import Request
 
 
-class ChatRenderer:
+class ChatRenderer(ChoicesRenderer):
     """chat.completion and chat.completion.chunk."""
 
     def __init__(self, request: Request) -> None:
-        options = request.options
-        self._request = request
-        self._count = options.logprob_count
-        self._ids = options.return_token_ids
-        self._named = Naming(request.vocabulary, as_ids=options.tokens_as_ids)
-        self._envelope = Envelope(
-            request,
-            "chat.completion.chunk",
-            '"delta":{"content":',
-            '},"logprobs":null,"finish_reason":null}]',
-        )
-        self._plain = not self._ids and not options.continuous_usage
-        self._body = Body(self._logprobs)
+        before, after = '"delta":{"content":', '},"logprobs":null,"finish_reason":null}]'
+        super().__init__(request, Envelope(request, "chat.completion.chunk", before, after))
 
     def opening(self) -> bytes:
         prompt = {"prompt_token_ids": list(self._request.prompts[0].ids)} if self._ids else {}
@@ -83,15 +71,6 @@ class ChatRenderer:
             "type": "function",
             "function": {"name": call.name, "arguments": call.arguments},
         }
-
-    def ending(self, usage: Usage) -> bytes:
-        return self._envelope.ending(usage)
-
-    def failure(self, error: ApiError) -> bytes:
-        return self._envelope.failure(error)
-
-    def keep(self, delta: Delta) -> int:
-        return self._body.add(delta)
 
     def pieces(self, usage: Usage) -> Iterator[bytes]:
         prompt: dict[str, Any] = {"prompt_token_ids": list(self._request.prompts[0].ids)} if self._ids else {}

@@ -5,28 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from aegaeon_gateway.answer.body import Body, Collected
-from aegaeon_gateway.answer.logprobs import Naming, completion_logprobs, prompt_entries, prompt_logprobs
+from aegaeon_gateway.answer.body import ChoicesRenderer, Collected
+from aegaeon_gateway.answer.logprobs import completion_logprobs, prompt_entries, prompt_logprobs
 from aegaeon_gateway.answer.render import Envelope
-from aegaeon_gateway.errors import ApiError
 from aegaeon_gateway.generation.output import Delta, TokenLogprob, Usage
 from aegaeon_gateway.generation.request import Request
 
 
-class CompletionRenderer:
+class CompletionRenderer(ChoicesRenderer):
     """text_completion, whole and in chunks. What is echoed of a prompt is part of its choice's first delta."""
 
     def __init__(self, request: Request) -> None:
-        options = request.options
-        self._request = request
-        self._echo = options.echo
-        self._count = options.logprob_count
-        self._ids = options.return_token_ids
-        self._named = Naming(request.vocabulary, as_ids=options.tokens_as_ids)
-        self._envelope = Envelope(request, "text_completion", '"text":', ',"logprobs":null,"finish_reason":null}]')
-        self._plain = not self._ids and not options.continuous_usage
-        self._echoed_late = self._echo and options.prompt_logprobs
-        self._body = Body(self._logprobs)
+        after = ',"logprobs":null,"finish_reason":null}]'
+        super().__init__(request, Envelope(request, "text_completion", '"text":', after))
+        self._echo = request.options.echo
+        self._echoed_late = self._echo and request.options.prompt_logprobs
 
     def opening(self) -> bytes:
         if not self._echo or self._echoed_late:
@@ -41,22 +34,13 @@ class CompletionRenderer:
             return self._envelope.chunk([self._choice(delta, text, self._logprobs(delta))], delta=delta)
         return self._envelope.plain(delta.index, delta.text) if delta.text else b""
 
-    def ending(self, usage: Usage) -> bytes:
-        return self._envelope.ending(usage)
-
-    def failure(self, error: ApiError) -> bytes:
-        return self._envelope.failure(error)
-
-    def keep(self, delta: Delta) -> int:
-        return self._body.add(delta)
-
     def pieces(self, usage: Usage) -> Iterator[bytes]:
         return self._body.pieces(self._envelope.head, self._whole, usage, {})
 
     def _whole(self, choice: Collected) -> dict[str, Any]:
         body = self._choice(choice, self._prompt(choice.index) + choice.text, choice.logprobs)
         if (count := self._request.options.prompt_logprob_count) is not None:
-            body["prompt_logprobs"] = prompt_logprobs(self._named, self._body.prompt_of(choice.index), count)
+            body["prompt_logprobs"] = prompt_logprobs(self._named, choice.prompt, count)
         return body
 
     def _prompt(self, index: int) -> str:

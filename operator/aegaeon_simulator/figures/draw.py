@@ -1,4 +1,4 @@
-"""SVG plots of the results. The same results give the same bytes: no dates, ids from a fixed salt, text as text."""
+"""SVG plots of the results. The same results give the same bytes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from aegaeon_simulator.figures.book import Book
 from aegaeon_simulator.figures.catalog import FORMS, OURS
 from aegaeon_simulator.figures.claims import published
-from aegaeon_simulator.figures.errors import FiguresError
 from aegaeon_simulator.figures.measure import PARTS, STALL_QUANTILES
+from aegaeon_simulator.figures.svg import svg_figure
 from aegaeon_simulator.results.attainment_curve import TARGET
 from aegaeon_simulator.settings import POLICIES
 
@@ -31,16 +31,7 @@ _COLOURS = (
 )
 COLOUR = dict(zip(POLICIES, _COLOURS, strict=True))
 AXES = {"models": "models", "rate": "requests per second of each model", "speedup": "times faster than recorded"}
-_RC: dict[Any, Any] = {
-    "svg.hashsalt": "aegaeon",
-    "svg.fonttype": "none",
-    "font.size": 8,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-}
+_STYLE = {"font.size": 8, "axes.grid": True, "grid.alpha": 0.3}
 
 
 def draw(book: Book, folder: Path) -> list[str]:
@@ -64,17 +55,8 @@ def draw(book: Book, folder: Path) -> list[str]:
 
 @contextmanager
 def _canvas(columns: int, path: Path) -> Iterator[list[Any]]:
-    try:
-        from matplotlib import rc_context
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise FiguresError("figures need matplotlib; install it with pip install 'aegaeon[figures]'") from error
-    with rc_context(_RC):
-        figure = Figure(figsize=(1.5 + 3.2 * max(columns, 2), 3.1), layout="constrained")
-        FigureCanvasSVG(figure)
+    with svg_figure(path, 1.5 + 3.2 * max(columns, 2), 3.1, _STYLE) as figure:
         yield list(figure.subplots(1, columns, squeeze=False)[0])
-        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
 
 
 def _curves(axes: list[Any], book: Book, name: str) -> None:

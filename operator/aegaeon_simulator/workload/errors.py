@@ -1,15 +1,18 @@
 """Errors of workloads, each one sentence for the person who gave the file.
 
-WorkloadError
-└── TraceError   a file, a line, what is wrong with it
+SimulatorError
+└── WorkloadError
+    └── TraceError   a file, a line, what is wrong with it
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from aegaeon_simulator.errors import SimulatorError
 
-class WorkloadError(ValueError):
+
+class WorkloadError(SimulatorError, ValueError):
     """A workload that cannot be simulated."""
 
 

@@ -56,7 +56,7 @@ def spec_from(message: model_pb2.ModelSpec) -> ModelSpec:
         source=source_from(message.source),
         tier=TIER_OF.get(message.tier, Tier.STANDARD),
         public_prompts=tuple(message.public_prompts),
-        adapters=tuple(_adapter_from(adapter) for adapter in message.adapters),
+        adapters=tuple(AdapterSpec(a.name, source_from(a.source), a.identity) for a in message.adapters),
     )
 
 
@@ -67,16 +67,11 @@ def spec_to(spec: ModelSpec) -> model_pb2.ModelSpec:
         source=source_to(spec.source),
         tier=TIERS[spec.tier],
         public_prompts=spec.public_prompts,
-        adapters=[_adapter_to(adapter) for adapter in spec.adapters],
+        adapters=[
+            model_pb2.AdapterSpec(name=adapter.name, source=source_to(adapter.source), identity=adapter.identity)
+            for adapter in spec.adapters
+        ],
     )
-
-
-def _adapter_from(message: model_pb2.AdapterSpec) -> AdapterSpec:
-    return AdapterSpec(message.name, source_from(message.source), message.identity)
-
-
-def _adapter_to(spec: AdapterSpec) -> model_pb2.AdapterSpec:
-    return model_pb2.AdapterSpec(name=spec.name, source=source_to(spec.source), identity=spec.identity)
 
 
 def state_to(state: ModelState) -> model_pb2.ModelState:

@@ -48,16 +48,8 @@ def _load_to(out: engine_pb2.Command, body: Load) -> None:
     out.load.twin, out.load.identity = body.twin or "", body.identity
 
 
-def _unload_from(body: engine_pb2.Unload) -> Unload:
-    return Unload(ModelName(body.model))
-
-
 def _unload_to(out: engine_pb2.Command, body: Unload) -> None:
     out.unload.model = body.model
-
-
-def _swap_out_from(body: engine_pb2.SwapOut) -> SwapOut:
-    return SwapOut(seq_from(body.seq), body.epoch)
 
 
 def _swap_out_to(out: engine_pb2.Command, body: SwapOut) -> None:
@@ -65,17 +57,9 @@ def _swap_out_to(out: engine_pb2.Command, body: SwapOut) -> None:
     out.swap_out.epoch = body.epoch
 
 
-def _swap_in_from(body: engine_pb2.SwapIn) -> SwapIn:
-    return SwapIn(seq_from(body.seq), body.epoch, body.slabs)
-
-
 def _swap_in_to(out: engine_pb2.Command, body: SwapIn) -> None:
     name_seq(out.swap_in.seq, body.seq)
     out.swap_in.epoch, out.swap_in.slabs = body.epoch, body.slabs
-
-
-def _adopt_from(body: engine_pb2.Adopt) -> Adopt:
-    return Adopt(seq_from(body.seq), body.epoch, handle_from(body.handle), body.slabs)
 
 
 def _turn_from(body: engine_pb2.Turn) -> Turn:
@@ -114,10 +98,6 @@ def _open_from(body: engine_pb2.Open) -> Open:
     )
 
 
-def _close_from(body: engine_pb2.Close) -> Close:
-    return Close(seq_from(body.seq), body.epoch)
-
-
 def _close_to(out: engine_pb2.Command, body: Close) -> None:
     name_seq(out.close.seq, body.seq)
     out.close.epoch = body.epoch
@@ -139,20 +119,8 @@ def _amend_to(out: engine_pb2.Command, body: Amend) -> None:
         name_seq(amend.leave.add(), seq)
 
 
-def _cancel_from(body: engine_pb2.CancelCommand) -> Cancel:
-    return Cancel(CommandId(body.id))
-
-
 def _cancel_to(out: engine_pb2.Command, body: Cancel) -> None:
     out.cancel.id = body.id
-
-
-def _catalog_from(body: engine_pb2.Catalog) -> Catalog:
-    return Catalog(tuple(spec_from(spec) for spec in body.models), body.retry)
-
-
-def _fetch_from(body: engine_pb2.Fetch) -> Fetch:
-    return Fetch(ModelName(body.model), body.identity)
 
 
 def _fetch_to(out: engine_pb2.Command, body: Fetch) -> None:
@@ -161,17 +129,17 @@ def _fetch_to(out: engine_pb2.Command, body: Fetch) -> None:
 
 READERS: Mapping[str, Callable[[Any], Body]] = {
     "load": _load_from,
-    "unload": _unload_from,
-    "swap_out": _swap_out_from,
-    "swap_in": _swap_in_from,
-    "adopt": _adopt_from,
+    "unload": lambda body: Unload(ModelName(body.model)),
+    "swap_out": lambda body: SwapOut(seq_from(body.seq), body.epoch),
+    "swap_in": lambda body: SwapIn(seq_from(body.seq), body.epoch, body.slabs),
+    "adopt": lambda body: Adopt(seq_from(body.seq), body.epoch, handle_from(body.handle), body.slabs),
     "turn": _turn_from,
     "open": _open_from,
-    "close": _close_from,
+    "close": lambda body: Close(seq_from(body.seq), body.epoch),
     "amend": _amend_from,
-    "cancel": _cancel_from,
-    "catalog": _catalog_from,
-    "fetch": _fetch_from,
+    "cancel": lambda body: Cancel(CommandId(body.id)),
+    "catalog": lambda body: Catalog(tuple(map(spec_from, body.models)), body.retry),
+    "fetch": lambda body: Fetch(ModelName(body.model), body.identity),
 }
 Writer = Callable[[engine_pb2.Command, Any], None]
 WRITERS: Mapping[type, Writer] = {

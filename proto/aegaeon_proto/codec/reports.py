@@ -96,36 +96,16 @@ def _failed_to(failed: CommandFailed) -> engine_pb2.Report:
     return engine_pb2.Report(failed=message)
 
 
-def _skipped_to(skipped: CommandSkipped) -> engine_pb2.Report:
-    return engine_pb2.Report(skipped=engine_pb2.Skipped(id=skipped.id, because=skipped.because))
-
-
-def _heartbeat_to(heartbeat: MemoryReported) -> engine_pb2.Report:
-    return engine_pb2.Report(heartbeat=engine_pb2.Heartbeat(memory=memory_to(heartbeat.memory)))
-
-
-def _model_to(state: ModelState) -> engine_pb2.Report:
-    return engine_pb2.Report(model=state_to(state))
-
-
-def _host_cache_to(host: HostReported) -> engine_pb2.Report:
-    return engine_pb2.Report(host_cache=engine_pb2.HostCache(models=host.cached))
-
-
-def _draining_to(_: InstanceDraining) -> engine_pb2.Report:
-    return engine_pb2.Report(draining=engine_pb2.Draining())
-
-
 WRITERS: Mapping[type[Report], Callable[[Any], engine_pb2.Report]] = {
     Hello: hello_to,
     CommandDone: _done_to,
     TurnProgress: _turn_to,
     CommandFailed: _failed_to,
-    CommandSkipped: _skipped_to,
-    MemoryReported: _heartbeat_to,
-    ModelState: _model_to,
-    HostReported: _host_cache_to,
-    InstanceDraining: _draining_to,
+    CommandSkipped: lambda report: engine_pb2.Report(skipped=engine_pb2.Skipped(id=report.id, because=report.because)),
+    MemoryReported: lambda report: engine_pb2.Report(heartbeat=engine_pb2.Heartbeat(memory=memory_to(report.memory))),
+    ModelState: lambda report: engine_pb2.Report(model=state_to(report)),
+    HostReported: lambda report: engine_pb2.Report(host_cache=engine_pb2.HostCache(models=report.cached)),
+    InstanceDraining: lambda _: engine_pb2.Report(draining=engine_pb2.Draining()),
 }
 
 
@@ -142,17 +122,16 @@ class ReportDecoder:
 
     def __init__(self, instance: InstanceId, node: str, memory: Memory, base: int) -> None:
         self._instance = instance
-        self._node = node
         self._memory = memory
         self._base = base
         self._readers: Mapping[str | None, Callable[[Any], Update]] = {
             "done": self._done,
             "step_done": self._turn,
             "failed": self._failed,
-            "skipped": self._skipped,
-            "heartbeat": self._heartbeat,
-            "host_cache": self._host_cache,
-            "draining": self._draining,
+            "skipped": lambda message: CommandSkipped(instance, self._id(message.id), self._id(message.because)),
+            "heartbeat": lambda message: MemoryReported(instance, self._newest(message)),
+            "host_cache": lambda message: HostReported(node, tuple(map(ModelName, message.models))),
+            "draining": lambda _: InstanceDraining(instance),
         }
 
     def report(self, message: engine_pb2.Report) -> Update | None:
@@ -208,28 +187,10 @@ class ReportDecoder:
             memory=self._newest(failed) if failed.HasField("memory") else None,
         )
 
-    def _skipped(self, skipped: engine_pb2.Skipped) -> CommandSkipped:
-        return CommandSkipped(self._instance, self._id(skipped.id), self._id(skipped.because))
-
-    def _heartbeat(self, heartbeat: engine_pb2.Heartbeat) -> MemoryReported:
-        return MemoryReported(self._instance, self._newest(heartbeat))
-
-    def _host_cache(self, cache: engine_pb2.HostCache) -> HostReported:
-        return HostReported(self._node, tuple(ModelName(name) for name in cache.models))
-
-    def _draining(self, _: engine_pb2.Draining) -> InstanceDraining:
-        return InstanceDraining(self._instance)
-
 
 def command_named(report: engine_pb2.Report) -> int | None:
     """The id of the command that a report is about, if it is about one."""
     kind = report.WhichOneof("body")
     if kind == "step_done":
         return report.step_done.turn
-    if kind == "done":
-        return report.done.id
-    if kind == "failed":
-        return report.failed.id
-    if kind == "skipped":
-        return report.skipped.id
-    return None
+    return getattr(report, kind).id if kind in {"done", "failed", "skipped"} else None

@@ -54,7 +54,7 @@ class _Slabs:
 
     def evaluate(self, which: NDArray[np.int64]) -> None:
         """Bounds of these are what they are worth."""
-        for number in np.unique(self.owner[which]).tolist():
+        for number in np.flatnonzero(np.bincount(self.owner[which])).tolist():
             own = which[self.owner[which] == number]
             self.least[own] = self.most[own] = self.shapes[number].index.values.over(self.at[own], self.now_s)
 
@@ -86,5 +86,5 @@ def least_slabs(
     names = sorted(shapes)
     slabs = _Slabs.of([shapes[name] for name in names], now_s)
     chosen = slabs.cheapest(slabs.cheap(most, least), count, most)
-    by_shape = {number: slabs.at[chosen[slabs.owner[chosen] == number]] for number in np.unique(slabs.owner[chosen])}
-    return {names[number]: shapes[names[number]].index.values.published_over(at) for number, at in by_shape.items()}
+    by_shape = {name: slabs.at[chosen[slabs.owner[chosen] == number]] for number, name in enumerate(names)}
+    return {name: shapes[name].index.values.published_over(at) for name, at in by_shape.items() if at.size}

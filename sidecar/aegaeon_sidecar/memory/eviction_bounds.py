@@ -120,7 +120,8 @@ class BlockValues:
     def published_over(self, positions: Positions) -> Blocks:
         """The published blocks that touch any of these positions."""
         blocks, published = self._over(positions)
-        return np.unique(blocks[published]).astype(np.int32)
+        ids = np.sort(blocks[published])  # np.unique imports numpy.ma at its first call, with the lock held
+        return ids[np.diff(ids, prepend=-1) > 0].astype(np.int32)
 
     def _over(self, positions: Positions) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Blocks by position (columns), and which of these touch it and are published."""

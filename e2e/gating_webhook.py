@@ -11,6 +11,7 @@ from typing import Any
 
 from kubernetes import client
 
+from e2e.cluster.layout import url
 from e2e.https import JsonHandler, https
 
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -23,7 +24,7 @@ def gating(api: client.ApiClient, address: str, namespace: str, folder: Path) ->
     """In force for pods of a namespace. `address`: of this machine, as the API server reaches it."""
     registered = client.AdmissionregistrationV1Api(api)
     with https(_Gates, address, folder) as port:
-        configuration = _configuration(f"https://{address}:{port}/", (folder / "ca.crt").read_bytes(), namespace)
+        configuration = _configuration(f"{url(address, port, 'https')}/", (folder / "ca.crt").read_bytes(), namespace)
         try:
             registered.create_mutating_webhook_configuration(configuration)
             yield
@@ -42,11 +43,11 @@ class _Gates(JsonHandler):
         self.answer(200, {"apiVersion": review["apiVersion"], "kind": review["kind"], "response": answer})
 
 
-def _configuration(url: str, authority: bytes, namespace: str) -> client.V1MutatingWebhookConfiguration:
+def _configuration(at: str, authority: bytes, namespace: str) -> client.V1MutatingWebhookConfiguration:
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
     hook: Any = {
         "name": _NAME,
-        "clientConfig": {"url": url, "caBundle": base64.b64encode(authority).decode()},
+        "clientConfig": {"url": at, "caBundle": base64.b64encode(authority).decode()},
         "rules": [rule],
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
         "objectSelector": {"matchExpressions": [{"key": QUEUE, "operator": "Exists"}]},

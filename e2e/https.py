@@ -6,12 +6,13 @@ import json
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 from e2e.cluster.pki import Authority
+from e2e.machine_server import MachineServer
 
 
 class JsonHandler(BaseHTTPRequestHandler):
@@ -37,7 +38,7 @@ def https(handler: type[JsonHandler], address: str, folder: Path) -> Iterator[in
     Authority(folder).issue("server", "server", addresses=(address,))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.crt", folder / "server.key")
-    with ThreadingHTTPServer((address, 0), handler) as server:
+    with MachineServer(address, handler) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = Thread(target=server.serve_forever, name="https")
         thread.start()

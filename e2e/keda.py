@@ -13,7 +13,7 @@ import yaml
 
 from e2e.cluster import images
 from e2e.cluster.binaries import KEDA, build, source
-from e2e.cluster.layout import Layout
+from e2e.cluster.layout import Layout, authority
 from e2e.kubectl import kubectl
 from e2e.kustomized import applied
 
@@ -46,7 +46,7 @@ def prometheus(kubeconfig: Path, layout: Layout, targets: list[dict[str, Any]], 
     config = folder / "prometheus.yaml"
     config.write_text(yaml.safe_dump({"global": {"scrape_interval": "1s"}, "scrape_configs": [scrape]}), "utf-8")
     flags = (f"--config.file={config}", f"--storage.tsdb.path={folder}/data", "--log.level=warn")
-    listen = f"--web.listen-address={layout.machine_ip}:{_PORT}"
+    listen = f"--web.listen-address={authority(layout.machine_ip, _PORT)}"
     manifests = "\n---\n".join(map(json.dumps, _named(layout.machine_ip)))
     program = build(("prometheus",)) / "prometheus"
     with subprocess.Popen([program, *flags, listen]) as server:
@@ -69,7 +69,7 @@ def _named(address: str) -> Iterator[dict[str, Any]]:
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": {**meta, "labels": {"kubernetes.io/service-name": name}},
-        "addressType": "IPv4",
+        "addressType": "IPv6" if ":" in address else "IPv4",
         "ports": [port],
         "endpoints": [{"addresses": [address]}],
     }

@@ -12,7 +12,7 @@ import pytest
 
 from aegaeon_operator.reconcile.cluster.names import SCHEDULER_METRICS
 from e2e import keda
-from e2e.cluster.layout import Layout
+from e2e.cluster.layout import Layout, authority
 from e2e.kubectl import REPOSITORY
 from e2e.load import Load
 from e2e.manifests import POOL, RED, gpu_pool, keys, model_pool
@@ -46,7 +46,7 @@ def scaled(empty_pool: PodsOfPool, nodes: Layout, tmp_path_factory: pytest.TempP
     """By KEDA, with the series that a PodMonitor of the chart would bring."""
     (scheduler,) = empty_pool.pods("scheduler")
     labels = {"namespace": NAMESPACE, "app_kubernetes_io_instance": POOL}
-    target: dict[str, Any] = {"targets": [f"{scheduler.ip}:{SCHEDULER_METRICS}"], "labels": labels}
+    target: dict[str, Any] = {"targets": [authority(scheduler.ip, SCHEDULER_METRICS)], "labels": labels}
     kubeconfig, folder = empty_pool.kubeconfig, tmp_path_factory.mktemp("prometheus")
     with keda.prometheus(kubeconfig, nodes, [target], folder), keda.installed(kubeconfig, nodes):
         try:

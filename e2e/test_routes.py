@@ -9,10 +9,11 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
-from e2e.cluster.layout import default_layout
+from e2e.cluster.layout import default_layout, url
 from e2e.gateways import HOST, envoy_gateway_before, istio_before
 from e2e.load import Load
 from e2e.manifests import RED
@@ -40,7 +41,7 @@ def address(pool: PodsOfPool, gateway: str) -> Iterator[str]:
 
 def test_streams_pass_the_gateway_complete(pool: PodsOfPool, models: Path, address: str) -> None:
     wait_for_route(pool, address)
-    with Load(f"http://{address}", {"llama": RED, "qwen2": RED}, models, host=HOST) as load:
+    with Load(url(address, 80), {"llama": RED, "qwen2": RED}, models, host=HOST) as load:
         load.wait_for_answers(8)
 
     load.check()
@@ -63,7 +64,7 @@ def test_an_unknown_host_is_the_gateways_404(pool: PodsOfPool, address: str) -> 
 def test_the_route_adds_a_few_milliseconds(pool: PodsOfPool, gateway: str, address: str) -> None:
     wait_for_route(pool, address)
     _, limit_s = GATEWAYS[gateway]
-    service = pool.url.removeprefix("http://").partition(":")[0]
+    service = urlsplit(pool.url).hostname or ""
     with (
         closing(http.client.HTTPConnection(service, PORT)) as plain,
         closing(http.client.HTTPConnection(address, 80)) as routed,

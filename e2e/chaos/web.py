@@ -7,24 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+from e2e.machine_server import MachineServer
 
-class WebServer(ThreadingHTTPServer):
+
+class WebServer(MachineServer):
     """Serves the folders below `models` as /ANYTHING/NAME/..., so that a model has as many sources as one likes."""
 
-    daemon_threads = True
-
     def __init__(self, address: str, models: Path) -> None:
-        super().__init__((address, 0), partial(_Handler, directory=str(models)))
+        super().__init__(address, partial(_Handler, directory=str(models)))
         self.out_of_order = False
-
-    @property
-    def url(self) -> str:
-        host, port = self.server_address[:2]
-        return f"http://{host!s}:{port}"
 
     def source(self, edition: str, model: str) -> dict[str, Any]:
         """Of a ModelPool's model."""

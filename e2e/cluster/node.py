@@ -42,6 +42,8 @@ _OF_NODE = "/opt/of-node"
 _OF_NODE_PTH = "/opt/aegaeon/lib/python3.11/site-packages/of-node.pth"
 # Where engine pods of a node share weights and KV caches; anybody may make files there, as in /tmp.
 _SHARED = "/dev/shm/aegaeon"
+# As distributions have it; this machine may lack ::1, without which containerd forwards no port to a pod of IPv6 alone.
+HOSTS = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
 
 
 def start_containerd(layout: Layout, node: Node) -> None:
@@ -116,6 +118,8 @@ def _hold_mounts(layout: Layout, node: Node) -> Started:
     """A process that does nothing but hold the node's mount namespace."""
     own = node.folder / "own"
     steps = [f"mount --bind {own}{path} {path}" for path in OWN_FOLDERS]
+    (own / "hosts").write_text(HOSTS, "utf-8")
+    steps += [f"mount --bind {own}/hosts /etc/hosts"]
     steps += ["mount --make-rshared /var/lib/kubelet", "mount -t tmpfs tmpfs /dev/shm", f"mkdir -m 1777 {_SHARED}"]
     script = " && ".join([*steps, f"touch {own}/ready", "exec sleep infinity"])
     (own / "ready").unlink(missing_ok=True)

@@ -55,7 +55,8 @@ async def _pool() -> AsyncIterator[int]:
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", _answer)
     async with TestServer(app) as server:
-        yield server.port or 0
+        assert server.port is not None
+        yield server.port
 
 
 async def _post(session: aiohttp.ClientSession, url: str) -> float:

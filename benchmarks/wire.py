@@ -34,6 +34,7 @@ from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc, leadership_pb2, lead
 
 _ASK_EVERY_S = 0.01
 _READ_EVERY_S = 1.0
+_ANSWER_S = 2.0  # requests that come this long before the end have been accepted or refused by then
 SHARE, WAIT_MS = 0.8, 50.0
 _OPTIONS = (("grpc.max_receive_message_length", 64 << 20),)
 
@@ -186,6 +187,7 @@ class Measured:
     observer: Observer
     tokens_on_time: float
     refused: float
+    unanswered: float
     accept_s: float
     late_p99_s: float
     latest_s: float
@@ -206,7 +208,7 @@ async def measure(point: Point) -> Measured:
         share = (serving.cpu_s() - cpu_s) / took_s
         of_load = await processes.ended()
     in_core_s, events = after[0] - core[0], after[1] - core[1]
-    return Measured(share, in_core_s / took_s, events / took_s, observer, *_of_load(*of_load))
+    return Measured(share, in_core_s / took_s, events / took_s, observer, *_of_load(load, *of_load))
 
 
 async def _observe(observer: Observer, seconds: float) -> None:
@@ -216,14 +218,17 @@ async def _observe(observer: Observer, seconds: float) -> None:
         task.cancel()
 
 
-def _of_load(engines: OfEngines, gateways: OfGateways) -> tuple[float, float, float, float, float, float]:
+def _of_load(load: Load, engines: OfEngines, gateways: OfGateways) -> tuple[float, ...]:
     """The last fields of Measured, in their order."""
-    refused = gateways["refused"]
+    refused, waits = gateways["refused"], gateways["waits"]
+    early = [each.request for each in load.requests() if each.at < load.seconds - _ANSWER_S]
+    unanswered = sum(request not in waits and request not in refused for request in early)
     due = [tokens for request, tokens in engines["tokens"].items() if request not in refused]
     in_time, all_due = (sum(each[which] for each in due) for which in (0, 1))
-    accept_s = max((wait for request, wait in gateways["waits"].items() if request not in refused), default=0.0)
+    accept_s = max((wait for request, wait in waits.items() if request not in refused), default=0.0)
     late_s = gateways["late_p99_s"], gateways["latest_s"]
-    return in_time / max(1, all_due), float(len(refused)), accept_s, *late_s, engines["share"] + gateways["share"]
+    share = engines["share"] + gateways["share"]
+    return in_time / max(1, all_due), float(len(refused)), float(unanswered), accept_s, *late_s, share
 
 
 def rows(point: Point) -> list[Row]:
@@ -242,7 +247,8 @@ def rows(point: Point) -> list[Row]:
         Row(f"{name}: wait of a call, p99", quantile([one.in_loop_s for one in calls], 0.99) * 1e3, "ms"),
         Row(f"{name}: whole status, p50", quantile(m.observer.statuses_s, 0.5) * 1e3, "ms"),
         Row(f"{name}: longest wait until a request is accepted", m.accept_s * 1e3, "ms"),
-        Row(f"{name}: requests refused, as the scheduler was late", m.refused, "requests"),
+        Row(f"{name}: requests refused (503)", m.refused, "requests"),
+        Row(f"{name}: requests without an answer", m.unanswered, "requests", 0.0, "<="),
         Row(f"{name}: tokens on time, of those due of the others", m.tokens_on_time * 100, "%"),
         Row(f"{name}: the load's processes", m.load, "of a core"),
         Row(f"{name}: submitted late, p99", m.late_p99_s * 1e3, "ms"),

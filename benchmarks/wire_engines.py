@@ -91,9 +91,9 @@ class Fleet:
         self._began = time.monotonic()
         self.sidecars = {spec.instance: Sidecar(spec, self) for spec in specs}
 
-    def begin(self, start: float) -> None:
+    def begin(self, requests: list[Arrival], start: float) -> None:
         """`start`: on this machine's monotonic clock."""
-        for request, model, prompt, length, at in self._load.requests():
+        for request, model, prompt, length, at in requests:
             seq = SeqId(request, 0)
             self._clients[seq] = Client(seq, model, prompt, length, _MAX_TOKENS, start - self._began + at)
 
@@ -117,9 +117,9 @@ class Fleet:
             client.times.extend(t - client.arrival for t in times[len(client.times) - index :])
             client.finished = client.finished or finish is not None
 
-    def tokens(self) -> dict[str, tuple[int, int]]:
+    def tokens(self, requests: list[Arrival]) -> dict[str, tuple[int, int]]:
         """See OfEngines."""
-        return {each.request: self._due(each) for each in self._load.requests()}
+        return {each.request: self._due(each) for each in requests}
 
     def _due(self, arrival: Arrival) -> tuple[int, int]:
         client, slo = self._clients[SeqId(arrival.request, 0)], self.models[arrival.model][1]
@@ -150,18 +150,18 @@ async def _advance(fleet: Fleet, tasks: list[asyncio.Task[None]], until: Callabl
 async def serve(target: str, load: Load) -> None:
     """Attach all, compute from the time that is read, and print OfEngines."""
     fleet = Fleet(load)
-    tasks = await _attach(fleet, target)
+    tasks, requests = await _attach(fleet, target), load.requests()
+    gc.collect()
+    gc.freeze()
     print("attached", flush=True)
     reading = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
     await _advance(fleet, tasks, reading.done)  # heartbeats
     start = float(await reading)
-    fleet.begin(start)
-    gc.collect()
-    gc.freeze()
+    fleet.begin(requests, start)
     cpu_s, end = time.process_time(), start + load.seconds
     await _advance(fleet, tasks, lambda: time.monotonic() >= end)
     share = (time.process_time() - cpu_s) / load.seconds
-    print(json.dumps(OfEngines(share=share, tokens=fleet.tokens())), flush=True)
+    print(json.dumps(OfEngines(share=share, tokens=fleet.tokens(requests))), flush=True)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

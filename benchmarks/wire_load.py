@@ -128,7 +128,8 @@ async def _started(module: str, target: str, load: Load) -> AsyncIterator[asynci
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, limit=_REPORT_BYTES)
     try:
         assert process.stdout is not None
-        await process.stdout.readline()
+        if await process.stdout.readline() != b"attached\n":
+            raise RuntimeError(f"{module} ended before it had attached")
         yield process
     finally:
         if process.returncode is None:

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import yaml
-from fuzz.shape import places
+from fuzz.places import places
 from hypothesis import strategies as st
 
 from e2e.kubectl import REPOSITORY

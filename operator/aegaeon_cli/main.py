@@ -10,7 +10,7 @@ import click
 
 from aegaeon_cli.errors import CliError
 from aegaeon_operator.errors import OperatorError
-from aegaeon_simulator.errors import SimulatorError
+from aegaeon_simulator.errors import SimulatorError, WireViolationError
 
 # name: (module, attribute, one line for `aegaeon --help`)
 _COMMANDS = {
@@ -70,6 +70,8 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except WireViolationError:  # a bug, whose traceback is wanted
+            raise
         except (OperatorError, CliError, SimulatorError) as error:
             raise UserError(str(error)) from error
 

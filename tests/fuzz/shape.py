@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import atheris
+from fuzz.places import places
 from google.protobuf.descriptor import FieldDescriptor as Field
 from google.protobuf.message import DecodeError, Message
 
@@ -98,14 +99,6 @@ class Draw:
 def raw(data: bytes) -> bytes | None:
     """The input as it is, where its first byte says so."""
     return data[1:] if not data or data[0] % 2 == 0 else None
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every path into nested lists and mappings."""
-    yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in items:
-        yield from places(inner, (*path, key))
 
 
 def changed(draw: Draw, documents: Sequence[Any], words: Sequence[str], most: int = 4) -> Any:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import os
 import tempfile
+from collections.abc import Callable, Collection
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ from aegaeon_proto.roles import Role
 
 Json = dict[str, Any]
 ZERO = {"replicas": 0, "min": 0, "max": 2}
+
+
+LookAt = Callable[[Collection[Key]], None]
 
 
 class Kept(Cluster):
@@ -58,12 +62,13 @@ class Kept(Cluster):
     async def delete(self, live: Json) -> None:
         self.objects.pop((live["kind"], live["metadata"]["name"]), None)
 
-    async def reconciled(self, store: Store, **pool: Any) -> Controller:
+    async def reconciled(self, store: Store, look_at: LookAt = lambda _: None, **pool: Any) -> Controller:
         """A controller that has reconciled a GpuPool with a ModelPool of llama."""
         for manifest in (gpu_pool(**pool), model_pool("red", "llama")):
             self.objects[manifest["kind"], manifest["metadata"]["name"]] = manifest
             store.put(manifest)
         controller = Controller(self, store, PLATFORM)
+        controller.look_at = look_at
         await controller.reconcile(KEY)
         return controller
 
@@ -74,6 +79,14 @@ class Kept(Cluster):
     @property
     def engines(self) -> int:
         return int(self.objects["StatefulSet", "pool-engine"]["spec"]["replicas"])
+
+
+def into(queue: asyncio.Queue[Key]) -> LookAt:
+    def look_at(keys: Collection[Key]) -> None:
+        for key in keys:
+            queue.put_nowait(key)
+
+    return look_at
 
 
 @pytest.fixture
@@ -94,8 +107,7 @@ async def test_the_first_request_of_a_pool_at_zero_is_reported_at_once_and_start
     cluster: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, asked = Store(), asyncio.Queue[Key]()
-    controller = await cluster.reconciled(store, engines=ZERO)
-    controller.look_at = lambda keys: [asked.put_nowait(key) for key in keys]
+    controller = await cluster.reconciled(store, into(asked), engines=ZERO)
     assert cluster.engines == 0
     (tmp_path / "scheduler").mkdir()
     (tmp_path / "gateway").mkdir()
@@ -144,8 +156,7 @@ async def test_the_first_request_is_awaited_of_the_scheduler_that_leads_now(
         return SchedulerFacts(name, standby=name not in leads, term=len(leads))
 
     scripted(monkeypatch, facts, {"standby": requested})
-    controller = await cluster.reconciled(store, engines=ZERO, scheduling={"standby": True})
-    controller.look_at = lambda keys: [asked.put_nowait(key) for key in keys]
+    controller = await cluster.reconciled(store, into(asked), engines=ZERO, scheduling={"standby": True})
     for name in ("scheduler", "standby"):
         await cluster.ready(store, name)
     await controller.reconcile(KEY)

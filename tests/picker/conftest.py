@@ -43,7 +43,8 @@ async def echo() -> AsyncIterator[Echo]:
     app = web.Application(client_max_size=16 << 20)
     app.router.add_route("*", "/{tail:.*}", server.answer)
     async with TestServer(app) as listening:
-        server.port = listening.port or 0
+        assert listening.port is not None
+        server.port = listening.port
         yield server
 
 

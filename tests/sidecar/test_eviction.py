@@ -155,3 +155,20 @@ def test_a_full_tier_makes_room_slab_by_slab_until_its_free_share_is_back(
         assert looked.slabs <= 12 * (number + 1)
         full.tier.release("even", blocks, 0, 0.0)
     assert full.tier.pool.free >= ahead
+
+
+def test_a_block_whose_name_another_one_has_is_free_when_its_user_leaves() -> None:
+    tier = Tier("host", SlabPool.private("host", 4096, 4), lambda: 100.0)
+    tier.add_shape("s", 2048)
+    index, name = tier.index("s"), b"a name".ljust(16)
+    held, copy = (tier.allocate("s", 1, 4) for _ in range(2))
+    index.publish([name], held.tolist())
+    index.publish([name], copy.tolist())
+    index.used(copy, 99.0, 0.25, again=True)
+    index.note(copy, index.noted(held))
+    tier.release("s", copy, 0, 0.0)
+    tier.release("s", held, 1, 0.25)
+    tier.check(0, {})
+    tier.take(4)
+    assert tier.evicted == 1
+    tier.close()

@@ -377,7 +377,13 @@ def test_copies_ahead_go_on_when_the_load_that_they_wait_for_is_cancelled_before
 
     lane = threading.Thread(target=copy, daemon=True)
     lane.start()
-    assert not begun.wait(0.5)
+
+    def sleeps() -> bool:
+        with monitor.changed:
+            return bool(monitor.queued[Lane.KV_OUT]._waiters)
+
+    while not sleeps():
+        assert not begun.wait(0.01)
     with monitor.changed:
         state.program.fail(1)
         monitor.notify_lanes(state.program)

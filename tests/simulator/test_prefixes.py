@@ -24,7 +24,7 @@ from aegaeon_sidecar.kv.writeback_queue import WritebackQueue
 from aegaeon_sidecar.memory.copier import Copier
 from aegaeon_sidecar.memory.leases import Lending
 from aegaeon_sidecar.memory.tiers import Tier
-from aegaeon_simulator.engine.prefix import PrefixCache
+from aegaeon_simulator.engine.prefix import AHEAD_SHARE, PrefixCache
 from aegaeon_simulator.engine.writeback import Writeback
 from aegaeon_simulator.errors import SettingsError
 from aegaeon_simulator.pool.clients import Clients
@@ -123,7 +123,7 @@ def test_the_same_blocks_are_evicted_as_by_a_sidecar() -> None:
 class Beside:
     """A sidecar's device and host with the lane that copies between them, and the caches of a modelled engine."""
 
-    def __init__(self, folder: Path, slabs: int, host_slabs: int) -> None:
+    def __init__(self, folder: Path, slabs: int, host_slabs: int, ahead_slabs: int = 0) -> None:
         self.now, self.slabs, self.host_slabs = 0.0, slabs, host_slabs
         self.tiers = [
             Tier(name, SlabPool.private(name, 4096, count), lambda: self.now)
@@ -131,7 +131,7 @@ class Beside:
         ]
         for tier in self.tiers:
             tier.add_shape("s", 4096)
-        self.caches = [PrefixCache(4096, 0), PrefixCache(4096, 0)]
+        self.caches = [PrefixCache(4096, 0), PrefixCache(4096, int(ahead_slabs / AHEAD_SHARE) * 4096)]
         self.monitor, self.lending = Monitor(), Lending(folder / "x.leases")
         table = SequenceTable(*self.tiers, self.lending, WritebackQueue(self.monitor))
         self.queue, self.copier = table.writeback, Copier("out", EventTable.private(8))
@@ -200,7 +200,7 @@ def test_the_same_blocks_are_copied_to_the_host_and_evicted_there_as_by_a_sideca
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_full_host_takes_the_same_blocks_as_that_of_a_sidecar(tmp_path: Path, seed: int) -> None:
-    draw, both = random.Random(seed), Beside(tmp_path, slabs=64, host_slabs=16)
+    draw, both = random.Random(seed), Beside(tmp_path, slabs=64, host_slabs=16, ahead_slabs=3)
     names = {text: [f"{text}/{i}".encode().ljust(16) for i in range(12)] for text in range(5)}
     refused = 0
     for step in range(60):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from aegaeon_simulator.workload.content import Content, Span
 
 AHEAD_SHARE = 0.005
-"""of the tier by which more is evicted than is needed: a look at all that is cached takes long"""
+"""of the tier by which more is evicted for grants than they need, so that the next ones rarely evict"""
 _LEAST_AGE_S = 1e-3
 Values = NDArray[np.float64]
 
@@ -192,14 +192,16 @@ class PrefixCache:
                 slabs = text.worth(now, self._per_slab(text))
                 cheap += self._slab_sizes(text, len(slabs))[slabs < value * self._slab_bytes / block_bytes].sum()
         if cheap >= missing:
-            self.fit(room_bytes - nbytes, now)
+            self._evict(missing, now)
         return cheap >= missing
 
     def fit(self, room_bytes: int, now: float) -> None:
         """Evict what exceeds the room."""
-        if self.nbytes <= room_bytes:
-            return
-        missing = self.nbytes - max(0, room_bytes - self._ahead)
+        if self.nbytes > room_bytes:
+            self._evict(self.nbytes - max(0, room_bytes - self._ahead), now)
+
+    def _evict(self, missing: int, now: float) -> None:
+        """Evict so many bytes, or all; what is worth least goes first."""
         idle = [(name, text) for name, text in self._texts.items() if not text.users and len(text.uses)]
         slabs = [text.worth(now, self._per_slab(text)) for _, text in idle]
         owner = np.repeat(np.arange(len(idle)), [len(of) for of in slabs])

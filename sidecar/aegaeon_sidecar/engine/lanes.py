@@ -72,10 +72,6 @@ class Spare(Protocol):
         ...
 
 
-def _is_pending(spare: Spare) -> bool:
-    return spare.pending
-
-
 class Lanes:
     """Starts and stops the threads. Each begins with `enter`; `crashed` is called, from the thread, with the error
     that ends a lane: that of a defect, or of a lost device. `spare`: what a lane does while nothing is copied in."""
@@ -92,7 +88,7 @@ class Lanes:
         self._enter = enter
         self._handler = handler
         self._spare = spare or {}
-        state.monitor.spare.update({lane: partial(_is_pending, each) for lane, each in self._spare.items()})
+        state.monitor.spare.update({lane: partial(self._may_begin, each) for lane, each in self._spare.items()})
         self._state = state
         self._post = post
         self._crashed = crashed
@@ -133,10 +129,13 @@ class Lanes:
                     self._state.running += 1
                     return partial(self._carry_out, self._state.program, command)
                 spare = self._spare.get(lane)
-                if spare is not None and not self._copies_in() and spare.begin():
+                if spare is not None and self._may_begin(spare) and spare.begin():
                     return spare.finish
                 self._state.monitor.queued[lane].wait()
         return None
+
+    def _may_begin(self, spare: Spare) -> bool:
+        return spare.pending and not self._copies_in()
 
     def _copies_in(self) -> bool:
         """True while weights or KV are copied to the device: spare work takes no memory bandwidth from a switch."""

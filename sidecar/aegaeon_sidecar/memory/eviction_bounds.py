@@ -20,7 +20,7 @@ Noted = NDArray[np.float64]
 """of blocks, a row each: their uses, seconds to compute them again, time of the last use"""
 Values = NDArray[np.float64]
 _LEAST_AGE_S = 1e-3
-_ROUNDING = 1e-6  # by which bounds are wider than computed: ages of milliseconds are differences of large times
+_ROUNDING = 1e-5  # by which bounds are wider than computed: ages of milliseconds are differences of large times
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class BlockValues:
     def used(self, blocks: Blocks, now_s: float, block_s: float, *, again: bool) -> None:
         """See PrefixIndex."""
         self._used_s[blocks] = now_s
-        self._uses[blocks] += again
+        self._uses[blocks] += np.logical_and(again, self._uses[blocks] > 0.0)
         following = np.arange(len(blocks), 0, -1) * block_s
         self._lost_s[blocks] = np.maximum(self._lost_s[blocks], following)
         self._changed(blocks)
@@ -74,6 +74,8 @@ class BlockValues:
 
     def note(self, blocks: Blocks, noted: Noted) -> None:
         """See PrefixIndex."""
+        published = self._uses[blocks] > 0.0
+        blocks, noted = blocks[published], noted[:, published]
         self._uses[blocks], self._lost_s[blocks], self._used_s[blocks] = np.maximum(self.noted(blocks), noted)
         self._changed(blocks)
 
@@ -89,7 +91,6 @@ class BlockValues:
         positions = np.flatnonzero(self._stale)
         if not positions.size:
             return
-        self._stale[positions] = False
         blocks, published = self._over(positions)
         weight = np.where(published, self._uses[blocks] * self._lost_s[blocks], 0.0)
         used_s, counts, total = self._used_s[blocks], weight > 0.0, _sum(weight)
@@ -99,6 +100,7 @@ class BlockValues:
         self._weight[positions], self._oldest_s[positions] = total, oldest_s
         self._mean_s[positions] = oldest_s + _sum(weight * behind_s) / np.where(total > 0.0, total, 1.0)
         self._newest_s[positions] = oldest_s + behind_s.max(axis=0)
+        self._stale[positions] = False
 
     def bounds(self, positions: Positions, now_s: float) -> Bounds:
         """Bounds of `over`, without a look at the blocks themselves."""

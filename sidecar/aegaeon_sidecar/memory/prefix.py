@@ -90,7 +90,7 @@ class PrefixIndex:
         return self.values.noted(blocks)
 
     def note(self, blocks: Blocks, noted: Noted) -> None:
-        """Published blocks are worth what is noted of them elsewhere, where that is more."""
+        """Published blocks among these are worth what is noted of them elsewhere, where that is more."""
         self.values.note(blocks, noted)
 
     def level(self, other: PrefixIndex, names: Sequence[Name]) -> None:

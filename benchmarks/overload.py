@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from benchmarks.core import quantile
 from benchmarks.report import Row, report
 from benchmarks.wire import scheduler
-from benchmarks.wire_load import Load, OfEngines, OfGateways, attached
+from benchmarks.wire_load import Load, OfEngines, OfGateways, attached, in_time_of_due
 
 MODELS_EACH, RATE, LOW = 4, 0.5, 0.1
 HIGH_S, LOW_S = 30.0, 15.0
@@ -52,15 +52,14 @@ def outcome(load: Load, events: float, process: float, engines: OfEngines, gatew
     waits, refused, requests = gateways["waits"], gateways["refused"], load.requests()
     before = [each for each in requests if each.at < HIGH_S]
     accepted = [each.request for each in before if each.request in waits and each.request not in refused]
-    due = [engines["tokens"][request] for request in accepted]
-    in_time, all_due = (sum(each[which] for each in due) for which in (0, 1))
+    in_time, due = in_time_of_due(engines["tokens"][request] for request in accepted)
     after = [each for each in requests if HIGH_S <= each.at < HIGH_S + LOW_S - WAIT_S]  # the last ones wait at the end
     late = [each.at for each in after if waits.get(each.request, SOON_S + 1.0) > SOON_S]
     answered_s = [waits[request] for request in accepted] or [0.0]
     return Outcome(
         events=events, process=process, arrived=len(before) / HIGH_S, accepted=len(accepted) / HIGH_S,
         unanswered=sum(each.request not in waits and each.request not in refused for each in before),
-        lost=gateways["lost"], on_time=in_time / max(1, all_due), tokens=in_time / HIGH_S,
+        lost=gateways["lost"], on_time=in_time / max(1, due), tokens=in_time / HIGH_S,
         longest_s=max(answered_s), p99_s=quantile(answered_s, 0.99),
         longest_refusal_s=max(refused.values(), default=0.0), recovered_s=max(late, default=HIGH_S) - HIGH_S,
         engines=engines["share"], gateways=gateways["share"], late_s=gateways["latest_s"],

@@ -25,7 +25,7 @@ from pathlib import Path
 from benchmarks.core import Size, quantile
 from benchmarks.report import Row, report
 from benchmarks.size import ENGINES, WARM_S
-from benchmarks.wire_load import Load, OfEngines, OfGateways, attached
+from benchmarks.wire_load import Load, OfEngines, OfGateways, attached, in_time_of_due
 
 from aegaeon_cli.demo import clients
 from aegaeon_cli.demo.stack import free_port
@@ -208,7 +208,7 @@ async def measure(point: Point) -> Measured:
         share = (serving.cpu_s() - cpu_s) / took_s
         of_load = await processes.ended()
     in_core_s, events = after[0] - core[0], after[1] - core[1]
-    return Measured(share, in_core_s / took_s, events / took_s, observer, *_of_load(load, *of_load))
+    return Measured(share, in_core_s / took_s, events / took_s, observer, **_of_load(load, *of_load))
 
 
 async def _observe(observer: Observer, seconds: float) -> None:
@@ -218,17 +218,20 @@ async def _observe(observer: Observer, seconds: float) -> None:
         task.cancel()
 
 
-def _of_load(load: Load, engines: OfEngines, gateways: OfGateways) -> tuple[float, ...]:
-    """The last fields of Measured, in their order."""
+def _of_load(load: Load, engines: OfEngines, gateways: OfGateways) -> dict[str, float]:
+    """The fields of Measured that are the load's."""
     refused, waits = gateways["refused"], gateways["waits"]
     early = [each.request for each in load.requests() if each.at < load.seconds - _ANSWER_S]
-    unanswered = sum(request not in waits and request not in refused for request in early)
-    due = [tokens for request, tokens in engines["tokens"].items() if request not in refused]
-    in_time, all_due = (sum(each[which] for each in due) for which in (0, 1))
-    accept_s = max((wait for request, wait in waits.items() if request not in refused), default=0.0)
-    late_s = gateways["late_p99_s"], gateways["latest_s"]
-    share = engines["share"] + gateways["share"]
-    return in_time / max(1, all_due), float(len(refused)), float(unanswered), accept_s, *late_s, share
+    in_time, due = in_time_of_due(tokens for request, tokens in engines["tokens"].items() if request not in refused)
+    return {
+        "tokens_on_time": in_time / max(1, due),
+        "refused": len(refused),
+        "unanswered": sum(request not in waits and request not in refused for request in early),
+        "accept_s": max((wait for request, wait in waits.items() if request not in refused), default=0.0),
+        "late_p99_s": gateways["late_p99_s"],
+        "latest_s": gateways["latest_s"],
+        "load": engines["share"] + gateways["share"],
+    }
 
 
 def rows(point: Point) -> list[Row]:

@@ -59,13 +59,14 @@ class Gateways:
         self.waits: dict[str, float] = {}
         self.refused: dict[str, float] = {}
         self.lost = 0
-        self.links = [self._link(target, f"gateway-{number}") for number in range(_GATEWAYS)]
+        self.attached = [asyncio.Event() for _ in range(_GATEWAYS)]
+        self.links = [self._link(target, f"gateway-{number}", event) for number, event in enumerate(self.attached)]
 
-    def _link(self, target: str, name: str) -> SchedulerLink:
+    def _link(self, target: str, name: str, attached: asyncio.Event) -> SchedulerLink:
         return SchedulerLink(
             name=name, targets=(target,), tls=None, sink=f"unix:/nowhere/{name}", hold_s=30.0, open_=OpenRequests(),
-            catalog=Catalog(on_change=lambda models: None), tenants=Tenants(TenantsFile(None), by_scheduler=False),
-            metrics=self.metrics,
+            catalog=Catalog(on_change=lambda models: attached.set()), metrics=self.metrics,
+            tenants=Tenants(TenantsFile(None), by_scheduler=False),
         )  # fmt: skip
 
     def begin(self, requests: list[Arrival], start: float) -> None:
@@ -109,8 +110,8 @@ async def submit(target: str, load: Load) -> None:
     """Run all gateways; print OfGateways."""
     gateways, requests = Gateways(target), load.requests()
     tasks = [asyncio.create_task(run) for link in gateways.links for run in (link.run(), link.sweep())]
-    while not all(link.connected for link in gateways.links):  # noqa: ASYNC110  # a link has no event for that
-        await asyncio.sleep(0.05)
+    for attached in gateways.attached:
+        await attached.wait()
     print("attached", flush=True)
     start = float(await asyncio.to_thread(sys.stdin.readline))
     gateways.begin(requests, start)

@@ -12,7 +12,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypedDict
@@ -95,6 +95,12 @@ class Load:
 
     def _sizes(self) -> list[Size]:
         return [Size(self.models, rate, seconds, NODE_ENGINES) for rate, seconds in self.phases]
+
+
+def in_time_of_due(tokens: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Sums of OfEngines' tokens of some requests."""
+    sums = [sum(column) for column in zip(*tokens, strict=True)] or [0, 0]
+    return sums[0], sums[1]
 
 
 class Processes:

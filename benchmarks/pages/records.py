@@ -60,7 +60,7 @@ class Records:
 
 def _peers(stored: Record) -> Iterator[Record]:
     """A row for each value of each system at each load: `NAME, 0.3/s: ttft_p99_s`."""
-    shared = {name: stored.get(name) for name in CONDITIONS}
+    shared = {name: stored.get(name) for name in (*CONDITIONS, "cpu_level")}
     for system in stored["systems"]:
         for run in system["runs"]:
             for key in PEER_KEYS:

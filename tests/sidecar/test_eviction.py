@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aegaeon_native import OutOfSlabs, SlabPool
+from aegaeon_sidecar.memory.cache_blocks import BlockValues, Positions, Values
 from aegaeon_sidecar.memory.eviction import least_slabs
-from aegaeon_sidecar.memory.eviction_bounds import BlockValues, Positions, Values
 from aegaeon_sidecar.memory.tiers import Tier
 
 SLAB = 8192

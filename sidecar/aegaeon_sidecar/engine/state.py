@@ -15,7 +15,7 @@ from aegaeon_sidecar.domain.monitor import Monitor
 from aegaeon_sidecar.domain.program import Item, Lane, Program
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.kv.memory import KvMemory
-from aegaeon_sidecar.memory.eviction_bounds import Blocks
+from aegaeon_sidecar.memory.cache_blocks import Blocks
 from aegaeon_sidecar.memory.outside import Outside
 from aegaeon_sidecar.memory.tiers import Owned
 from aegaeon_sidecar.weights.pins import lock_ahead, update_pins

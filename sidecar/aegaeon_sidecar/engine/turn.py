@@ -13,7 +13,7 @@ from aegaeon_proto.engine.reports import FailureKind
 from aegaeon_proto.engine.sequences import Finish
 from aegaeon_sidecar.engine.progress import REPORT_STEPS, TurnCounts, standing
 from aegaeon_sidecar.kv.sequences import Sequence
-from aegaeon_sidecar.memory.eviction_bounds import Blocks
+from aegaeon_sidecar.memory.cache_blocks import Blocks
 
 
 @dataclass(slots=True)

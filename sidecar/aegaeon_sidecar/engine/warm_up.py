@@ -17,7 +17,7 @@ from aegaeon_sidecar.domain.first_steps import PREFILL
 from aegaeon_sidecar.engine.state import State
 from aegaeon_sidecar.engine.steps import STEP_ERRORS
 from aegaeon_sidecar.engine.turn import Turn
-from aegaeon_sidecar.memory.eviction_bounds import Blocks
+from aegaeon_sidecar.memory.cache_blocks import Blocks
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.weights.models import Model
 

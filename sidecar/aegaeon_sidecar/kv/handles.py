@@ -15,8 +15,8 @@ from aegaeon_native import BlockPool, Event, SlabPool
 from aegaeon_proto.engine.sequences import KvHandle
 from aegaeon_sidecar.domain.errors import StaleError, UnknownError
 from aegaeon_sidecar.kv.sequences import Sequence
+from aegaeon_sidecar.memory.cache_blocks import Blocks
 from aegaeon_sidecar.memory.copier import Units
-from aegaeon_sidecar.memory.eviction_bounds import Blocks
 
 
 def make_handle(sequence: Sequence, node: str, segment: str, host: BlockPool, lease: Event) -> KvHandle:

@@ -20,7 +20,7 @@ from aegaeon_sidecar.domain.program import AnyCommand
 from aegaeon_sidecar.kv.handles import check_blocks, check_handle, make_handle
 from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.kv.sequences import Sequence
-from aegaeon_sidecar.memory.eviction_bounds import Blocks
+from aegaeon_sidecar.memory.cache_blocks import Blocks
 from aegaeon_sidecar.memory.segments import Attachments
 from aegaeon_sidecar.memory.tiers import Tier
 

@@ -22,7 +22,7 @@ from aegaeon_proto.engine.tokens import Said
 from aegaeon_sidecar.backends import AdapterWeights
 from aegaeon_sidecar.domain.errors import StaleError, UnknownError
 from aegaeon_sidecar.kv.writeback_queue import WritebackQueue
-from aegaeon_sidecar.memory.eviction_bounds import Blocks
+from aegaeon_sidecar.memory.cache_blocks import Blocks
 from aegaeon_sidecar.memory.leases import Lending
 from aegaeon_sidecar.memory.prefix import Name, name_block, seed_with
 from aegaeon_sidecar.memory.tiers import NO_BLOCKS, Owned, Tier

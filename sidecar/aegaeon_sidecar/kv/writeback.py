@@ -16,8 +16,8 @@ from aegaeon_native import NativeError
 from aegaeon_sidecar.domain.sticky import end_if_sticky
 from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.kv.writeback_queue import Chain
+from aegaeon_sidecar.memory.cache_blocks import Blocks, Noted
 from aegaeon_sidecar.memory.copier import Copier
-from aegaeon_sidecar.memory.eviction_bounds import Blocks, Noted
 from aegaeon_sidecar.memory.prefix import Name
 from aegaeon_sidecar.memory.tiers import Reading
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from aegaeon_sidecar.domain.monitor import Monitor
 from aegaeon_sidecar.domain.program import Lane
-from aegaeon_sidecar.memory.eviction_bounds import Blocks
+from aegaeon_sidecar.memory.cache_blocks import Blocks
 from aegaeon_sidecar.memory.prefix import Name
 
 MOST_NAMES = 1 << 17

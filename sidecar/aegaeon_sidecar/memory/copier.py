@@ -7,7 +7,7 @@ from typing import NamedTuple
 from aegaeon_native import BlockPool, CopyLane, Event, EventTable, NativeError, Range, SlabPool
 from aegaeon_sidecar.domain.errors import EngineError
 from aegaeon_sidecar.domain.program import AnyCommand
-from aegaeon_sidecar.memory.eviction_bounds import Blocks
+from aegaeon_sidecar.memory.cache_blocks import Blocks
 from aegaeon_sidecar.memory.gpu import Gpus
 
 _LOOK_S = 60.0

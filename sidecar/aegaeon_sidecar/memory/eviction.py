@@ -1,7 +1,7 @@
 """Eviction of cached blocks when memory is needed: the least valuable first, by slab or by block.
 
 Pure functions over the state of pools and indices; `Tier` drops the blocks that they return. A block's value:
-PrefixIndex.value. Blocks of most slabs are not looked at: bounds say what they are worth (eviction_bounds.py).
+PrefixIndex.value. Blocks of most slabs are not looked at: bounds say what they are worth (cache_blocks.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aegaeon_native import BlockPool
-from aegaeon_sidecar.memory.eviction_bounds import Blocks, Values
+from aegaeon_sidecar.memory.cache_blocks import Blocks, Values
 from aegaeon_sidecar.memory.prefix import PrefixIndex
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from aegaeon_native import BlockPool
 from aegaeon_sidecar.domain.errors import MemoryBookError
-from aegaeon_sidecar.memory.eviction_bounds import Blocks, BlockValues, Noted, Values
+from aegaeon_sidecar.memory.cache_blocks import Blocks, BlockValues, Noted, Values
 
 Name = bytes
 MOST_SALT_BYTES = 64

@@ -18,8 +18,8 @@ from aegaeon_native import BlockPool, OutOfSlabs, SlabPool
 from aegaeon_proto.engine.ids import KvShape
 from aegaeon_proto.engine.reports import ShapeMemory
 from aegaeon_sidecar.domain.errors import MemoryBookError
+from aegaeon_sidecar.memory.cache_blocks import Blocks
 from aegaeon_sidecar.memory.eviction import Shape, least_blocks, least_slabs
-from aegaeon_sidecar.memory.eviction_bounds import Blocks
 from aegaeon_sidecar.memory.prefix import PrefixIndex
 
 NO_BLOCKS: Blocks = np.empty(0, dtype=np.int32)
@@ -146,8 +146,9 @@ class Tier:
 
         None where there is not enough of that, and nothing is evicted. A share of the tier stays free for grants.
         """
-        pool = self._shapes[kv_shape].pool
-        self._shapes[kv_shape].index.values.settle()  # while few blocks have changed
+        shape = self._shapes[kv_shape]
+        pool = shape.pool
+        shape.index.values.settle()  # while few blocks have changed
         ahead = int(self.pool.total * _AHEAD_SHARE)
         needed = self._slabs_of(pool, count)
         missing = needed + ahead - self.pool.free

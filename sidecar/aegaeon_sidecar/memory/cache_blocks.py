@@ -65,7 +65,7 @@ class BlockValues:
 
     def value(self, blocks: Blocks | Positions, now_s: float) -> Values:
         """See PrefixIndex."""
-        worth: Values = self._uses[blocks] * self._lost_s[blocks] / self._ages_s(self._used_s[blocks], now_s)
+        worth: Values = self._uses[blocks] * self._lost_s[blocks] / _ages_s(self._used_s[blocks], now_s)
         return worth
 
     def noted(self, blocks: Blocks) -> Noted:
@@ -107,7 +107,7 @@ class BlockValues:
         self.settle()
         weight, newest_s = self._weight[positions], self._newest_s[positions]
         oldest_s, mean_s = self._oldest_s[positions], self._mean_s[positions]
-        low, mean, high = (1.0 / self._ages_s(used_s, now_s) for used_s in (oldest_s, mean_s, newest_s))
+        low, mean, high = (1.0 / _ages_s(used_s, now_s) for used_s in (oldest_s, mean_s, newest_s))
         convex = newest_s <= now_s - _LEAST_AGE_S
         span_s = np.where(newest_s > oldest_s, newest_s - oldest_s, 1.0)
         chord = np.where(convex, low + (high - low) * ((mean_s - oldest_s) / span_s), high)
@@ -140,10 +140,6 @@ class BlockValues:
         for further in range(int((last - first).max(initial=0)) + 1):
             self._stale[np.minimum(first + further, last)] = True
 
-    def _ages_s(self, used_s: Values, now_s: float) -> Values:
-        ages_s: Values = np.maximum(now_s - used_s, _LEAST_AGE_S)
-        return ages_s
-
     def check(self) -> bool:
         """Sums are those of the blocks; for tests."""
         self.settle()
@@ -157,3 +153,8 @@ def _sum(columns: Values) -> Values:
     """The sum of each column, in the order of its rows however many there are: equal slabs are worth the same."""
     total: Values = np.add.accumulate(columns, axis=0)[-1]
     return total
+
+
+def _ages_s(used_s: Values, now_s: float) -> Values:
+    ages_s: Values = np.maximum(now_s - used_s, _LEAST_AGE_S)
+    return ages_s

@@ -64,5 +64,8 @@ class Monitor:
         with self.changed:
             self.notify()
             for lane, condition in self.queued.items():
-                if self.stopping or program.head(lane) is not None or (lane in self.spare and self.spare[lane]()):
+                if self.stopping or program.head(lane) is not None:
                     condition.notify()
+            for lane, ready in self.spare.items():  # few: a look-up by each lane would hash it, in Python
+                if ready():
+                    self.queued[lane].notify()

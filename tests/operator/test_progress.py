@@ -140,6 +140,13 @@ def test_the_next_look_comes_when_a_silence_has_lasted_too_long(age_s: float, ag
     assert answers.again_in == float("inf")
 
 
+def test_a_step_that_began_late_is_checked_when_it_has_lasted_too_long() -> None:
+    answers = ProgressMonitor()
+    assert not answers.of(asked(SILENT_S, engine(SILENT_S - 1.5)), 100.0).stopped
+    assert answers.again_in == pytest.approx(1.5, abs=0.1)
+    assert answers.of(asked(SILENT_S + 1.55, engine(SILENT_S + 0.05)), 101.55).stopped
+
+
 def test_what_a_scheduler_says_of_steps_and_gateways_are_facts() -> None:
     status = admin_pb2.AdminStatus(
         pool=gateway_pb2.PoolStatus(

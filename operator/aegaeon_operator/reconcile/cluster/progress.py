@@ -41,7 +41,7 @@ class ProgressMonitor:
     def again_in(self) -> float:
         """Seconds from the last check until the next model may count as unanswered or the next engine as stuck.
 
-        On a busy machine a turn begins well after the request came, so that at the request's limit it is not too long yet.
+        On a busy machine a turn begins well after its request came, and is not too long yet at the request's limit.
         """
         began = [*self._since.values(), self._worked] if self._since else []
         ends = (*(at + SILENT_S for at in began), *self._limits)

@@ -1,4 +1,4 @@
-"""The names of vLLM that surface.py and norms.py use, checked in its source: without an import, so without a GPU."""
+"""The names of vLLM that surface.py and norm_kernels.py use, checked in its source: without an import or a GPU."""
 
 from __future__ import annotations
 

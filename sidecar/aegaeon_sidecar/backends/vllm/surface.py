@@ -57,7 +57,7 @@ from vllm.v1.worker.gpu_worker import init_worker_distributed_environment
 
 from aegaeon_proto.pooling import Purpose, Task
 from aegaeon_sidecar.backends.vllm.exclusive import EXCLUSIVE, Building
-from aegaeon_sidecar.backends.vllm.norms import use_norm_kernels
+from aegaeon_sidecar.backends.vllm.norm_kernels import use_norm_kernels
 from aegaeon_sidecar.backends.vllm.tables import Tables
 from aegaeon_sidecar.domain.errors import ModelError
 

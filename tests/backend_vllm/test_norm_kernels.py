@@ -27,7 +27,7 @@ def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 @pytest.mark.parametrize("features", FEATURES)
 def test_kernels_give_the_norms_of_vllm_and_a_row_does_not_depend_on_the_others(norms: Any, features: int) -> None:
-    from aegaeon_sidecar.backends.vllm.norms import PROVIDER
+    from aegaeon_sidecar.backends.vllm.norm_kernels import PROVIDER
 
     x, residual, weight = random(70, features), random(70, features) * 3, random(features)
     kept = x.clone(), residual.clone()

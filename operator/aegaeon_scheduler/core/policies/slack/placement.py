@@ -11,7 +11,6 @@ from operator import itemgetter
 from aegaeon_scheduler.core.domain import Role, Stage
 from aegaeon_scheduler.core.policies.slack.group import Group
 from aegaeon_scheduler.core.policies.slack.order import Member, member, queue_of, tokens, too_small
-from aegaeon_scheduler.core.policies.slack.place import FULL_UTIL
 from aegaeon_scheduler.core.policies.slack.prefix import PREFIX_WEIGHT, STAY_SHARE, pull
 from aegaeon_scheduler.core.policies.slack.price import Costs
 from aegaeon_scheduler.core.policies.slack.ranks import HOT_MARGIN, HOT_UTIL, LITTLE_SHARE, URGENT_SHARE, Kind
@@ -80,7 +79,7 @@ class Arrivals:
         if pull <= STAY_SHARE * PREFIX_WEIGHT or group.inst is None:
             return self._full(group, util)
         limit_s = URGENT_SHARE * group.model.config.slo.ttft_s
-        return util > FULL_UTIL or group.prompts_s(self._estimates, group.inst) > limit_s
+        return util > 1.0 or group.prompts_s(self._estimates, group.inst) > limit_s
 
     def _crowded_out(self, seq: Sequence) -> bool:
         """Returns whether other tenants' prompts fill the queue, or a lower tier's wait. They may wait with what left

@@ -15,6 +15,7 @@ from aegaeon_scheduler.core.policies.slack.order import too_small
 from aegaeon_scheduler.core.policies.slack.prefix import home
 from aegaeon_scheduler.core.policies.slack.ranks import PREEMPT_SHARE, Still
 from aegaeon_scheduler.core.policies.slack.snapshot import Picture
+from aegaeon_scheduler.core.policies.slack.weights import near
 from aegaeon_scheduler.core.state import Instance
 
 
@@ -85,8 +86,8 @@ class Comer:
         """Lists instances near its weights, else those that may read them from disk."""
         reach, name = self._picture.reach, self.group.model.name
         views = [view for view in self.span.views if view.free and self.may_go(view)]
-        near = [view for view in views if reach.near(name, view.inst)]
-        return near or [view for view in views if reach.may_read(name, view.inst, self._rest.node)]
+        close = [view for view in views if near(self._picture.pool, name, view.inst)]
+        return close or [view for view in views if reach.may_read(name, view.inst, self._rest.node)]
 
     @cached_property
     def _returns(self) -> bool:

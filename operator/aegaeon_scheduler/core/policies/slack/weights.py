@@ -7,7 +7,7 @@ first; idle weights make room for models that are expected twice as often. Nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import exp
 
@@ -75,22 +75,18 @@ class Reach:
         present = ((name, w) for name, w in inst.weights.items() if w.unload is None)
         return {name: w.slabs * inst.slab_bytes for name, w in present if lone(self._pool, name, inst)}
 
-    def near(self, name: ModelName, inst: Instance) -> bool:
-        """Returns whether a model's weights are on the instance, or in its node's memory."""
-        return near(self._pool, name, inst)
-
     def may_read(self, name: ModelName, inst: Instance, node: str | None) -> bool:
         """Returns whether to read a model from this node's disk: it is near to no instance (of `node`, if set) that has
         no group of it yet, and the disk is free.
         """
         if inst.node in self._reading:
             return False
-        instances = (i for i in self._pool.instances.values() if node in (None, i.node))
-        return not any(self.near(name, i) and all(g.model.name != name for g in self._table.at(i)) for i in instances)
+        places = (i for i in self._pool.instances.values() if node in (None, i.node) and near(self._pool, name, i))
+        return not any(all(g.model.name != name for g in self._table.at(i)) for i in places)
 
     def comes(self, name: ModelName, inst: Instance) -> None:
         """A group of the model was placed there."""
-        if not self.near(name, inst):
+        if not near(self._pool, name, inst):
             self._reading.add(inst.node)
 
 
@@ -221,13 +217,9 @@ class Warm:
         if missing <= 0:
             return 0
         limit, slabs = self.rate(model, now) / _TIMES, 0
-        for weights in self._idle(inst):
+        for weights in self._table.idle(inst):
             if self.rate(weights.model, now) < limit:
                 slabs += weights.slabs
                 if slabs >= missing:
                     return slabs
         return 0
-
-    def _idle(self, inst: Instance) -> Iterator[Weights]:
-        live = self._table.live(inst)
-        return (w for name, w in inst.weights.items() if name not in live and w.ready and w.unload is None)

@@ -11,10 +11,11 @@ from aegaeon_scheduler.core.admission import Admission
 from aegaeon_scheduler.core.book import blocks_for, least_slabs, slabs_of
 from aegaeon_scheduler.core.cache_admission import KvGate
 from aegaeon_scheduler.core.commands import Accept, Amend, Close, Reject, SequenceEnded, SequenceLost
-from aegaeon_scheduler.core.domain import PASSING, POISONED, Footprint, GatewayId, Phase, RejectCode, Role, Stage
+from aegaeon_scheduler.core.domain import PASSING, POISONED, Footprint, GatewayId, Phase, RejectCode, Stage
 from aegaeon_scheduler.core.events import Submitted
 from aegaeon_scheduler.core.facts import Make
 from aegaeon_scheduler.core.fetches import Fetches
+from aegaeon_scheduler.core.members import ROLE_DECODE, ROLE_PREFILL, STAGE_LOST, STAGE_PREFILL, STAGE_QUEUED
 from aegaeon_scheduler.core.nodes import apart, failed_beside
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
@@ -86,19 +87,19 @@ class Life:
                 f"{known_tokens} tokens do not fit {seq.model.name}, which takes {fp.max_model_len}",
             )
         able = self._pool.fleet.of(seq.model).makes
-        without = (Role.DECODE,) if fp.pools else (Role.DECODE, Role.PREFILL)
+        without = (ROLE_DECODE,) if fp.pools else (ROLE_DECODE, ROLE_PREFILL)
         needed = ([i for i in able if i.role is not role] for role in without)
         if any(some and not any(_fits(i, fp, tokens) for i in some) for some in needed):
-            handed = not fp.pools and any(i.role is Role.PREFILL for i in able)
+            handed = not fp.pools and any(i.role is ROLE_PREFILL for i in able)
             way = ", or no host tier on the way to a decode engine" if handed else ""
             return RejectCode.TOO_LONG, f"{known_tokens} tokens and the weights of {seq.model.name} fit no engine{way}"
         return None
 
     def queue(self, seq: Sequence) -> None:
         """Into the queue for prefill of prompt + prefix: on an instance that has the model, else held for one."""
-        if seq.stage is not Stage.QUEUED or seq.held_until in (0.0, inf):
+        if seq.stage is not STAGE_QUEUED or seq.held_until in (0.0, inf):
             self.hold(seq)  # one that waits already goes on waiting
-        self.stage(seq, Stage.QUEUED)
+        self.stage(seq, STAGE_QUEUED)
         model = seq.model
         if seq.epoch > 1 and self._pool.now < self._pool.reattach_deadline:
             self._timers.await_reattach()
@@ -171,7 +172,7 @@ class Life:
         are none it waits, for as long as a request may, for one that can: what is computed of it is kept."""
         if not self._anywhere(seq):
             self._model_failed(seq)
-        elif seq.stage is Stage.QUEUED or self._pool.fleet.of(seq.model).served:
+        elif seq.stage is STAGE_QUEUED or self._pool.fleet.of(seq.model).served:
             self.lose(seq, reason, blame=0)
         else:
             self.hold(seq)
@@ -179,12 +180,12 @@ class Life:
     def started(self, inst: Instance, turn: Issued) -> None:
         """A turn is on the lane: its prompts are being prefilled."""
         for seq in turn.prefills:
-            self.stage(seq, Stage.PREFILL)
+            self.stage(seq, STAGE_PREFILL)
 
     def _anywhere(self, seq: Sequence) -> bool:
         """True when an instance may compute its prompt; without instances that compute prompts, a new one may."""
         instances = self._pool.instances.values()
-        first = [inst for inst in instances if inst.role is not Role.DECODE] or instances
+        first = [inst for inst in instances if inst.role is not ROLE_DECODE] or instances
         model = seq.model
         sound = (i for i in first if i.phases.get(model.name) is not Phase.FAILED and not failed_beside(i, model))
         return not instances or any(not i.lacks(seq) for i in sound)
@@ -248,9 +249,9 @@ class Life:
 
         `blame` is 0 when the sequence can have had no part in it (it did not run).
         """
-        if seq.stage is Stage.LOST:
+        if seq.stage is STAGE_LOST:
             return
-        ran = seq.stage is not Stage.QUEUED
+        ran = seq.stage is not STAGE_QUEUED
         self.withdraw(seq, reason)
         if not ran:
             self.queue(seq)
@@ -259,7 +260,7 @@ class Life:
         if seq.failures > self._pool.config.max_failures:
             self.reject(seq, RejectCode.ENGINE, f"given up after {seq.failures} losses: {reason}")
             return
-        self.stage(seq, Stage.LOST)
+        self.stage(seq, STAGE_LOST)
         self._timers.lost(seq)
         self._pool.out.append(SequenceLost(seq.gateway, seq.id, seq.epoch, reason, blameless=not blame))
 
@@ -268,7 +269,7 @@ class Life:
 
         A sequence that fails once more although it ran alone is rejected: it is the likely cause.
         """
-        if seq.stage is Stage.LOST:
+        if seq.stage is STAGE_LOST:
             return
         seq.suspected += 1
         if seq.id in self._pool.suspects:
@@ -305,16 +306,16 @@ class Life:
         self._count(stage, seq, 1)
 
     def _count(self, stage: Stage, seq: Sequence, by: int) -> None:
-        if stage is Stage.QUEUED:
+        if stage is STAGE_QUEUED:
             self._pool.queued += by
             seq.model.queued += by
-        elif stage is not Stage.LOST:
+        elif stage is not STAGE_LOST:
             seq.model.running += by
 
 
 def _fits(inst: Make, fp: Footprint, tokens: int) -> bool:
     """True when an empty instance holds a sequence of this length, and can hand it off if that is its role."""
-    handed = inst.role is Role.PREFILL and not fp.pools
+    handed = inst.role is ROLE_PREFILL and not fp.pools
     if handed and slabs_of(fp, blocks_for(fp, tokens), inst.slab_bytes) > inst.host_slabs:
         return False
     return least_slabs(fp, tokens, inst.slab_bytes) <= inst.slabs

@@ -5,11 +5,19 @@ from __future__ import annotations
 from math import ceil
 
 from aegaeon_scheduler.core.commands import Adopt, Load, SwapIn, SwapOut, Unload
-from aegaeon_scheduler.core.domain import FailureKind, Finish, Memory, Place, RejectCode, Stage
+from aegaeon_scheduler.core.domain import FailureKind, Finish, Memory, RejectCode
 from aegaeon_scheduler.core.estimate import Estimate
 from aegaeon_scheduler.core.events import CommandDone, Progress, TurnProgress
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
+from aegaeon_scheduler.core.members import (
+    PLACE_DEVICE,
+    PLACE_HOST,
+    STAGE_DECODE,
+    STAGE_HANDOFF,
+    STAGE_PREFILL,
+    STAGE_QUEUED,
+)
 from aegaeon_scheduler.core.overtaking import correct
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
@@ -65,7 +73,7 @@ class Reports:
             weights.ready = True
             if inst.turns and inst.turns[0].model is model:
                 inst.moved_at = self._pool.now  # the turn has waited for it
-            waiting = (s for s in inst.sequences.values() if s.model is model and s.stage is Stage.QUEUED)
+            waiting = (s for s in inst.sequences.values() if s.model is model and s.stage is STAGE_QUEUED)
             inst.newcomer = next(waiting, inst.newcomer)
             self._life.wake(inst)
             self._pool.ask_pass()
@@ -88,12 +96,12 @@ class Reports:
         self._saw_copy(inst, issued, event)
         if seq.copy != issued.id or seq.home is not inst:
             return
-        seq.copy, seq.copying_out, seq.place = None, False, Place.HOST
+        seq.copy, seq.copying_out, seq.place = None, False, PLACE_HOST
         if event.kv_tokens:
             seq.kv_tokens = event.kv_tokens
         seq.project(seq.kv_tokens)
         seq.handle_of = issued.id
-        if seq.stage is Stage.HANDOFF:
+        if seq.stage is STAGE_HANDOFF:
             self._handoff.parked(seq)
         else:
             self._life.wake(inst)
@@ -200,8 +208,8 @@ class Reports:
             return
         if p.starved:
             self._starved(inst, issued, seq)
-        if seq.stage is Stage.PREFILL and p.kv_tokens:
-            seq.place = Place.DEVICE
+        if seq.stage is STAGE_PREFILL and p.kv_tokens:
+            seq.place = PLACE_DEVICE
             if p.output_tokens > seq.prefix_tokens:
                 self._pool.prefixes.computed(seq, inst)
                 self._handoff.prefilled(seq)
@@ -247,7 +255,7 @@ class Reports:
 
     def _starved(self, inst: Instance, issued: Issued | None, seq: Sequence) -> None:
         seq.starved = True
-        seq.hungry += seq.stage is Stage.DECODE
+        seq.hungry += seq.stage is STAGE_DECODE
         if issued is not None and issued.id in seq.turns:
             seq.turns.remove(issued.id)
             issued.members.pop(seq.id, None)
@@ -275,7 +283,7 @@ class Reports:
             if not seq.turns and seq.copy is None:
                 seq.project(seq.kv_tokens)
         for seq in reversed(issued.prefills):  # each comes first again
-            if seq.home is inst and seq.stage is Stage.PREFILL and not seq.turns:
+            if seq.home is inst and seq.stage is STAGE_PREFILL and not seq.turns:
                 seq.hungry += 1
                 self.again(inst, seq)
 

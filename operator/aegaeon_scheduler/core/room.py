@@ -12,8 +12,9 @@ from typing import NamedTuple
 from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.commands import Unload
 from aegaeon_scheduler.core.copies import Copies
-from aegaeon_scheduler.core.domain import CommandId, Place
+from aegaeon_scheduler.core.domain import CommandId
 from aegaeon_scheduler.core.life import Life
+from aegaeon_scheduler.core.members import PLACE_DEVICE
 from aegaeon_scheduler.core.policies import Policy, Proposal
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.shared_weights import ends_with, given_by, shared_weights_for, slabs_to_load
@@ -66,7 +67,7 @@ class Room:
                 away.append(seq)
         for seq in decode:
             at, left = seq.projected_kv, seq.max_tokens - seq.output_tokens
-            if seq.place is not Place.DEVICE and seq.copy is None:
+            if seq.place is not PLACE_DEVICE and seq.copy is None:
                 at = seq.kv_tokens
             grow = steps if steps < left else max(1, left)
             blocks += -(-(at + grow) // per) - -(-at // per)
@@ -208,7 +209,7 @@ def _fits_host(inst: Instance, seq: Sequence) -> bool:
 
 def _waits_for_an_end(inst: Instance, seq: Sequence) -> bool:
     """True when the only room for it here is the memory that its own preemption freed."""
-    return seq.preempted_at == (inst, inst.ended) and any(s.place is Place.DEVICE for s in inst.sequences.values())
+    return seq.preempted_at == (inst, inst.ended) and any(s.place is PLACE_DEVICE for s in inst.sequences.values())
 
 
 def _may_cost(proposal: Proposal, seq: Sequence) -> bool:
@@ -231,7 +232,7 @@ class _Candidates:
         self.sequences: list[Sequence] = []
         self.running: list[Sequence] = []
         for seq in inst.sequences.values():
-            if seq.id in keep or seq.place is not Place.DEVICE or seq.copy is not None:
+            if seq.id in keep or seq.place is not PLACE_DEVICE or seq.copy is not None:
                 continue
             if _fits_host(inst, seq) or _may_cost(proposal, seq):
                 (self.running if seq.turns else self.sequences).append(seq)
@@ -255,5 +256,5 @@ class _Candidates:
 
     def add(self, seq: Sequence) -> None:
         """A younger member of the proposal's own batch may be preempted as well."""
-        if seq.place is Place.DEVICE and seq.copy is None:
+        if seq.place is PLACE_DEVICE and seq.copy is None:
             (self.running if seq.turns else self.sequences).append(seq)

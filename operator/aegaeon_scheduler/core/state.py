@@ -22,12 +22,12 @@ from aegaeon_scheduler.core.domain import (
     ModelName,
     Phase,
     Place,
-    Role,
     SeqId,
     Stage,
 )
 from aegaeon_scheduler.core.events import InstanceUp, Submitted
 from aegaeon_scheduler.core.facts import Attachment, ModelCounters, Request
+from aegaeon_scheduler.core.members import PHASE_CACHED, PLACE_HOST, PLACE_NONE, ROLE_PREFILL, STAGE_QUEUED
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -132,7 +132,7 @@ class Sequence(Request):
     model: Model
     order: int
     id: SeqId = field(init=False)
-    stage: Stage = Stage.QUEUED
+    stage: Stage = STAGE_QUEUED
     failures: int = 0  # in a row: progress clears it of them, and of suspicion
     suspected: int = 0  # of these, how often it ran when an engine died or a turn failed
     held_until: float = 0.0
@@ -171,7 +171,7 @@ class Sequence(Request):
         """No instance holds anything of it."""
         self.home = self.source = None
         self.opened = False
-        self.place = Place.NONE
+        self.place = PLACE_NONE
         self.kv_tokens = self.projected_kv = 0
         self.output_tokens = self.prefix_tokens
         self.copy = self.handle_of = None
@@ -184,7 +184,7 @@ class Sequence(Request):
     @property
     def away(self) -> bool:
         """Its KV is on a host tier, here or where it comes from, and no copy of it is under way."""
-        return self.copy is None and (self.place is Place.HOST or self.source is not None)
+        return self.copy is None and (self.place is PLACE_HOST or self.source is not None)
 
     @property
     def unissued_tokens(self) -> int:
@@ -270,14 +270,14 @@ class Instance(Attachment):
         usable."""
         if self.draining or self.id not in model.cached:
             return False
-        if self.role is Role.PREFILL and not self.hands_over(model):
+        if self.role is ROLE_PREFILL and not self.hands_over(model):
             return False
         return model.footprint is None or model.footprint.weight_slabs < self.slabs
 
     def hands_over(self, model: Model) -> bool:
         """True when the prompts of a model computed here are decoded: here, by an engine within reach, or not at
         all."""
-        if self.role is not Role.PREFILL or model.pools:
+        if self.role is not ROLE_PREFILL or model.pools:
             return True
         return any(not other.draining and other.id in model.cached for other in self.partners)
 
@@ -300,7 +300,7 @@ class Instance(Attachment):
     def enter(self, model: Model, phase: Phase) -> None:
         """A model is so far here."""
         self.phases[model.name] = phase
-        if phase is Phase.CACHED:
+        if phase is PHASE_CACHED:
             model.cached[self.id] = self
         else:
             model.cached.pop(self.id, None)

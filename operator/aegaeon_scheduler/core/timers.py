@@ -8,6 +8,7 @@ from math import inf
 
 from aegaeon_scheduler.core.commands import Wake
 from aegaeon_scheduler.core.domain import Held, InstanceId, SeqId, Stage
+from aegaeon_scheduler.core.members import STAGE_DECODE, STAGE_LOST
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Sequence
 
@@ -63,7 +64,7 @@ class Timers:
             holds.append(seq)
         while self._losses and self._losses[0][0] <= now:
             at, seq = self._losses.popleft()
-            if self._live(seq, Stage.LOST) and seq.held_until == at:
+            if self._live(seq, STAGE_LOST) and seq.held_until == at:
                 losses.append(seq)
         while self._leases and self._leases[0][0] <= now:
             _, instance, _, held = self._leases.popleft()
@@ -75,7 +76,7 @@ class Timers:
         return not self._pool.fleet.of(seq.model).halved
 
     def _held(self, seq: Sequence) -> bool:
-        waits = seq.stage is not Stage.DECODE and seq.stage is not Stage.LOST
+        waits = seq.stage is not STAGE_DECODE and seq.stage is not STAGE_LOST
         return waits and self._pool.sequences.get(seq.id) is seq
 
     def _live(self, seq: Sequence, stage: Stage) -> bool:
@@ -102,5 +103,5 @@ class Timers:
     def _drop_stale(self) -> None:
         while self._holds and not self._held(self._holds[0][2]):
             heappop(self._holds)
-        while self._losses and not self._live(self._losses[0][1], Stage.LOST):
+        while self._losses and not self._live(self._losses[0][1], STAGE_LOST):
             self._losses.popleft()

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core.config import PaperSettings
-from aegaeon_scheduler.core.domain import InstanceId, Role, Stage
+from aegaeon_scheduler.core.domain import InstanceId
+from aegaeon_scheduler.core.members import ROLE_DECODE, ROLE_PREFILL, STAGE_PREFILL, STAGE_QUEUED
 from aegaeon_scheduler.core.policies import Move, Proposal
 from aegaeon_scheduler.core.policies.paper.decode import Batch, WorkList, load_ahead_s
 from aegaeon_scheduler.core.policies.paper.prefill import Group, PrefillQueue
@@ -70,7 +71,7 @@ class PaperPolicy:
 
     def place(self, seq: Sequence, now: float) -> Instance | None:
         """See Policy."""
-        return self._place_prompt(seq) if seq.stage is Stage.QUEUED else self._place_decode(seq)
+        return self._place_prompt(seq) if seq.stage is STAGE_QUEUED else self._place_decode(seq)
 
     def _place_prompt(self, seq: Sequence) -> Instance | None:
         """Join the model's open group, else a new group where all pending groups end first."""
@@ -94,24 +95,30 @@ class PaperPolicy:
         further place, and among equals the node is chosen that has most room to decode."""
         model = seq.model
         nodes = {batch.inst.node for batch in self._model(model).batches}
+        loads: dict[str, float] = {}
         best, best_key = None, (0.0, 0.0)
         for inst in self._pool.instances.values():
-            if inst.role is not Role.DECODE and inst.takes(seq):
-                apart = nodes and inst.role is Role.PREFILL and inst.node not in nodes
+            if inst.role is not ROLE_DECODE and inst.takes(seq):
+                apart = nodes and inst.role is ROLE_PREFILL and inst.node not in nodes
                 apart_s = model.config.slo.ttft_s / 2 if apart else 0.0
-                key = (self._of(inst).queue.load_s + self._switch_s(inst, model) + apart_s, self._decoding(inst))
+                key = (self._of(inst).queue.load_s + self._switch_s(inst, model) + apart_s, self._decoding(inst, loads))
                 if best is None or key < best_key:
                     best, best_key = inst, key
         return best
 
-    def _decoding(self, inst: Instance) -> float:
-        """Load of the instance that decodes what is prefilled here: itself, or the least loaded of its node."""
-        if inst.role is not Role.PREFILL:
+    def _decoding(self, inst: Instance, loads: dict[str, float]) -> float:
+        """Load of the instance that decodes what is prefilled here: itself, or the least loaded of its node. `loads`:
+        of the nodes of this arrival so far."""
+        if inst.role is not ROLE_PREFILL:
             return self._of(inst).work.load
-        return min((self._of(other).work.load for other in self._decoders() if other.node == inst.node), default=0.0)
+        load = loads.get(inst.node)
+        if load is None:
+            load = min((self._of(other).work.load for other in inst.partners), default=0.0)
+            loads[inst.node] = load
+        return load
 
     def _decoders(self) -> Iterator[Instance]:
-        return (inst for inst in self._pool.instances.values() if inst.role is not Role.PREFILL)
+        return (inst for inst in self._pool.instances.values() if inst.role is not ROLE_PREFILL)
 
     def _switch_s(self, inst: Instance, model: Model) -> float:
         return load_ahead_s(inst, model, self._estimates)
@@ -124,7 +131,7 @@ class PaperPolicy:
 
     def _place_decode(self, seq: Sequence) -> Instance | None:
         """A batch of its model with room on the least loaded instance, else a new batch on the least loaded one."""
-        home = seq.home if seq.home is not None and seq.home.role is not Role.PREFILL else None
+        home = seq.home if seq.home is not None and seq.home.role is not ROLE_PREFILL else None
         batch = self._batch_with_room(seq, home)
         if batch is None:
             inst = home or self._decode_home(seq)
@@ -272,7 +279,7 @@ class PaperPolicy:
 
     def preemption_order(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
         """Most slack first; prompts that wait for their first decode turn last."""
-        return sorted(sequences, key=lambda s: (s.stage is Stage.PREFILL, -s.deadline(), s.order))
+        return sorted(sequences, key=lambda s: (s.stage is STAGE_PREFILL, -s.deadline(), s.order))
 
     def pool_pass(self, now: float) -> list[Move]:
         """The paper places at arrival only."""

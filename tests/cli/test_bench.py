@@ -156,6 +156,9 @@ def test_pictures_without_their_library_end_in_a_sentence(tmp_path: Path, monkey
         draw_switch(RUN, "One switch", tmp_path / "switch.svg")
     with pytest.raises(FiguresError, match="install it with"):
         draw_minute([], 1.0, "A second", tmp_path / "minute.svg")
+    done = CliRunner().invoke(main, ["bench", "switch", "--out", str(tmp_path / "pictures")])
+    assert (done.exit_code, "install it with" in done.output) == (2, True), "before anything is measured"
+    assert not (tmp_path / "pictures").exists()
 
 
 def test_a_file_that_is_not_a_log_is_named(tmp_path: Path):

@@ -14,8 +14,9 @@ from aegaeon_operator.reconcile.cluster.facts import EngineFacts, ModelFacts, Sc
 
 # Time without a step after which requests count as unanswered: a failover takes 7 s; loads and compilation take longer.
 SILENT_S, SLOW_S = 9.0, 120.0
-# Added to the time of the next check, which would otherwise come just before the limit.
-_MARGIN_S = 0.05
+# Added to the time of the next check, which would otherwise come just before the limit. Many engines' limits in a row
+# have one check.
+MARGIN_S = 0.25
 
 
 @dataclass(slots=True)
@@ -45,7 +46,7 @@ class ProgressMonitor:
         """
         began = [*self._since.values(), self._worked] if self._since else []
         ends = (*(at + SILENT_S for at in began), *self._limits)
-        return min((at - self._now + _MARGIN_S for at in ends if at > self._now), default=math.inf)
+        return min((at - self._now + MARGIN_S for at in ends if at > self._now), default=math.inf)
 
     def of(self, facts: SchedulerFacts, now: float) -> SchedulerFacts:
         """Return the facts with the unanswered models, stuck engines and the stopped pool marked."""

@@ -65,7 +65,7 @@ HOOKS = (
     Hook("forward_context.py", "ForwardContext",
          ("no_compile_layers", "attn_metadata", "slot_mapping", "moe_layer_index")),
     Hook("forward_context.py", "create_forward_context", ("attn_metadata", "vllm_config", "slot_mapping")),
-    Hook("ir/op.py", "IrOp.register_impl", ("self", "provider", "supports_args")),
+    Hook("ir/op.py", "IrOp.register_impl", ("self", "provider", "supported", "supports_args")),
     Hook("ir/op.py", "IrOp.set_default", ("self", "priority")),
     Hook("ir/op.py", "set_default_torch_wrap", ("enable",)),
     Hook("ir/ops/layernorm.py", "rms_norm", ("x", "weight", "epsilon", "variance_size")),

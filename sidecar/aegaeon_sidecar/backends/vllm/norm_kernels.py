@@ -20,18 +20,23 @@ def use_norm_kernels() -> None:
 
     Once in a process, before the first model.
     """
-    ir.ops.rms_norm.register_impl(PROVIDER, supports_args=_is_usual)(_rms_norm)
-    ir.ops.fused_add_rms_norm.register_impl(PROVIDER, supports_args=_is_usual_sum)(_fused_add_rms_norm)
+    built = hasattr(torch.ops._C, "rms_norm")
+    ir.ops.rms_norm.register_impl(PROVIDER, supported=built, supports_args=_is_usual)(_rms_norm)
+    ir.ops.fused_add_rms_norm.register_impl(PROVIDER, supported=built, supports_args=_is_usual_sum)(_fused_add_rms_norm)
     for norm in (ir.ops.rms_norm, ir.ops.fused_add_rms_norm):
         norm.set_default([PROVIDER, "native"])
     set_default_torch_wrap(enable=False)
 
 
 def _is_usual(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> bool:
-    """Return whether the kernel computes this norm: [rows, features] of float32, one behind the other."""
+    """Return whether the kernel computes this norm: float32 [rows, features], with a weight for each feature.
+
+    How rows lie in memory does not count: torch calls a single row of a wider tensor contiguous and several not, and
+    a row's norm would depend on how many there are.
+    """
     if weight is None or variance_size is not None or x.dim() != 2 or x.shape[1] % _MULTIPLE:
         return False
-    return x.dtype is weight.dtype is torch.float32 and x.is_contiguous() and weight.is_contiguous()
+    return x.dtype is weight.dtype is torch.float32 and weight.shape == x.shape[1:] and weight.is_contiguous()
 
 
 def _is_usual_sum(
@@ -41,8 +46,8 @@ def _is_usual_sum(
 
 
 def _rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> Tensor:
-    out = torch.empty_like(x)
-    torch.ops._C.rms_norm(out, x, weight, epsilon)
+    out = torch.empty(x.shape, dtype=x.dtype)
+    torch.ops._C.rms_norm(out, x.contiguous(), weight, epsilon)
     return out
 
 

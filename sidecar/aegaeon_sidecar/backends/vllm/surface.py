@@ -1,4 +1,4 @@
-"""Every name of vLLM that the sidecar uses, in one place; hooks.py lists them for a check without an import.
+"""The names of vLLM that the sidecar uses, but those of kernels.py and norm_kernels.py; hooks.py lists them.
 
 What of it belongs to the whole process is in exclusive.py: a thread that builds or runs a model holds `EXCLUSIVE`.
 """

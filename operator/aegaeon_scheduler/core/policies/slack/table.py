@@ -48,7 +48,8 @@ class Table:
         """Returns the last measured view of an instance."""
         view = self._at.get(inst.id)
         if view is None:
-            view = self._at[inst.id] = View.of(inst, self._settings.headroom)
+            size = inst.slabs * inst.slab_bytes
+            view = self._at[inst.id] = View(inst, size, size * (1.0 - self._settings.headroom))
             self._sizes()
         return view
 

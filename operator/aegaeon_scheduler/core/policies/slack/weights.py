@@ -40,8 +40,6 @@ def lone(pool: Pool, name: ModelName, inst: Instance) -> bool:
 
 def idle_order(pool: Pool, inst: Instance, idle: list[Weights]) -> list[Weights]:
     """Weights in unload order: least recently used first, only copies of a model last."""
-    if not pool.hosts.limited:
-        return sorted(idle, key=lambda w: w.used)
     return sorted(idle, key=lambda w: (lone(pool, w.model.name, inst), w.used))
 
 

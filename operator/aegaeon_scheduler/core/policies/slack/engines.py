@@ -15,7 +15,7 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import ModelName
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.policies.slack.group import Group, Load
-from aegaeon_scheduler.core.policies.slack.ranks import Order, Still
+from aegaeon_scheduler.core.policies.slack.order import Order, Still
 from aegaeon_scheduler.core.state import Instance
 
 

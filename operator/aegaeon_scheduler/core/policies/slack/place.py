@@ -10,9 +10,8 @@ from functools import cached_property
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.policies.slack.engines import Free, Span, View
 from aegaeon_scheduler.core.policies.slack.group import Group, Load
-from aegaeon_scheduler.core.policies.slack.order import too_small
+from aegaeon_scheduler.core.policies.slack.order import PREEMPT_SHARE, Still, too_small
 from aegaeon_scheduler.core.policies.slack.prefix import home
-from aegaeon_scheduler.core.policies.slack.ranks import PREEMPT_SHARE, Still
 from aegaeon_scheduler.core.policies.slack.snapshot import Picture
 from aegaeon_scheduler.core.policies.slack.weights import near
 from aegaeon_scheduler.core.state import Instance

@@ -10,10 +10,20 @@ from operator import itemgetter
 
 from aegaeon_scheduler.core.domain import Role, Stage
 from aegaeon_scheduler.core.policies.slack.group import Group
-from aegaeon_scheduler.core.policies.slack.order import Member, member, queue_of, tokens, too_small
+from aegaeon_scheduler.core.policies.slack.order import (
+    HOT_MARGIN,
+    HOT_UTIL,
+    LITTLE_SHARE,
+    URGENT_SHARE,
+    Kind,
+    Member,
+    member,
+    queue_of,
+    tokens,
+    too_small,
+)
 from aegaeon_scheduler.core.policies.slack.prefix import PREFIX_WEIGHT, STAY_SHARE, pull
 from aegaeon_scheduler.core.policies.slack.price import Costs
-from aegaeon_scheduler.core.policies.slack.ranks import HOT_MARGIN, HOT_UTIL, LITTLE_SHARE, URGENT_SHARE, Kind
 from aegaeon_scheduler.core.policies.slack.shares import Shares
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.policies.slack.weights import Warm

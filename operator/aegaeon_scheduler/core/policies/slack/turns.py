@@ -13,10 +13,9 @@ from aegaeon_scheduler.core.domain import Place, Stage
 from aegaeon_scheduler.core.policies import Proposal
 from aegaeon_scheduler.core.policies.slack.batch import in_places
 from aegaeon_scheduler.core.policies.slack.group import Group
-from aegaeon_scheduler.core.policies.slack.order import due, in_order, member, tokens
+from aegaeon_scheduler.core.policies.slack.order import LITTLE_SHARE, Order, due, in_order, member, tokens
 from aegaeon_scheduler.core.policies.slack.place import FULL_UTIL
 from aegaeon_scheduler.core.policies.slack.prompts import Ordered, Prompts, due_next
-from aegaeon_scheduler.core.policies.slack.ranks import LITTLE_SHARE, Order
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Sequence

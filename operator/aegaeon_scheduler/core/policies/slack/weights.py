@@ -15,7 +15,7 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import ModelName
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.engines import View
-from aegaeon_scheduler.core.policies.slack.ranks import HOT_UTIL, URGENT_SHARE
+from aegaeon_scheduler.core.policies.slack.order import HOT_UTIL, URGENT_SHARE
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.shared_weights import slabs_to_load

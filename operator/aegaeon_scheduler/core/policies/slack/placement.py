@@ -10,10 +10,20 @@ from operator import itemgetter
 
 from aegaeon_scheduler.core.domain import Role, Stage
 from aegaeon_scheduler.core.policies.slack.group import Group
-from aegaeon_scheduler.core.policies.slack.order import Member, member, queue_of, tokens, too_small
+from aegaeon_scheduler.core.policies.slack.order import (
+    HOT_MARGIN,
+    HOT_UTIL,
+    LITTLE_SHARE,
+    URGENT_SHARE,
+    Kind,
+    Member,
+    member,
+    queue_of,
+    tokens,
+    too_small,
+)
 from aegaeon_scheduler.core.policies.slack.prefix import PREFIX_WEIGHT, STAY_SHARE, pull
 from aegaeon_scheduler.core.policies.slack.price import Costs
-from aegaeon_scheduler.core.policies.slack.ranks import HOT_MARGIN, HOT_UTIL, LITTLE_SHARE, URGENT_SHARE, Kind
 from aegaeon_scheduler.core.policies.slack.shares import Shares
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.policies.slack.weights import Warm
@@ -52,7 +62,7 @@ class Arrivals:
         """Returns the group that a prompt would join; None: it begins one."""
         model, kind = seq.model, self._table.prompt_kind(seq.model, seq)
         of = (g for g in self._table.of(model) if g.kind is kind and not self._apart(g, seq))
-        groups = [g for g in of if not (g.inst and self._closed(g, g.inst, seq))]
+        groups = [g for g in of if g.inst is None or (g.may_go(g.inst) and not self._too_small(g.inst, seq))]
         home = self._home(groups, seq)
         if home is not None:
             return home
@@ -80,9 +90,6 @@ class Arrivals:
         limit_s, clock = LITTLE_SHARE * seq.model.config.slo.ttft_s, standing.clock(queue)
         own_s = clock.demand_s(seq.tenant)
         return standing.waits_below(queue) or own_s <= limit_s < clock.total_s - own_s
-
-    def _closed(self, group: Group, inst: Instance, seq: Sequence) -> bool:
-        return not group.may_go(inst) or self._too_small(inst, seq)
 
     def _apart(self, group: Group, seq: Sequence) -> bool:
         """Returns whether no instance that may take the model serves the adapters of both."""
@@ -150,10 +157,11 @@ class Arrivals:
                 continue
             if not any(g.model is group.model for g in self._table.at(inst)) and not self._too_small(inst, seq):
                 holders.append(inst)
-        return min(holders, key=lambda i: (self._busy(group, i) - pull(self._estimates, seq, i), i.order), default=None)
+        return min(holders, key=lambda inst: (self._busy(seq, inst), inst.order), default=None)
 
-    def _busy(self, group: Group, inst: Instance) -> float:
-        return self._table.view(inst).util + self._floor(group.model, inst)
+    def _busy(self, seq: Sequence, inst: Instance) -> float:
+        """Utilization with one more of its model, less what the cached beginning of the prompt is worth."""
+        return self._table.view(inst).util + self._floor(seq.model, inst) - pull(self._estimates, seq, inst)
 
     def decode(self, seq: Sequence) -> Instance | None:
         """Stay with the group that prefilled it, or that waits for it; after a hand-off, join a decode group."""

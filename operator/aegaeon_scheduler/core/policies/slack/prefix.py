@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.policies.slack.group import Group
-from aegaeon_scheduler.core.policies.slack.ranks import PREEMPT_SHARE
+from aegaeon_scheduler.core.policies.slack.order import PREEMPT_SHARE
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Sequence

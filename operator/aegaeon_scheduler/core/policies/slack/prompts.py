@@ -17,8 +17,7 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import SeqId, Stage
 from aegaeon_scheduler.core.policies import Proposal
 from aegaeon_scheduler.core.policies.slack.group import Group
-from aegaeon_scheduler.core.policies.slack.order import Queue, due, in_order, member, priced
-from aegaeon_scheduler.core.policies.slack.ranks import LITTLE_SHARE, URGENT_SHARE
+from aegaeon_scheduler.core.policies.slack.order import LITTLE_SHARE, URGENT_SHARE, Queue, due, in_order, member, priced
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Sequence

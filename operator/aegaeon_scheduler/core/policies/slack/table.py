@@ -9,8 +9,7 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, Stage, Tier
 from aegaeon_scheduler.core.policies.slack.engines import View
 from aegaeon_scheduler.core.policies.slack.group import Group, Load
-from aegaeon_scheduler.core.policies.slack.order import Member, Objectives, Standing
-from aegaeon_scheduler.core.policies.slack.ranks import TIER_SHARE, Kind
+from aegaeon_scheduler.core.policies.slack.order import TIER_SHARE, Kind, Member, Objectives, Standing
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, Weights
 
@@ -48,7 +47,8 @@ class Table:
         """Returns the last measured view of an instance."""
         view = self._at.get(inst.id)
         if view is None:
-            view = self._at[inst.id] = View.of(inst, self._settings.headroom)
+            size = inst.slabs * inst.slab_bytes
+            view = self._at[inst.id] = View(inst, size, size * (1.0 - self._settings.headroom))
             self._sizes()
         return view
 

@@ -15,7 +15,7 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import ModelName
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.engines import View
-from aegaeon_scheduler.core.policies.slack.ranks import HOT_UTIL, URGENT_SHARE
+from aegaeon_scheduler.core.policies.slack.order import HOT_UTIL, URGENT_SHARE
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.shared_weights import slabs_to_load
@@ -40,8 +40,6 @@ def lone(pool: Pool, name: ModelName, inst: Instance) -> bool:
 
 def idle_order(pool: Pool, inst: Instance, idle: list[Weights]) -> list[Weights]:
     """Weights in unload order: least recently used first, only copies of a model last."""
-    if not pool.hosts.limited:
-        return sorted(idle, key=lambda w: w.used)
     return sorted(idle, key=lambda w: (lone(pool, w.model.name, inst), w.used))
 
 

@@ -81,7 +81,7 @@ def test_a_workload_that_asks_an_embedder_for_tokens_is_refused_before_it_runs()
 def test_a_prompt_that_is_computed_drives_the_order_no_more() -> None:
     """Its next token would be due soon, if there were one."""
     model = Model(ModelConfig(ModelName("m"), Slo(2.0, 0.1)), 0)
-    model.footprint = Footprint(1, 1, KvShape("s"), 1, 16, 4096, task="embed")
+    model.measured(Footprint(1, 1, KvShape("s"), 1, 16, 4096, task="embed"))
     group = Group(model, Kind.WHOLE, 1, Standing())
     seq = Sequence(Submitted(SeqId("r", 0), 1, GatewayId("g"), model.name, 5.0, 300, 0, 1), model, 1)
     seq.row = Member(seq)

@@ -29,15 +29,20 @@ def least_slabs(footprint: Footprint, tokens: int, slab_bytes: int) -> int:
     return footprint.weight_slabs + slabs_of(footprint, blocks_for(footprint, tokens), slab_bytes) + 2
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False, repr=False, init=False)
 class Grant:
     """Memory that an in-flight command may still take: slabs of both tiers, and blocks of `shape` in mapped slabs."""
 
     id: CommandId
-    grant: int = field(default=0, init=False)
-    promise: int = field(default=0, init=False)
-    host_grant: int = field(default=0, init=False)
-    shape: KvShape = field(default=KvShape(""), init=False)
+    grant: int
+    promise: int
+    host_grant: int
+    shape: KvShape
+
+    def __init__(self, id: CommandId) -> None:
+        self.id = id
+        self.grant = self.promise = self.host_grant = 0
+        self.shape = KvShape("")
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -15,8 +15,8 @@ from aegaeon_scheduler.core.domain import PASSING, POISONED, Footprint, GatewayI
 from aegaeon_scheduler.core.events import Submitted
 from aegaeon_scheduler.core.facts import Make
 from aegaeon_scheduler.core.fetches import Fetches
-from aegaeon_scheduler.core.members import ROLE_DECODE, ROLE_PREFILL, STAGE_LOST, STAGE_PREFILL, STAGE_QUEUED
 from aegaeon_scheduler.core.nodes import apart, failed_beside
+from aegaeon_scheduler.core.phases import ROLE_DECODE, ROLE_PREFILL, STAGE_LOST, STAGE_PREFILL, STAGE_QUEUED
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from aegaeon_scheduler.core.claims import Claims
 from aegaeon_scheduler.core.commands import Reject, SequenceEnded
-from aegaeon_scheduler.core.domain import GatewayId, InstanceId, Phase, Place, RejectCode, Stage
+from aegaeon_scheduler.core.domain import GatewayId, InstanceId, RejectCode
 from aegaeon_scheduler.core.events import CatalogChanged, InstanceUp, ModelReported, Submitted
 from aegaeon_scheduler.core.failures import Failures
 from aegaeon_scheduler.core.fetches import Fetches
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.nodes import connect, disconnect
+from aegaeon_scheduler.core.phases import (
+    PHASE_ABSENT,
+    PHASE_CACHED,
+    PHASE_FAILED,
+    PHASE_FETCHING,
+    PLACE_HOST,
+    STAGE_DECODE,
+    STAGE_HANDOFF,
+    STAGE_PREFILL,
+    STAGE_QUEUED,
+)
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Missing, Pool
 from aegaeon_scheduler.core.residency import Residency
@@ -18,7 +29,7 @@ from aegaeon_scheduler.core.shared_weights import entered, show, unshow
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, SharedWeights, Weights
 from aegaeon_scheduler.core.timers import Timers
 
-_NOT_THERE = (Phase.ABSENT, Phase.FETCHING)
+_NOT_THERE = (PHASE_ABSENT, PHASE_FETCHING)
 
 
 class Recovery:
@@ -77,10 +88,10 @@ class Recovery:
         if inst is None or model is None:
             return
         before = inst.phases.get(model.name)
-        if event.phase is Phase.FAILED:
+        if event.phase is PHASE_FAILED:
             self._failures.model_failed(inst, model, event.reason)
             return
-        if event.phase is not Phase.CACHED and before not in _NOT_THERE:
+        if event.phase is not PHASE_CACHED and before not in _NOT_THERE:
             self._begun_anew(inst, model)
         inst.enter(model, event.phase)
         inst.cold.discard(model.name)
@@ -89,20 +100,20 @@ class Recovery:
         model.failed.pop(inst.id, None)
         inst.contents[model.name] = event.footprint.content if event.footprint is not None else ""
         if event.footprint is not None:
-            model.footprint = event.footprint
+            model.measured(event.footprint)
             self._pool.estimates.size(model.name, event.footprint)
         self._pool.fleet.model_changed(model)
         self._policy.reshaped(model)
-        if before is Phase.CACHED and event.phase is not before:
+        if before is PHASE_CACHED and event.phase is not before:
             self._failures.decodes_less(inst, (model,), f"{inst.id} fetches {model.name} anew")
         self._adapters(inst, model, event.without)
-        if event.phase is Phase.CACHED and before is not Phase.CACHED and model.footprint is not None:
+        if event.phase is PHASE_CACHED and before is not PHASE_CACHED and model.footprint is not None:
             self._cached(inst, model)
         if event.cold and model.name in inst.weights:
             self._life.wake(inst)
-        if event.phase is Phase.FETCHING:
+        if event.phase is PHASE_FETCHING:
             self._fetches.expected(model, event.remaining_s)
-        elif event.phase is Phase.ABSENT:
+        elif event.phase is PHASE_ABSENT:
             self._absent(inst, model)
         else:
             model.expected_by = 0.0
@@ -148,7 +159,7 @@ class Recovery:
         inst.failures.pop(model.name, None)
         for held in [h for h in inst.held.values() if h.model == model.name]:
             seq = self._pool.sequences.get(held.seq)
-            if seq is not None and seq.stage is Stage.QUEUED and seq.epoch > held.epoch and not seq.opened:
+            if seq is not None and seq.stage is STAGE_QUEUED and seq.epoch > held.epoch and not seq.opened:
                 self._claims.claim(inst, held, seq)
         self._handoff.place_waiting(model)
         if model.running:
@@ -192,7 +203,7 @@ class Recovery:
         inst.draining = True
         self._refit()
         self._failures.decodes_less(inst, list(self._pool.models.values()), f"{inst.id} is draining")
-        for seq in [s for s in inst.sequences.values() if s.stage is Stage.QUEUED and not s.turns and not s.kv_tokens]:
+        for seq in [s for s in inst.sequences.values() if s.stage is STAGE_QUEUED and not s.turns and not s.kv_tokens]:
             self._life.withdraw(seq, f"{inst.id} is draining")
             self._life.queue(seq)
         self._pool.ask_pass()
@@ -260,9 +271,9 @@ class Recovery:
         seq.home, seq.source = source, None
         source.sequences[seq.id] = seq
         seq.opened, seq.open_id = True, None
-        seq.copy, seq.copying_out, seq.place = None, False, Place.HOST
+        seq.copy, seq.copying_out, seq.place = None, False, PLACE_HOST
         seq.turns = []
-        self._life.stage(seq, Stage.HANDOFF)
+        self._life.stage(seq, STAGE_HANDOFF)
         self._handoff.parked(seq)
 
     # -- sequences ---------------------------------------------------------------------------------------------------
@@ -285,7 +296,7 @@ class Recovery:
     def _again(self, seq: Sequence, event: Submitted) -> None:
         if event.epoch <= seq.epoch:
             return
-        if seq.stage in (Stage.PREFILL, Stage.DECODE) and seq.opened and seq.source is None and seq.home is not None:
+        if seq.stage in (STAGE_PREFILL, STAGE_DECODE) and seq.opened and seq.source is None and seq.home is not None:
             seq.epoch, seq.gateway = event.epoch, event.gateway
             self._residency.open(seq.home, seq, "its gateway came back: go on under a new epoch")
             self._life.accept(seq)

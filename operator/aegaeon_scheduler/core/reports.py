@@ -10,7 +10,8 @@ from aegaeon_scheduler.core.estimate import Estimate
 from aegaeon_scheduler.core.events import CommandDone, Progress, TurnProgress
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
-from aegaeon_scheduler.core.members import (
+from aegaeon_scheduler.core.overtaking import correct
+from aegaeon_scheduler.core.phases import (
     PLACE_DEVICE,
     PLACE_HOST,
     STAGE_DECODE,
@@ -18,7 +19,6 @@ from aegaeon_scheduler.core.members import (
     STAGE_PREFILL,
     STAGE_QUEUED,
 )
-from aegaeon_scheduler.core.overtaking import correct
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.shared_weights import entered, hide, left

@@ -14,7 +14,7 @@ from aegaeon_scheduler.core.commands import Unload
 from aegaeon_scheduler.core.copies import Copies
 from aegaeon_scheduler.core.domain import CommandId
 from aegaeon_scheduler.core.life import Life
-from aegaeon_scheduler.core.members import PLACE_DEVICE
+from aegaeon_scheduler.core.phases import PLACE_DEVICE
 from aegaeon_scheduler.core.policies import Policy, Proposal
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.shared_weights import ends_with, given_by, shared_weights_for, slabs_to_load

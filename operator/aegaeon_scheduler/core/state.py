@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import InitVar, dataclass, field
 
-from aegaeon_proto.engine.catalog import POOLING
 from aegaeon_scheduler.core.batch import Batch, Row
 from aegaeon_scheduler.core.book import Book, Grant
 from aegaeon_scheduler.core.commands import Body
@@ -27,7 +26,7 @@ from aegaeon_scheduler.core.domain import (
 )
 from aegaeon_scheduler.core.events import InstanceUp, Submitted
 from aegaeon_scheduler.core.facts import Attachment, ModelCounters, Request
-from aegaeon_scheduler.core.members import PHASE_CACHED, PLACE_HOST, PLACE_NONE, ROLE_PREFILL, STAGE_QUEUED
+from aegaeon_scheduler.core.phases import PHASE_CACHED, PLACE_HOST, PLACE_NONE, ROLE_PREFILL, STAGE_QUEUED
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -38,6 +37,7 @@ class Model(ModelCounters):
     asked_at: float  # seconds; its last request, or when it came
     name: ModelName = field(init=False)
     footprint: Footprint | None = None
+    pools: bool = False  # it generates nothing, as far as instances reported
     waiting: dict[SeqId, Sequence] = field(default_factory=dict)  # no instance has the model yet
     failed: dict[InstanceId, str] = field(default_factory=dict)
     without: Lacking = field(default_factory=dict)  # adapters that cannot be served there; see adapters.py
@@ -57,10 +57,9 @@ class Model(ModelCounters):
         assert self.footprint is not None
         return self.footprint
 
-    @property
-    def pools(self) -> bool:
-        """True when it generates nothing, as far as instances reported."""
-        return self.footprint is not None and self.footprint.task in POOLING  # read five times an event
+    def measured(self, footprint: Footprint) -> None:
+        """An instance has reported its size and its task."""
+        self.footprint, self.pools = footprint, footprint.pools
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -100,23 +99,32 @@ class Weights:
         return self.shared.slabs
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False, repr=False, init=False)
 class Issued(Grant):
     """An in-flight command with a lane, and what it was granted. `batch`: that of a turn, where its policy has them."""
 
     body: Body
     model: Model | None
     seq: Sequence | None
-    members: dict[SeqId, Sequence] = field(default_factory=dict)
-    prefills: tuple[Sequence, ...] = ()
-    alone: bool = False  # a suspect's: nothing joins it, and nothing is queued behind it
-    steps: int = 0
-    steps_done: int = 0
-    shortened: bool = False  # it was to have more steps
-    dropped: bool = False  # it is to end before it begins: it takes no place on the lane
-    warm_up: bool = False  # a turn of no sequence
-    batch: Batch | None = None
-    weights: Weights | None = None
+    members: dict[SeqId, Sequence]
+    prefills: tuple[Sequence, ...]
+    alone: bool  # a suspect's: nothing joins it, and nothing is queued behind it
+    steps: int
+    steps_done: int
+    shortened: bool  # it was to have more steps
+    dropped: bool  # it is to end before it begins: it takes no place on the lane
+    warm_up: bool  # a turn of no sequence
+    batch: Batch | None
+    weights: Weights | None
+
+    def __init__(self, id: CommandId, body: Body, model: Model | None, seq: Sequence | None) -> None:
+        super().__init__(id)
+        self.body, self.model, self.seq = body, model, seq
+        self.members = {}
+        self.prefills = ()
+        self.alone = self.shortened = self.dropped = self.warm_up = False
+        self.steps = self.steps_done = 0
+        self.batch = self.weights = None
 
 
 @dataclass(slots=True, eq=False, repr=False)

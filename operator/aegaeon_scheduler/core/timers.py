@@ -8,7 +8,7 @@ from math import inf
 
 from aegaeon_scheduler.core.commands import Wake
 from aegaeon_scheduler.core.domain import Held, InstanceId, SeqId, Stage
-from aegaeon_scheduler.core.members import STAGE_DECODE, STAGE_LOST
+from aegaeon_scheduler.core.phases import STAGE_DECODE, STAGE_LOST
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Sequence
 

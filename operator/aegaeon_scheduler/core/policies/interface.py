@@ -29,8 +29,15 @@ class Proposal:
     decode: list[Sequence]
     steps: int
     reason: str
-    batch: Batch | None = None
-    tokens: int = 0
+    batch: Batch | None
+    tokens: int
+
+    def __init__(
+        self, model: Model, prefill: tuple[Sequence, ...], decode: list[Sequence], steps: int, reason: str,
+        batch: Batch | None = None, tokens: int = 0,
+    ) -> None:  # fmt: skip
+        self.model, self.prefill, self.decode = model, prefill, decode
+        self.steps, self.reason, self.batch, self.tokens = steps, reason, batch, tokens
 
     def part_of(self, seq: Sequence, inst: Instance) -> int:
         """Tokens of a sequence's prompt that the turn is to compute."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core.config import PaperSettings
 from aegaeon_scheduler.core.domain import InstanceId
-from aegaeon_scheduler.core.members import ROLE_DECODE, ROLE_PREFILL, STAGE_PREFILL, STAGE_QUEUED
+from aegaeon_scheduler.core.phases import ROLE_DECODE, ROLE_PREFILL, STAGE_PREFILL, STAGE_QUEUED
 from aegaeon_scheduler.core.policies import Move, Proposal
 from aegaeon_scheduler.core.policies.paper.decode import Batch, WorkList, load_ahead_s
 from aegaeon_scheduler.core.policies.paper.prefill import Group, PrefillQueue

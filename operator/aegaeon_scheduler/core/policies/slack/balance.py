@@ -5,7 +5,7 @@ place what waits.
 from __future__ import annotations
 
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import Place, Stage
+from aegaeon_scheduler.core.phases import PLACE_DEVICE, PLACE_HOST, PLACE_NONE, STAGE_DECODE
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.batch import due_last
 from aegaeon_scheduler.core.policies.slack.engines import View
@@ -32,7 +32,7 @@ def drain(picture: Picture) -> None:
 
 
 def _has_refuge(picture: Picture, group: Group, inst: Instance) -> bool:
-    placed = any(seq.place is not Place.NONE for seq in group.members.values())
+    placed = any(seq.place is not PLACE_NONE for seq in group.members.values())
     return any(group.may_go(i) and (not placed or i.node == inst.node) for i in picture.pool.instances.values())
 
 
@@ -59,7 +59,7 @@ def _strand(picture: Picture, group: Group) -> None:
         return
     homes = {seq.home for seq in group.members.values() if seq.home is not None and seq.home.draining}
     ends = [home for home in homes if not _has_refuge(picture, group, home)]
-    kept = tuple(s for s in group.members.values() if s.place is Place.HOST and s.source is None and s.home in ends)
+    kept = tuple(s for s in group.members.values() if s.place is PLACE_HOST and s.source is None and s.home in ends)
     if kept:
         picture.moves.append(Move(group.model, kept, None, "its engine is draining, and none takes its KV over"))
 
@@ -103,7 +103,7 @@ def _due_last(group: Group, blocks: int) -> list[Sequence]:
     """So many blocks' worth of those that decode on the device, uncopied; half of the members at most. Of the tenants
     that have most members first."""
     members = group.members.values()
-    decoding = [s for s in members if s.copy is None and s.stage is Stage.DECODE and s.place is Place.DEVICE]
+    decoding = [s for s in members if s.copy is None and s.stage is STAGE_DECODE and s.place is PLACE_DEVICE]
     leaving: list[Sequence] = []
     for seq in due_last(decoding)[: len(group.members) // 2]:
         if blocks <= 0:

@@ -185,9 +185,9 @@ class Group(Batch):
             rank += self._behind * scale.factor
             rank += LONE_SHARE * ttft_s / alive if alive else 0.0
             least = rank + PREEMPT_SHARE * ttft_s
-            until = key if in_time else now
-            exact = until if scale is ALIKE else now
-            self._order = Order(key, rank, least, *((-inf, -inf) if self.model.pools else (exact, until)))
+            until = -inf if self.model.pools else key if in_time else now
+            exact = until if scale is ALIKE or until == -inf else now
+            self._order = Order(key, rank, least, exact, until)
         return self._order
 
     def load(self, estimates: Estimates, inst: Instance) -> Load:
@@ -266,7 +266,7 @@ def _with(prompts: dict[SeqId, Sequence], seq: Sequence, first: bool) -> dict[Se
     return prompts
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Load:
     """A group's demand of an instance: share of its time (`util`), bytes, when it is due (`key`), and its `rank`.
 
@@ -280,9 +280,15 @@ class Load:
     weights: int
     estimate: Estimate
     revision: int  # of the estimate
-    key: float = inf
-    rank: float = inf
-    until: float = -inf  # key and rank hold, unless the group changes
+    key: float
+    rank: float
+    until: float  # key and rank hold, unless the group changes
+
+    def __init__(self, group: Group, util: float, nbytes: int, weights: int, estimate: Estimate) -> None:
+        self.group, self.util, self.nbytes, self.weights = group, util, nbytes, weights
+        self.estimate, self.revision = estimate, estimate.revision
+        self.key = self.rank = inf
+        self.until = -inf
 
     def outdated(self) -> bool:
         """Returns whether steps are estimated to take another time than when it was measured."""
@@ -294,7 +300,7 @@ class Load:
         model, (context, blocks) = group.model, group.size()
         fp, slo = model.fp, model.config.slo
         estimate = estimates.of(model.name, inst.device)
-        if fp.pools:
+        if model.pools:
             util = group.prompts_s(estimates, inst) / max(slo.ttft_s, 1e-9)
         elif group.deferred():
             util = 0.0
@@ -303,7 +309,7 @@ class Load:
             util = step_s / max(slo.tbt_s, 1e-9)
         weights = fp.weight_slabs * inst.slab_bytes
         nbytes = weights + blocks * fp.kv_block_bytes
-        return Load(group, util, nbytes, weights, estimate, estimate.revision)
+        return Load(group, util, nbytes, weights, estimate)
 
     def note(self, now: float, settings: SlackSettings) -> Load:
         """When it is due, as of now."""

@@ -177,11 +177,14 @@ class Objectives:
 
     def changed(self, models: Iterable[Model]) -> bool:
         """Returns whether scales have changed: the models that have groups are these by now."""
-        before = self.least_s, self.most_s
-        of = {model.config.slo.ttft_s for model in models}
-        if of:
-            self.least_s, self.most_s = max(min(of), _LEAST_S), max(*of, _LEAST_S)
-        return before != (self.least_s, self.most_s)
+        before_least_s, before_most_s = self.least_s, self.most_s
+        least_s, most_s = inf, _LEAST_S
+        for model in models:
+            ttft_s = model.config.slo.ttft_s
+            least_s, most_s = min(least_s, ttft_s), max(most_s, ttft_s)
+        if least_s < inf:
+            self.least_s, self.most_s = max(least_s, _LEAST_S), most_s
+        return before_least_s != self.least_s or before_most_s != self.most_s
 
     def scale(self, model: Model) -> Scale:
         """Returns the scale of a model's slack."""

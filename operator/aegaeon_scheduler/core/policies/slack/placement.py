@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from itertools import islice
 from operator import itemgetter
 
-from aegaeon_scheduler.core.domain import Role, Stage
+from aegaeon_scheduler.core.domain import Role
+from aegaeon_scheduler.core.phases import ROLE_PREFILL, STAGE_DECODE
 from aegaeon_scheduler.core.policies.slack.group import Group
 from aegaeon_scheduler.core.policies.slack.order import (
     HOT_MARGIN,
@@ -166,7 +167,7 @@ class Arrivals:
     def decode(self, seq: Sequence) -> Instance | None:
         """Stay with the group that prefilled it, or that waits for it; after a hand-off, join a decode group."""
         home = seq.home
-        if home is not None and home.role is not Role.PREFILL and seq.stage is Stage.DECODE:
+        if home is not None and home.role is not ROLE_PREFILL and seq.stage is STAGE_DECODE:
             group = self._decode_group(seq, waits=True) if seq.copying_out else self._group_here(seq, home)
         else:
             group = self._table.group(seq) or self._decode_group(seq)

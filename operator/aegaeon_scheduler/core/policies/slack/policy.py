@@ -9,7 +9,7 @@ from collections.abc import Collection
 from math import inf
 
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import Stage
+from aegaeon_scheduler.core.phases import STAGE_QUEUED
 from aegaeon_scheduler.core.policies import Move, Proposal
 from aegaeon_scheduler.core.policies.slack.admission import Gate
 from aegaeon_scheduler.core.policies.slack.balance import run_pass
@@ -53,7 +53,7 @@ class SlackPolicy:
 
     def place(self, seq: Sequence, now: float) -> Instance | None:
         """See Policy."""
-        return self._arrivals.prompt(seq, now) if seq.stage is Stage.QUEUED else self._arrivals.decode(seq)
+        return self._arrivals.prompt(seq, now) if seq.stage is STAGE_QUEUED else self._arrivals.decode(seq)
 
     def refusal(self, seq: Sequence, now: float) -> str | None:
         """See Policy and admission.py."""

@@ -4,7 +4,7 @@ first.
 
 from __future__ import annotations
 
-from aegaeon_scheduler.core.domain import Stage
+from aegaeon_scheduler.core.phases import STAGE_PREFILL
 from aegaeon_scheduler.core.policies.slack.admission import answer_tokens
 from aegaeon_scheduler.core.policies.slack.group import Group
 from aegaeon_scheduler.core.policies.slack.order import LITTLE_SHARE, member, tokens
@@ -64,7 +64,7 @@ class Costs:
     def settle(self, seq: Sequence) -> None:
         """A sequence leaves, and not from prefill to decode: its tenant pays for the tokens that there were."""
         group = self._table.group(seq)
-        if group is None or (seq.prefilled and seq.stage is Stage.PREFILL):
+        if group is None or (seq.prefilled and seq.stage is STAGE_PREFILL):
             return
         row = member(seq)
         if row.charged is not None:

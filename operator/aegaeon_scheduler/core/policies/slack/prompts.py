@@ -14,7 +14,8 @@ from math import inf
 
 from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import SeqId, Stage
+from aegaeon_scheduler.core.domain import SeqId
+from aegaeon_scheduler.core.phases import STAGE_DECODE
 from aegaeon_scheduler.core.policies import Proposal
 from aegaeon_scheduler.core.policies.slack.group import Group
 from aegaeon_scheduler.core.policies.slack.order import LITTLE_SHARE, URGENT_SHARE, Queue, due, in_order, member, priced
@@ -202,7 +203,7 @@ class Prompts:
         tenant with a long queue comes behind what others decode.
         """
         first, soon = prompt.prefill[0], now + 2 * self._settings.part_s
-        decoding = [seq for seq in group.members.values() if seq.stage is Stage.DECODE]
+        decoding = [seq for seq in group.members.values() if seq.stage is STAGE_DECODE]
         if group.standing.tiered:
             above = [seq for seq in decoding if seq.terms.tier.level < first.terms.tier.level]
             if due_next(above, now) < soon:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aegaeon_scheduler.core.domain import Place, SeqId, Stage
+from aegaeon_scheduler.core.domain import SeqId
+from aegaeon_scheduler.core.phases import PLACE_DEVICE, PLACE_HOST, PLACE_NONE, STAGE_PREFILL
 from aegaeon_scheduler.core.policies.slack.order import kv_blocks
 from aegaeon_scheduler.core.state import Instance, Sequence
 
@@ -14,7 +15,7 @@ Members = Mapping[SeqId, Sequence]
 def pinned(members: Members) -> Instance | None:
     """The only instance that can go on with them: their KV is on a device, or on a host tier without a handle."""
     for seq in members.values():
-        if seq.place is Place.DEVICE or (seq.place is Place.HOST and seq.handle_of is None):
+        if seq.place is PLACE_DEVICE or (seq.place is PLACE_HOST and seq.handle_of is None):
             return seq.home
     return None
 
@@ -26,7 +27,7 @@ def node_of(members: Members) -> str | None:
 
 def _has_kv(seq: Sequence) -> bool:
     """Returns whether a sequence has KV, or will have when what is under way has ended."""
-    return seq.place is not Place.NONE or seq.source is not None or seq.copy is not None
+    return seq.place is not PLACE_NONE or seq.source is not None or seq.copy is not None
 
 
 def may_leave(members: Members, inst: Instance, begun: bool) -> bool:
@@ -37,9 +38,9 @@ def may_leave(members: Members, inst: Instance, begun: bool) -> bool:
     """
     blocks = 0
     for seq in members.values():
-        first = seq.stage is Stage.PREFILL and seq.place is Place.NONE
+        first = seq.stage is STAGE_PREFILL and seq.place is PLACE_NONE
         if seq.copy is not None or (first and not begun):
             return False
-        if seq.place is Place.DEVICE or seq.turns:
+        if seq.place is PLACE_DEVICE or seq.turns:
             blocks += kv_blocks(seq)
     return not blocks or inst.book.host_room(next(iter(members.values())).model.fp, blocks)

@@ -9,7 +9,7 @@ from math import inf
 from operator import itemgetter
 
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import Place, Stage
+from aegaeon_scheduler.core.phases import PLACE_DEVICE, PLACE_HOST, STAGE_DECODE, STAGE_HANDOFF, STAGE_QUEUED
 from aegaeon_scheduler.core.policies import Proposal
 from aegaeon_scheduler.core.policies.slack.batch import in_places
 from aegaeon_scheduler.core.policies.slack.group import Group
@@ -81,7 +81,7 @@ class Turns:
         due_s = seq.deadline() + member(seq).due_from - seq.promised_from
         out_s = other.model.config.slo.tbt_s * sum(t.steps - t.steps_done for t in inst.turns if t.batch is other)
         if other is group:
-            decoding = (seq for seq in group.members.values() if seq.stage is Stage.DECODE)
+            decoding = (seq for seq in group.members.values() if seq.stage is STAGE_DECODE)
             return due_next(decoding, now) - out_s > due_s and self._has_time(inst, now)
         if other.order(now, self._settings).rank - out_s <= group.order(now, self._settings).rank:
             return False
@@ -135,9 +135,9 @@ class Turns:
         ready, away = [], []
         for seq in group.members.values():
             if seq.copy is None:
-                if seq.place is Place.DEVICE and seq.stage is Stage.DECODE:
+                if seq.place is PLACE_DEVICE and seq.stage is STAGE_DECODE:
                     ready.append(seq)
-                elif seq.stage is not Stage.QUEUED and (seq.place is Place.HOST or seq.source is not None):
+                elif seq.stage is not STAGE_QUEUED and (seq.place is PLACE_HOST or seq.source is not None):
                     away.append(seq)
         if away and not inst.incoming:
             inst.incoming.extend(sorted(away, key=due))
@@ -173,7 +173,7 @@ class Turns:
         if prompt is not None and prompts:
             tokens = min(prompt.unissued_tokens, self._pool.config.prefill_chunk_tokens)
             return Proposal(group.model, (prompt,), [], 0, reason, group, tokens)
-        away = [s for s in group.members.values() if s.copy is None and s.stage in (Stage.DECODE, Stage.HANDOFF)]
+        away = [s for s in group.members.values() if s.copy is None and s.stage in (STAGE_DECODE, STAGE_HANDOFF)]
         if not away or not batch:
             return None
         return Proposal(group.model, (), sorted(away, key=due), self._settings.quantum_steps, reason, group)

@@ -1,4 +1,4 @@
-"""Members of enums that rows are compared with at each event, as constants.
+"""Phases, stages, places and roles that rows are compared with at each event, as constants.
 
 `Stage.LOST` is a look-up on a class whose metaclass has `__getattr__` in Python 3.11: some 900 instructions. A `Final`
 of a compiled module takes two.
@@ -10,7 +10,10 @@ from typing import Final
 
 from aegaeon_scheduler.core.domain import Phase, Place, Role, Stage
 
+PHASE_ABSENT: Final = Phase.ABSENT
 PHASE_CACHED: Final = Phase.CACHED
+PHASE_FAILED: Final = Phase.FAILED
+PHASE_FETCHING: Final = Phase.FETCHING
 PLACE_NONE: Final = Place.NONE
 PLACE_DEVICE: Final = Place.DEVICE
 PLACE_HOST: Final = Place.HOST

@@ -15,16 +15,16 @@ from aegaeon_scheduler.core.policies.slack import (
     balance,
     engines,
     group,
+    order,
     place,
     placement,
     policy,
     prompts,
-    ranks,
     snapshot,
     turns,
 )
 
-MODULES = (ranks, *(sys.modules[name] for name in sorted(sys.modules) if name.startswith(f"{slack.__name__}.")))
+MODULES = (order, *(sys.modules[name] for name in sorted(sys.modules) if name.startswith(f"{slack.__name__}.")))
 """of the policy: a constant is read in several, and defined in the first that has it"""
 NEVER = 1e9
 HEADLINE = ("0.1", "0.5", "x0.5", "x0.3", "x0.2")

@@ -24,6 +24,18 @@ _SERVER_NAMES = (
     f"kubernetes.default.svc.{DOMAIN}",
     "localhost",
 )
+# What Python 3.13 wants of an authority, beside identifiers of keys.
+_SIGNS = x509.KeyUsage(
+    digital_signature=True,
+    key_cert_sign=True,
+    crl_sign=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 class Authority:
@@ -36,12 +48,15 @@ class Authority:
         self._name = _subject("aegaeon-e2e", None)
         builder = _builder(self._name, self._name, self._key.public_key())
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        builder = builder.add_extension(_SIGNS, critical=True)
         self._write("ca", builder.sign(self._key, hashes.SHA256()), self._key)
 
     def issue(self, file: str, name: str, group: str | None = None, addresses: tuple[str, ...] = ()) -> None:
         """A certificate for `name` of `group`; with addresses it serves, too."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_subject(name, group), self._name, key.public_key())
+        identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(identifier, critical=False)
         names: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
         if addresses:
             names += [x509.DNSName(one) for one in (*_SERVER_NAMES, name)]
@@ -101,4 +116,5 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicK
         x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(minutes=5))
         .not_valid_after(now + _LIFE)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )

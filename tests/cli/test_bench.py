@@ -20,7 +20,7 @@ from small_world import small_world
 from aegaeon_cli.bench.batch import Switched
 from aegaeon_cli.bench.command import summary
 from aegaeon_cli.bench.lanes import Lanes, lanes_of, shares
-from aegaeon_cli.bench.plots import draw_switch
+from aegaeon_cli.bench.plots import draw_minute, draw_switch
 from aegaeon_cli.bench.recording import busiest
 from aegaeon_cli.bench.spans import Span, merged
 from aegaeon_cli.bench.text import bar_of, timeline
@@ -31,6 +31,7 @@ from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import CommandId, InstanceId, Memory, ModelName, Role
 from aegaeon_scheduler.core.log import LogWriter
+from aegaeon_simulator.figures.errors import FiguresError
 
 RUN = Switched(
     "A",
@@ -145,6 +146,19 @@ def test_the_same_switch_gives_the_same_picture(tmp_path: Path):
         draw_switch(RUN, "One switch", tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     assert "kv-out lane" in "".join(ElementTree.parse(tmp_path / "a.svg").getroot().itertext())
+
+
+def test_pictures_without_their_library_end_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for module in [name for name in sys.modules if name.startswith("matplotlib.")]:
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(FiguresError, match="install it with"):
+        draw_switch(RUN, "One switch", tmp_path / "switch.svg")
+    with pytest.raises(FiguresError, match="install it with"):
+        draw_minute([], 1.0, "A second", tmp_path / "minute.svg")
+    done = CliRunner().invoke(main, ["bench", "switch", "--out", str(tmp_path / "pictures")])
+    assert (done.exit_code, "install it with" in done.output) == (2, True), "before anything is measured"
+    assert not (tmp_path / "pictures").exists()
 
 
 def test_a_file_that_is_not_a_log_is_named(tmp_path: Path):

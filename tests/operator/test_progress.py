@@ -14,7 +14,7 @@ from aegaeon_operator.kube.scheduler import facts
 from aegaeon_operator.reconcile.cluster.conditions import SLOW_S as SLOW_WRITES_S
 from aegaeon_operator.reconcile.cluster.conditions import is_due
 from aegaeon_operator.reconcile.cluster.facts import EngineFacts, ModelFacts, Report, SchedulerFacts, Wait
-from aegaeon_operator.reconcile.cluster.progress import SILENT_S, SLOW_S, ProgressMonitor
+from aegaeon_operator.reconcile.cluster.progress import MARGIN_S, SILENT_S, SLOW_S, ProgressMonitor
 from aegaeon_proto.v1 import admin_pb2, gateway_pb2, model_pb2
 
 IDLE = EngineFacts("a", "unified", True, 0, 0.0)
@@ -135,9 +135,16 @@ def test_a_report_ends_with_the_next_step_and_not_with_the_end_of_traffic() -> N
 def test_the_next_look_comes_when_a_silence_has_lasted_too_long(age_s: float, again_s: float) -> None:
     answers = ProgressMonitor()
     answers.of(asked(age_s), 100.0)
-    assert answers.again_in == pytest.approx(again_s, abs=0.1)
+    assert answers.again_in == pytest.approx(again_s + MARGIN_S)
     answers.of(quiet(), 101.0)
     assert answers.again_in == float("inf")
+
+
+def test_a_step_that_began_late_is_checked_when_it_has_lasted_too_long() -> None:
+    answers = ProgressMonitor()
+    assert not answers.of(asked(SILENT_S, engine(SILENT_S - 1.5)), 100.0).stopped
+    assert answers.again_in == pytest.approx(1.5 + MARGIN_S)
+    assert answers.of(asked(SILENT_S + 1.75, engine(SILENT_S + MARGIN_S)), 101.75).stopped
 
 
 def test_what_a_scheduler_says_of_steps_and_gateways_are_facts() -> None:

@@ -14,7 +14,7 @@ from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, RejectCode, Role, Slo, Terms, Tier
 from aegaeon_scheduler.core.errors import ConfigError
-from aegaeon_scheduler.core.policies.slack.admission import Demand, Need, lives
+from aegaeon_scheduler.core.policies.slack.admission import SOON_SHARE, Demand, Need, lives
 from aegaeon_scheduler.core.scheduler import Scheduler
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_simulator.pool.client import Client
@@ -49,6 +49,16 @@ def test_with_admission_control_admitted_requests_meet_twice_the_ttft_objective(
     assert len(refused) + len(served) == 160
     assert max(c.times[0] for c in served) <= 2 * 2.0
     assert all(c.rejected.code is RejectCode.OVERLOADED and c.rejected.retry_after_s > 0 for c in refused)
+
+
+def test_after_late_requests_no_less_is_admitted_than_at_first_and_after_a_quiet_hour_no_more_than_fits():
+    gate = crowded("feasible").scheduler._policy._gate
+    before = gate._soon
+    gate._learn(3600.0)  # what still runs is late by then
+    assert gate._late
+    assert before > gate._soon == SOON_SHARE
+    gate._learn(7200.0)
+    assert gate._soon == 1.0
 
 
 @pytest.mark.parametrize("admission", ["none", "feasible"])

@@ -13,8 +13,7 @@ from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, Sla
 from aegaeon_scheduler.core.domain import ModelName, Role
 from aegaeon_scheduler.core.policies.slack import price as price_module
 from aegaeon_scheduler.core.policies.slack import shares
-from aegaeon_scheduler.core.policies.slack.order import member
-from aegaeon_scheduler.core.policies.slack.ranks import TIER_SHARE, Kind
+from aegaeon_scheduler.core.policies.slack.order import TIER_SHARE, Kind, member
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_simulator.pool.world import World
 

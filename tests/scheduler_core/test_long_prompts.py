@@ -14,8 +14,7 @@ from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.domain import ModelName, Role, Terms, Tier
 from aegaeon_scheduler.core.policies import Proposal
 from aegaeon_scheduler.core.policies.slack import prompts as prompts_module
-from aegaeon_scheduler.core.policies.slack.order import due
-from aegaeon_scheduler.core.policies.slack.ranks import URGENT_SHARE
+from aegaeon_scheduler.core.policies.slack.order import URGENT_SHARE, due
 from aegaeon_scheduler.core.policies.slack.turns import Turns
 from aegaeon_scheduler.core.state import Instance
 

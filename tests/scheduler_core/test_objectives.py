@@ -15,9 +15,8 @@ from aegaeon_scheduler.core.commands import Command
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Role, Slo
 from aegaeon_scheduler.core.policies.slack.group import Group
-from aegaeon_scheduler.core.policies.slack.order import ALIKE, Objectives
+from aegaeon_scheduler.core.policies.slack.order import ALIKE, Objectives, Order
 from aegaeon_scheduler.core.policies.slack.policy import SlackPolicy
-from aegaeon_scheduler.core.policies.slack.ranks import Order
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_scheduler.core.state import Model, ModelConfig
 

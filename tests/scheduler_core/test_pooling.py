@@ -22,8 +22,7 @@ from aegaeon_scheduler.core.domain import (
 )
 from aegaeon_scheduler.core.events import Submitted
 from aegaeon_scheduler.core.policies.slack.group import Group
-from aegaeon_scheduler.core.policies.slack.order import Member, Standing
-from aegaeon_scheduler.core.policies.slack.ranks import Kind
+from aegaeon_scheduler.core.policies.slack.order import Kind, Member, Standing
 from aegaeon_scheduler.core.state import Model, Sequence
 from aegaeon_simulator.engine.spec import together_s
 from aegaeon_simulator.errors import SettingsError

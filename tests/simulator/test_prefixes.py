@@ -355,10 +355,19 @@ def test_baselines_have_no_prefix_cache() -> None:
 
 
 @pytest.mark.skipif(not COMPILED, reason="more than a minute with the interpreted core: make test-core")
-@pytest.mark.parametrize("panel", ["16 models, 64 agents", "2 models, 160 agents"])
-def test_agents_prompts_are_computed_where_their_beginning_is_cached_or_from_the_host(panel: str) -> None:
-    """16 models: 1.5 without copies on the host. Two hot ones: 1.37 where a conversation leaves each group that new
-    prompts find full."""
-    measured = figures(panel, "slack", 64253)
+@pytest.mark.parametrize(
+    ("panel", "seed"),
+    [
+        ("16 models, 64 agents", 64253),
+        ("24 models, 96 agents", 3),
+        ("2 models, 160 agents", 2),
+        ("2 models, 160 agents", 28749),
+    ],
+)
+def test_agents_prompts_are_computed_where_their_beginning_is_cached_or_from_the_host(panel: str, seed: int) -> None:
+    """16 models: 1.5 without copies on the host. 24: 1.14 where groups wait for their home until half of TTFT is used.
+    Two hot ones: 1.37 where a conversation leaves each group that new prompts find full, 1.13 at 0.9 of its engine.
+    Limits were chosen on other seeds than 28749."""
+    measured = figures(panel, "slack", seed)
     assert measured[RATIO] <= MOST_COMPUTED
     assert measured["tokens on time"] > 0.99

@@ -1,8 +1,12 @@
-"""An engine whose device never ends a step with one token, as when a kernel hangs: `python -m stack.hanging_engine`."""
+"""An engine whose device never ends a step with one token, as when a kernel hangs: `python -m stack.hanging_engine`.
+
+Its log has the time at which the step began: `hangs since SECONDS`, of time.time().
+"""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from unittest.mock import patch
@@ -20,8 +24,9 @@ class Hanging(TorchBackend):
     """The thread of its steps waits for ever; all others go on."""
 
     def _forward(self, model: str, inputs: Sequence[StepInput], wanted: Sequence[int] | None) -> Tensor:
-        while any(FATAL_TOKEN in part.tokens for part in inputs):
-            time.sleep(1)
+        if any(FATAL_TOKEN in part.tokens for part in inputs):
+            print(f"hangs since {time.time()}", file=sys.stderr, flush=True)  # noqa: T201  # for the test
+            threading.Event().wait()
         return super()._forward(model, inputs, wanted)
 
 

@@ -82,6 +82,9 @@ def switch(
     """
     options = Options(out, sequences, tokens, rounds, seconds, log, models)
     if out is not None:
+        from aegaeon_simulator.figures.svg import check_library
+
+        check_library()
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:

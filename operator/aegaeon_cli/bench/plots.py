@@ -35,12 +35,12 @@ _WAITING = {"busy": (1.0, ""), "switching": (0.35, "////"), "stalled": (0.35, "x
 
 def draw_switch(run: Switched, title: str, path: Path) -> None:
     """One switch: a row for each lane, milliseconds from left to right."""
-    from matplotlib.patches import Patch
-
     moves = [span for span in run.spans if span.what != "step"]
     first = run.of("step")[0]
     end = max(span.end_s for span in moves)
     with svg_figure(path, 9.0, 3.3, _STYLE) as figure:
+        from matplotlib.patches import Patch  # svg_figure has said where it is missing
+
         axes = figure.subplots()
         right = max(end, first.begin_s) * 1e3 * 1.14
         for row, lane in enumerate(_ROWS):
@@ -74,12 +74,12 @@ def _said(run: Switched, lane: str) -> str:
 
 def draw_minute(spans: Sequence[Span], seconds: float, title: str, path: Path) -> None:
     """An engine's lanes over a while: the compute lane by model, busy, switching or stalled; its copies below."""
-    from matplotlib.patches import Patch
-
     models = list(shares(spans))
     colour = {model: _MODELS[i % len(_MODELS)] for i, model in enumerate(models)}
     rows = [*models, "weights", "kv-in", "kv-out"]
     with svg_figure(path, 9.0, 1.9 + 0.36 * len(rows), _STYLE) as figure:
+        from matplotlib.patches import Patch
+
         axes = figure.subplots()
         for what, (alpha, hatch) in _WAITING.items():
             chosen = [s for s in merged(spans, 0.002) if s.lane == "compute" and s.what == what]

@@ -118,7 +118,7 @@ class Issued(Grant):
     weights: Weights | None
 
     def __init__(self, id: CommandId, body: Body, model: Model | None, seq: Sequence | None) -> None:
-        super().__init__(id)
+        Grant.__init__(self, id)  # slots=True makes another class of this one, which super() does not know
         self.body, self.model, self.seq = body, model, seq
         self.members = {}
         self.prefills = ()

@@ -21,15 +21,22 @@ _STYLE: Mapping[Any, Any] = {
 }
 
 
+def check_library() -> None:
+    """Raises FiguresError without matplotlib."""
+    try:
+        import matplotlib.backends.backend_svg  # noqa: F401  # whether it is there
+    except ImportError as error:
+        raise FiguresError("figures need matplotlib; install it with pip install 'aegaeon[figures]'") from error
+
+
 @contextmanager
 def svg_figure(path: Path, width: float, height: float, style: Mapping[Any, Any]) -> Iterator[Any]:
     """A matplotlib figure of so many inches, saved at the end. Raises FiguresError without matplotlib."""
-    try:
-        from matplotlib import rc_context
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise FiguresError("figures need matplotlib; install it with pip install 'aegaeon[figures]'") from error
+    check_library()
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
     with rc_context({**_STYLE, **style}):
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasSVG(figure)

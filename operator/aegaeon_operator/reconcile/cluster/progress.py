@@ -14,8 +14,9 @@ from aegaeon_operator.reconcile.cluster.facts import EngineFacts, ModelFacts, Sc
 
 # Time without a step after which requests count as unanswered: a failover takes 7 s; loads and compilation take longer.
 SILENT_S, SLOW_S = 9.0, 120.0
-# Added to the time of the next check, which would otherwise come just before the limit.
-_MARGIN_S = 0.05
+# Added to the time of the next check, which would otherwise come just before the limit. Many engines' limits in a row
+# have one check.
+MARGIN_S = 0.25
 
 
 @dataclass(slots=True)
@@ -34,19 +35,24 @@ class ProgressMonitor:
     _silent: dict[str, float] = field(default_factory=dict)
     _stopped: float | None = None
     _worked: float = -math.inf
+    _limits: tuple[float, ...] = ()
     _now: float = 0.0
 
     @property
     def again_in(self) -> float:
-        """Seconds from the last check until the next model may count as unanswered."""
+        """Seconds from the last check until the next model may count as unanswered or the next engine as stuck.
+
+        On a busy machine a turn begins well after its request came, and is not too long yet at the request's limit.
+        """
         began = [*self._since.values(), self._worked] if self._since else []
-        left = (at + SILENT_S - self._now for at in began)
-        return min((wait_s + _MARGIN_S for wait_s in left if wait_s > 0.0), default=math.inf)
+        ends = (*(at + SILENT_S for at in began), *self._limits)
+        return min((at - self._now + MARGIN_S for at in ends if at > self._now), default=math.inf)
 
     def of(self, facts: SchedulerFacts, now: float) -> SchedulerFacts:
         """Return the facts with the unanswered models, stuck engines and the stopped pool marked."""
         self._now = now
         engines = [engine for engine in facts.engines if engine.attached]
+        self._limits = tuple(now + _limit_s(engine) - engine.turn_s for engine in engines if engine.turn_of)
         stuck = tuple(sorted(engine.name for engine in engines if engine.turn_s >= _limit_s(engine)))
         if facts.worked_s is not None:
             self._worked = now - facts.worked_s

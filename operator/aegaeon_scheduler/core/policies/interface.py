@@ -16,7 +16,7 @@ from aegaeon_scheduler.core.batch import Batch
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Weights
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Proposal:
     """The next turn of an instance: prompts first, then `steps` decode steps of `decode`, oldest first.
 

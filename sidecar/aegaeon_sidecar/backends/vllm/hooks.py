@@ -1,4 +1,4 @@
-"""The names of vLLM that surface.py uses, checked in vLLM's source: without an import, and so without a GPU."""
+"""The names of vLLM that surface.py and norm_kernels.py use, checked in its source: without an import or a GPU."""
 
 from __future__ import annotations
 
@@ -65,6 +65,11 @@ HOOKS = (
     Hook("forward_context.py", "ForwardContext",
          ("no_compile_layers", "attn_metadata", "slot_mapping", "moe_layer_index")),
     Hook("forward_context.py", "create_forward_context", ("attn_metadata", "vllm_config", "slot_mapping")),
+    Hook("ir/op.py", "IrOp.register_impl", ("self", "provider", "supported", "supports_args")),
+    Hook("ir/op.py", "IrOp.set_default", ("self", "priority")),
+    Hook("ir/op.py", "set_default_torch_wrap", ("enable",)),
+    Hook("ir/ops/layernorm.py", "rms_norm", ("x", "weight", "epsilon", "variance_size")),
+    Hook("ir/ops/layernorm.py", "fused_add_rms_norm", ("x", "x_residual", "weight", "epsilon", "variance_size")),
     Hook("config/lora.py", "LoRAConfig", ("max_lora_rank", "max_loras", "max_cpu_loras")),
     Hook("config/lora.py", "LoRAConfig.verify_with_model_config", ("self", "model_config")),
     Hook("model_executor/models/interfaces.py", "supports_lora", ("model",)),

@@ -1,4 +1,4 @@
-"""Every name of vLLM that the sidecar uses, in one place; hooks.py lists them for a check without an import.
+"""The names of vLLM that the sidecar uses, but those of kernels.py and norm_kernels.py; hooks.py lists them.
 
 What of it belongs to the whole process is in exclusive.py: a thread that builds or runs a model holds `EXCLUSIVE`.
 """
@@ -57,6 +57,7 @@ from vllm.v1.worker.gpu_worker import init_worker_distributed_environment
 
 from aegaeon_proto.pooling import Purpose, Task
 from aegaeon_sidecar.backends.vllm.exclusive import EXCLUSIVE, Building
+from aegaeon_sidecar.backends.vllm.norm_kernels import use_norm_kernels
 from aegaeon_sidecar.backends.vllm.tables import Tables
 from aegaeon_sidecar.domain.errors import ModelError
 
@@ -189,8 +190,12 @@ def _unpacked_linears() -> Iterator[None]:
 
 
 def attention_layers(config: Any) -> dict[str, Any]:
-    """The attention layers by name, in the order of the model."""
-    return dict(get_layers_from_vllm_config(config, AttentionLayerBase))
+    """The attention layers by name, in the order of the model; their kernels are called without torch's dispatcher,
+    which a compiler needs, and none is used."""
+    layers = dict(get_layers_from_vllm_config(config, AttentionLayerBase))
+    for layer in layers.values():
+        layer.use_direct_call = True
+    return layers
 
 
 def shares_kv_of(layer: Any) -> str | None:
@@ -302,11 +307,13 @@ _table_dtypes: list[torch.dtype] = []
 
 
 def _start_process() -> None:
-    """Process groups of one rank, once. Of no model: after a dense one, a mixture of experts would lack its own."""
+    """Process groups of one rank and the kernels of norms, once. Groups of no model: after a dense one, a mixture of
+    experts would lack its own."""
     if _started:
         return
     config = VllmConfig()
     with set_current_vllm_config(config):
         where = get_distributed_init_method("127.0.0.1", get_open_port())
         init_worker_distributed_environment(config, 0, where, 0, "gloo")
+    use_norm_kernels()
     _started.append(where)

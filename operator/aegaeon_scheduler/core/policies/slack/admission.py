@@ -116,9 +116,9 @@ class Demand:
 SOON_TTFTS, SOON_SHARE = 1.2, 0.62
 """what is admitted needs no more than this share of the engines' time within so many TTFT, and its loads no more of the
 links' time: with less left, what is preempted does not come back in time"""
-SOON_RISE, SOON_FALL, SOON_LEAST, SOON_MOST = 0.004, 0.06, 0.5, 0.85
-"""the share rises by so much a second while no request comes late, falls by so much for each that does and engine, and
-stays within: how little slack is enough depends on how many groups take turns on an engine"""
+SOON_RISE, SOON_FALL = 0.004, 0.06
+"""the share rises by so much a second while no request comes late, and falls, to what it was at first, by so much for
+each that does and engine: how little slack is enough depends on how many groups take turns on an engine"""
 GROUP_PRICE = 0.15
 """by this much less for a request that begins a group: it costs some times as much as one that joins a batch"""
 PACKED_TTFTS = 0.7
@@ -149,7 +149,7 @@ class Gate:
         late = sum(len(group.members) - group.urgency(now, 0.0)[1] for group in groups)
         rise = SOON_RISE * (now - self._at) if late <= self._late else 0.0
         fall = SOON_FALL * max(0, late - self._late) / max(1, len(self._pool.instances))
-        self._soon = min(max(self._soon + rise - fall, SOON_LEAST), SOON_MOST)
+        self._soon = min(max(self._soon + rise - fall, SOON_SHARE), 1.0)
         self._late, self._at = late, now
 
     def _need(self, group: Group, now: float) -> Need | None:

@@ -10,9 +10,8 @@ from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.batch import due_last
 from aegaeon_scheduler.core.policies.slack.engines import View
 from aegaeon_scheduler.core.policies.slack.group import Group, Load
-from aegaeon_scheduler.core.policies.slack.order import kv_blocks
+from aegaeon_scheduler.core.policies.slack.order import HOT_MARGIN, HOT_UTIL, Still, kv_blocks
 from aegaeon_scheduler.core.policies.slack.place import place_waiting
-from aegaeon_scheduler.core.policies.slack.ranks import HOT_MARGIN, HOT_UTIL, Still
 from aegaeon_scheduler.core.policies.slack.snapshot import Picture
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool

@@ -6,7 +6,7 @@ moves, and looks for places in an order in which most engines are never looked a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -15,7 +15,7 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import ModelName
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.policies.slack.group import Group, Load
-from aegaeon_scheduler.core.policies.slack.ranks import Order, Still
+from aegaeon_scheduler.core.policies.slack.order import Order, Still
 from aegaeon_scheduler.core.state import Instance
 
 
@@ -41,12 +41,6 @@ class View:
     lone: dict[ModelName, int] = field(default_factory=dict)
     stale: bool = True
     _until: float = -inf  # what was noted holds
-
-    @staticmethod
-    def of(inst: Instance, headroom: float) -> View:
-        """Nothing is on it."""
-        size = inst.slabs * inst.slab_bytes
-        return View(inst, size, size * (1.0 - headroom))
 
     def changed(self, group: Group) -> None:
         """A group came, went, or asks for something else."""
@@ -189,11 +183,6 @@ class Free:
         """Returns whether none of the instances has so much room, or a group late enough, for a group that waits."""
         span = self.span(rest.node)
         return rest.nbytes > span.room and span.most <= order.least
-
-
-def still(views: list[View]) -> Iterator[View]:
-    """Yields those that are still free."""
-    return (view for view in views if view.free)
 
 
 def _room(view: View) -> float:

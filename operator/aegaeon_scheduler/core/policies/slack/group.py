@@ -16,14 +16,19 @@ from aegaeon_scheduler.core.domain import SeqId
 from aegaeon_scheduler.core.estimate import Estimate, Estimates
 from aegaeon_scheduler.core.policies.slack.order import (
     ALIKE,
+    LONE_SHARE,
+    PREEMPT_SHARE,
+    URGENT_SHARE,
+    Kind,
+    Order,
     Queue,
     Scale,
     Standing,
+    Still,
     due,
     member,
     tokens,
 )
-from aegaeon_scheduler.core.policies.slack.ranks import LONE_SHARE, PREEMPT_SHARE, URGENT_SHARE, Kind, Order, Still
 from aegaeon_scheduler.core.policies.slack.residency import may_leave, node_of, pinned
 from aegaeon_scheduler.core.state import Instance, Model, Sequence
 

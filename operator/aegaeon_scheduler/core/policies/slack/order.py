@@ -1,27 +1,47 @@
-"""Who comes first: when sequences are due, how slack is scaled by objective, in which order prompts begin.
+"""Who comes first: when sequences are due, by which shares of an objective groups rank, in which order prompts begin.
 
-A sequence is due by its promise; `Member.due_from` is the place of whatever puts it later, such as a tenant's clock.
-Prompts begin first come first served, but for what is deferred, and for priorities. A priority counts among the
-requests of its tenant alone: of the places that they have in the queue the first goes to the one of the lowest number,
-and the one that had it takes the other place. So all others begin when they would have begun without.
+Prompts begin first come first served, but for what is deferred, and for priorities. A priority counts among requests of
+its tenant alone: of the places that they have in the queue the first goes to the one of the lowest number, and the one
+that had it takes the other place. So all others begin when they would have begun without.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from math import inf
-from typing import cast
+from typing import NamedTuple, cast
 
 from aegaeon_scheduler.core.batch import Row
 from aegaeon_scheduler.core.book import blocks_for, least_slabs
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import SeqId
-from aegaeon_scheduler.core.policies.slack.ranks import URGENT_SHARE
+from aegaeon_scheduler.core.domain import Role, SeqId
 from aegaeon_scheduler.core.policies.slack.tenants import Clock, Visit
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Sequence
+
+URGENT_SHARE = 0.5
+"""of TTFT: with less slack time is short. A group is placed even where there is no time, and before parts of long
+prompts; and slack counts as it is, which is scaled beyond"""
+HOT_UTIL = 0.6
+"""utilization beyond which a group is hot: newcomers begin a second one where there is time"""
+HOT_MARGIN = 0.25
+"""a batch of one has a utilization already: a group is hot when it asks for this much more; and where its prompts take
+this share of TTFT, as of a model that all ask for at once"""
+LONE_SHARE = 0.3
+"""of TTFT: a group with one sequence in time ranks so much later, with n of them an n-th of it: where not all can be in
+time, those that share their steps with fewest come late"""
+PREEMPT_SHARE = 0.3
+"""of TTFT: a group must rank so much later than the one that preempts it; weights move a rank no further"""
+TIER_SHARE = 0.5
+"""of TTFT, by which a tier ranks later than the one above: more than what it takes to be preempted, and than what greed
+makes"""
+LITTLE_SHARE = 0.1
+"""of TTFT, in seconds of an engine: up to here tenants of a model are level, and their prompts begin as they come; and
+no prompt of a greedy model counts as long"""
 
 Level = tuple[int, bool]
 """a tier, and whether prompts are deferred"""
@@ -176,6 +196,53 @@ class Objectives:
 
     def _factor(self, ttft_s: float) -> float:
         return float((self.least_s / max(ttft_s, self.least_s)) ** RELATIVE_POWER)
+
+
+class Kind(Enum):
+    """The work that a group does."""
+
+    WHOLE = (Role.UNIFIED,)
+    PROMPTS = (Role.PREFILL,)
+    DECODES = (Role.DECODE, Role.UNIFIED)
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """Roles of instances that a group of this kind may be placed on."""
+        roles: tuple[Role, ...] = self.value
+        return roles
+
+
+@dataclass(slots=True)
+class Still:
+    """A group at rest: deadlines in order, tokens of context, KV blocks; the instance and the node it is bound to.
+
+    `nbytes`: of its weights and KV; `longest`: tokens of its longest member.
+    """
+
+    dues: list[float]
+    context: int
+    blocks: int
+    nbytes: int
+    longest: int
+    only: Instance | None
+    node: str | None
+
+    def soonest(self, now: float) -> tuple[float, int, int]:
+        """When the most urgent member in time is due; how many are late, and in time."""
+        late = bisect_left(self.dues, now)
+        alive = len(self.dues) - late
+        return (self.dues[late] if alive else inf), late, alive
+
+
+class Order(NamedTuple):
+    """Seconds on the scheduler's clock: when a group's most urgent token is due, what it is sorted by, the least rank
+    of what is preempted for it, until when these hold unless it changes, and until when they are no less than that."""
+
+    key: float
+    rank: float
+    least: float
+    until: float = -inf
+    rises_until: float = -inf
 
 
 def in_order(prompts: Mapping[SeqId, Sequence], ranked: bool) -> Iterable[Sequence]:

@@ -1,7 +1,6 @@
 """Places waiting groups, most urgent first: where memory and time are free, else preempting groups with more slack.
 
-The price of a preemption is seconds of copies, and of the engine where it idles meanwhile; the price of a prefix would
-be added in `in_s`.
+The price of a preemption is seconds of copies, and of the engine where it idles meanwhile.
 """
 
 from __future__ import annotations
@@ -9,32 +8,24 @@ from __future__ import annotations
 from functools import cached_property
 
 from aegaeon_scheduler.core.estimate import Estimates
-from aegaeon_scheduler.core.policies.slack.engines import Free, Span, View, still
+from aegaeon_scheduler.core.policies.slack.engines import Free, Span, View
 from aegaeon_scheduler.core.policies.slack.group import Group, Load
-from aegaeon_scheduler.core.policies.slack.order import too_small
+from aegaeon_scheduler.core.policies.slack.order import PREEMPT_SHARE, Still, too_small
 from aegaeon_scheduler.core.policies.slack.prefix import home
-from aegaeon_scheduler.core.policies.slack.ranks import PREEMPT_SHARE, Still
 from aegaeon_scheduler.core.policies.slack.snapshot import Picture
+from aegaeon_scheduler.core.policies.slack.weights import near
 from aegaeon_scheduler.core.state import Instance
 
 
 def absence_s(estimates: Estimates, victim: Load, comer: Load, inst: Instance) -> float:
-    """Seconds that a victim is absent at least: its KV goes out, the other group comes in, and it comes back."""
+    """Seconds that a victim is absent at least: its KV goes out, the other group comes in, first steps included if its
+    model has not run here, and it comes back."""
     estimate = estimates.of(victim.group.model.name, inst.device)
-    return (
-        2.0 * estimate.kv_s(victim.nbytes - victim.weights)
-        + estimate.load_s(victim.weights)
-        + in_s(estimates, comer, inst)
-    )
-
-
-def in_s(estimates: Estimates, load: Load, inst: Instance) -> float:
-    """Seconds until a group that waits can run on an instance: copies, and its first steps if they are the first."""
-    estimate = estimates.of(load.group.model.name, inst.device)
-    weights = inst.weights.get(load.group.model.name)
+    out_s = 2.0 * estimate.kv_s(victim.nbytes - victim.weights) + estimate.load_s(victim.weights)
+    estimate, weights = estimates.of(comer.group.model.name, inst.device), inst.weights.get(comer.group.model.name)
     loaded = weights is not None and weights.ready and weights.unload is None
-    copies_s = estimate.kv_s(load.nbytes - load.weights) + (0.0 if loaded else estimate.load_s(load.weights))
-    return copies_s + new_s(estimates, load, inst)
+    copies_s = estimate.kv_s(comer.nbytes - comer.weights) + (0.0 if loaded else estimate.load_s(comer.weights))
+    return out_s + (copies_s + new_s(estimates, comer, inst))
 
 
 def new_s(estimates: Estimates, load: Load, inst: Instance) -> float:
@@ -85,8 +76,8 @@ class Comer:
         """Lists instances near its weights, else those that may read them from disk."""
         reach, name = self._picture.reach, self.group.model.name
         views = [view for view in self.span.views if view.free and self.may_go(view)]
-        near = [view for view in views if reach.near(name, view.inst)]
-        return near or [view for view in views if reach.may_read(name, view.inst, self._rest.node)]
+        close = [view for view in views if near(self._picture.pool, name, view.inst)]
+        return close or [view for view in views if reach.may_read(name, view.inst, self._rest.node)]
 
     @cached_property
     def _returns(self) -> bool:
@@ -140,7 +131,9 @@ def _roomiest(picture: Picture, comer: Comer) -> tuple[View, Load] | None:
     """Returns the least busy that has room; first steps count as time that it takes of an engine."""
     best: tuple[float, float, int, View, Load] | None = None
     ttft_s = max(comer.group.model.config.slo.ttft_s, 1e-9)
-    for view in still(comer.span.idle):
+    for view in comer.span.idle:
+        if not view.free:
+            continue
         if best is not None and view.util > best[0]:
             break  # all others are busier
         load = picture.load_on(comer.group, view.inst)
@@ -162,7 +155,7 @@ def _has_room(view: View, load: Load) -> bool:
 
 def _drop_lone(picture: Picture, comer: Comer) -> None:
     """Only copies fill every place that it may have: when it is urgent, or late, some of them are dropped."""
-    views = [view for view in still(comer.span.views) if comer.may_go(view)]
+    views = [view for view in comer.span.views if view.free and comer.may_go(view)]
     if not views:
         return
     group = comer.group

@@ -11,11 +11,20 @@ from operator import itemgetter
 from aegaeon_scheduler.core.domain import Role
 from aegaeon_scheduler.core.phases import ROLE_PREFILL, STAGE_DECODE
 from aegaeon_scheduler.core.policies.slack.group import Group
-from aegaeon_scheduler.core.policies.slack.order import Member, member, queue_of, tokens, too_small
-from aegaeon_scheduler.core.policies.slack.place import FULL_UTIL
+from aegaeon_scheduler.core.policies.slack.order import (
+    HOT_MARGIN,
+    HOT_UTIL,
+    LITTLE_SHARE,
+    URGENT_SHARE,
+    Kind,
+    Member,
+    member,
+    queue_of,
+    tokens,
+    too_small,
+)
 from aegaeon_scheduler.core.policies.slack.prefix import PREFIX_WEIGHT, STAY_SHARE, pull
 from aegaeon_scheduler.core.policies.slack.price import Costs
-from aegaeon_scheduler.core.policies.slack.ranks import HOT_MARGIN, HOT_UTIL, LITTLE_SHARE, URGENT_SHARE, Kind
 from aegaeon_scheduler.core.policies.slack.shares import Shares
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.policies.slack.weights import Warm
@@ -54,7 +63,7 @@ class Arrivals:
         """Returns the group that a prompt would join; None: it begins one."""
         model, kind = seq.model, self._table.prompt_kind(seq.model, seq)
         of = (g for g in self._table.of(model) if g.kind is kind and not self._apart(g, seq))
-        groups = [g for g in of if not (g.inst and self._closed(g, g.inst, seq))]
+        groups = [g for g in of if g.inst is None or (g.may_go(g.inst) and not self._too_small(g.inst, seq))]
         home = self._home(groups, seq)
         if home is not None:
             return home
@@ -72,16 +81,8 @@ class Arrivals:
         if not seq.cached:
             return None
         utils = [(pull(self._estimates, seq, g.inst), -self._util(g), g) for g in groups if g.inst is not None]
-        calm = [each for each in utils if each[0] and not self._full_for(each[2], -each[1], each[0])]
+        calm = [each for each in utils if each[0] and not self._full(each[2], -each[1], each[0])]
         return max(calm, key=itemgetter(0, 1), default=(0.0, 0.0, None))[2]
-
-    def _full_for(self, group: Group, util: float, pull: float) -> bool:
-        """Returns whether a prompt that is drawn so much is better off elsewhere: a conversation stays while the engine
-        has time for it."""
-        if pull <= STAY_SHARE * PREFIX_WEIGHT or group.inst is None:
-            return self._full(group, util)
-        limit_s = URGENT_SHARE * group.model.config.slo.ttft_s
-        return util > FULL_UTIL or group.prompts_s(self._estimates, group.inst) > limit_s
 
     def _crowded_out(self, seq: Sequence) -> bool:
         """Returns whether other tenants' prompts fill the queue, or a lower tier's wait. They may wait with what left
@@ -90,9 +91,6 @@ class Arrivals:
         limit_s, clock = LITTLE_SHARE * seq.model.config.slo.ttft_s, standing.clock(queue)
         own_s = clock.demand_s(seq.tenant)
         return standing.waits_below(queue) or own_s <= limit_s < clock.total_s - own_s
-
-    def _closed(self, group: Group, inst: Instance, seq: Sequence) -> bool:
-        return not group.may_go(inst) or self._too_small(inst, seq)
 
     def _apart(self, group: Group, seq: Sequence) -> bool:
         """Returns whether no instance that may take the model serves the adapters of both."""
@@ -122,19 +120,19 @@ class Arrivals:
         places = (i for i in self._places(group) if i not in taken)
         return any(self._table.view(i).util <= HOT_UTIL for i in places)
 
-    def _full(self, group: Group, util: float) -> bool:
-        """Returns whether its steps or its prompts take so much of its engine's time that others had better wait
-        elsewhere."""
+    def _full(self, group: Group, util: float, pull: float = 0.0) -> bool:
+        """Returns whether its steps, or its prompts as when all ask for a model at once, take so much of its engine's
+        time that others had better wait elsewhere. A prompt that is drawn much stays while the engine has time."""
         inst = group.inst
         if inst is None:
             return False
-        floor = self._floor(group.model, inst)
-        return util > max(HOT_UTIL, floor + HOT_MARGIN) or self._swamped(group, inst)
+        stays = pull > STAY_SHARE * PREFIX_WEIGHT
+        most = 1.0 if stays else max(HOT_UTIL, self._floor(group.model, inst) + HOT_MARGIN)
+        return util > most or self._swamped(group, inst, URGENT_SHARE if stays else HOT_MARGIN)
 
-    def _swamped(self, group: Group, inst: Instance) -> bool:
-        """Returns whether its prompts alone take a good part of TTFT, as when all ask for a model at once."""
-        limit_s = HOT_MARGIN * group.model.config.slo.ttft_s
-        return group.prompts_s(self._estimates, inst) > limit_s
+    def _swamped(self, group: Group, inst: Instance, share: float) -> bool:
+        """Returns whether its prompts alone take more than a share of TTFT."""
+        return group.prompts_s(self._estimates, inst) > share * group.model.config.slo.ttft_s
 
     def _floor(self, model: Model, inst: Instance) -> float:
         """Share of an instance's time that a batch of one takes."""
@@ -160,10 +158,11 @@ class Arrivals:
                 continue
             if not any(g.model is group.model for g in self._table.at(inst)) and not self._too_small(inst, seq):
                 holders.append(inst)
-        return min(holders, key=lambda i: (self._busy(group, i) - pull(self._estimates, seq, i), i.order), default=None)
+        return min(holders, key=lambda inst: (self._busy(seq, inst), inst.order), default=None)
 
-    def _busy(self, group: Group, inst: Instance) -> float:
-        return self._table.view(inst).util + self._floor(group.model, inst)
+    def _busy(self, seq: Sequence, inst: Instance) -> float:
+        """Utilization with one more of its model, less what the cached beginning of the prompt is worth."""
+        return self._table.view(inst).util + self._floor(seq.model, inst) - pull(self._estimates, seq, inst)
 
     def decode(self, seq: Sequence) -> Instance | None:
         """Stay with the group that prefilled it, or that waits for it; after a hand-off, join a decode group."""

@@ -1,14 +1,14 @@
 """Where prompts go that begin as others did: to the engine whose prefix cache has their beginning, while there is time.
 
 A group that waits has a home, the engine with most of its model's conversations in its cache, and waits for that one
-alone until it is urgent: elsewhere they would be computed again, and be scattered further.
+alone until little of its slack is left: elsewhere they would be computed again, and be scattered further.
 """
 
 from __future__ import annotations
 
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.policies.slack.group import Group
-from aegaeon_scheduler.core.policies.slack.ranks import URGENT_SHARE
+from aegaeon_scheduler.core.policies.slack.order import PREEMPT_SHARE
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Sequence
@@ -24,7 +24,7 @@ PREFIX_WEIGHT = 20.0
 def home(pool: Pool, table: Table, group: Group, node: str | None, key: float) -> Instance | None:
     """Returns the instance that a group waits for which is due at `key` and bound to a node; None: it takes any."""
     slo, cached = group.model.config.slo, pool.prefixes.tokens(group.model.name)
-    if not cached or key - pool.now < URGENT_SHARE * slo.ttft_s or group.late(pool.now):
+    if not cached or key - pool.now < PREEMPT_SHARE * slo.ttft_s or group.late(pool.now):
         return None
     living = ((tokens, pool.instances[e.instance]) for e, tokens in cached.items() if e.lives(pool.instances))
     places = [(t, inst) for t, inst in living if node in (None, inst.node) and group.may_go(inst)]

@@ -7,8 +7,7 @@ from __future__ import annotations
 from aegaeon_scheduler.core.phases import STAGE_PREFILL
 from aegaeon_scheduler.core.policies.slack.admission import answer_tokens
 from aegaeon_scheduler.core.policies.slack.group import Group
-from aegaeon_scheduler.core.policies.slack.order import member, tokens
-from aegaeon_scheduler.core.policies.slack.ranks import LITTLE_SHARE
+from aegaeon_scheduler.core.policies.slack.order import LITTLE_SHARE, member, tokens
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Sequence

@@ -18,11 +18,10 @@ from aegaeon_scheduler.core.domain import SeqId
 from aegaeon_scheduler.core.phases import STAGE_DECODE
 from aegaeon_scheduler.core.policies import Proposal
 from aegaeon_scheduler.core.policies.slack.group import Group
-from aegaeon_scheduler.core.policies.slack.order import Queue, due, in_order, member, priced
-from aegaeon_scheduler.core.policies.slack.ranks import LITTLE_SHARE, URGENT_SHARE
+from aegaeon_scheduler.core.policies.slack.order import LITTLE_SHARE, URGENT_SHARE, Queue, due, in_order, member, priced
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Sequence, Weights
+from aegaeon_scheduler.core.state import Instance, Sequence
 
 Ordered = list[tuple[float, Group]]
 """groups of an instance, smallest rank first, each with the time at which its most urgent token is due"""
@@ -153,11 +152,7 @@ class Prompts:
         free = inst.book.free()
         if need <= free or seq.turns:
             return need <= free
-        return need <= free + sum(w.slabs for w in self._idle(inst))
-
-    def _idle(self, inst: Instance) -> list[Weights]:
-        live = self._table.live(inst)
-        return [w for name, w in inst.weights.items() if name not in live and w.ready and w.unload is None]
+        return need <= free + sum(w.slabs for w in self._table.idle(inst))
 
     def limit(self, prompt: Proposal | None, group: Group, order: Ordered, now: float) -> float | None:
         """Until when (seconds) what other groups have due comes before a part of a long prompt; None: nothing of it.

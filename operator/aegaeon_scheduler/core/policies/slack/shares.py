@@ -13,8 +13,7 @@ from math import exp
 
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Tier
-from aegaeon_scheduler.core.policies.slack.order import Standing
-from aegaeon_scheduler.core.policies.slack.ranks import PREEMPT_SHARE
+from aegaeon_scheduler.core.policies.slack.order import PREEMPT_SHARE, Standing
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Model

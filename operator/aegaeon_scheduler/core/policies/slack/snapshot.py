@@ -8,7 +8,7 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.engines import View
 from aegaeon_scheduler.core.policies.slack.group import Group, Load
-from aegaeon_scheduler.core.policies.slack.ranks import Order, Still
+from aegaeon_scheduler.core.policies.slack.order import Order, Still
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.policies.slack.weights import Reach
 from aegaeon_scheduler.core.pool import Pool

@@ -9,10 +9,9 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, Stage, Tier
 from aegaeon_scheduler.core.policies.slack.engines import View
 from aegaeon_scheduler.core.policies.slack.group import Group, Load
-from aegaeon_scheduler.core.policies.slack.order import Member, Objectives, Standing
-from aegaeon_scheduler.core.policies.slack.ranks import TIER_SHARE, Kind
+from aegaeon_scheduler.core.policies.slack.order import TIER_SHARE, Kind, Member, Objectives, Standing
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Model, Sequence
+from aegaeon_scheduler.core.state import Instance, Model, Sequence, Weights
 
 
 class Table:
@@ -48,7 +47,8 @@ class Table:
         """Returns the last measured view of an instance."""
         view = self._at.get(inst.id)
         if view is None:
-            view = self._at[inst.id] = View.of(inst, self._settings.headroom)
+            size = inst.slabs * inst.slab_bytes
+            view = self._at[inst.id] = View(inst, size, size * (1.0 - self._settings.headroom))
             self._sizes()
         return view
 
@@ -66,6 +66,11 @@ class Table:
     def live(self, inst: Instance) -> set[ModelName]:
         """Models with sequences in a group of the instance: their weights are no idle ones."""
         return {group.model.name for group in self.at(inst) if group.members}
+
+    def idle(self, inst: Instance) -> list[Weights]:
+        """Weights on the instance that may be unloaded: no group of it has their model."""
+        live = self.live(inst)
+        return [w for name, w in inst.weights.items() if name not in live and w.ready and w.unload is None]
 
     def of(self, model: Model) -> Collection[Group]:
         """Groups of a model, placed or waiting."""

@@ -13,10 +13,9 @@ from aegaeon_scheduler.core.phases import PLACE_DEVICE, PLACE_HOST, STAGE_DECODE
 from aegaeon_scheduler.core.policies import Proposal
 from aegaeon_scheduler.core.policies.slack.batch import in_places
 from aegaeon_scheduler.core.policies.slack.group import Group
-from aegaeon_scheduler.core.policies.slack.order import due, in_order, member, tokens
+from aegaeon_scheduler.core.policies.slack.order import LITTLE_SHARE, Order, due, in_order, member, tokens
 from aegaeon_scheduler.core.policies.slack.place import FULL_UTIL
 from aegaeon_scheduler.core.policies.slack.prompts import Ordered, Prompts, due_next
-from aegaeon_scheduler.core.policies.slack.ranks import LITTLE_SHARE, Order
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Sequence
@@ -44,7 +43,8 @@ class Turns:
             if aside is not None and key >= aside[0]:
                 break
             if not group.ready():
-                self._want(inst, group)
+                if group.model.name not in inst.weights:  # unloaded for others, or never came
+                    inst.wanted.setdefault(group.model.name, "its group runs here")
                 continue
             if group.since == inf:
                 group.since = now
@@ -125,19 +125,9 @@ class Turns:
         """Tiers do not count while all above the lowest one here have time: it would be late for nothing."""
         lowest = max(group.model.config.terms.tier.level for _, group in orders)
         above = [g for _, g in orders if g.model.config.terms.tier.level < lowest]
-        if self._table.waiting or any(self._pressed(g, now) for g in above):
-            return orders
+        if self._table.waiting or any(g.prompts or g.urgency(now, 0.0)[1] < len(g.members) for g in above):
+            return orders  # a prompt waits, or some of them is late: their tier has to stand up for them
         return [(o._replace(rank=o.rank - g.standing.tier_s * g.scale.factor), g) for o, g in orders]
-
-    def _pressed(self, group: Group, now: float) -> bool:
-        """Returns whether a group's tier has to stand up for it: a prompt waits, or some of it is late."""
-        return bool(group.prompts) or group.urgency(now, 0.0)[1] < len(group.members)
-
-    def _want(self, inst: Instance, group: Group) -> None:
-        """A group whose weights were unloaded for others, or never came, gets them again."""
-        weights = inst.weights.get(group.model.name)
-        if weights is None and group.model.name not in inst.wanted:
-            inst.wanted[group.model.name] = "its group runs here"
 
     # -- decode -----------------------------------------------------------------------------------------------------
 

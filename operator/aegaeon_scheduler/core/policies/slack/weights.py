@@ -7,7 +7,7 @@ first; idle weights make room for models that are expected twice as often. Nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import exp
 
@@ -15,7 +15,7 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import ModelName
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.engines import View
-from aegaeon_scheduler.core.policies.slack.ranks import HOT_UTIL, URGENT_SHARE
+from aegaeon_scheduler.core.policies.slack.order import HOT_UTIL, URGENT_SHARE
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.shared_weights import slabs_to_load
@@ -40,8 +40,6 @@ def lone(pool: Pool, name: ModelName, inst: Instance) -> bool:
 
 def idle_order(pool: Pool, inst: Instance, idle: list[Weights]) -> list[Weights]:
     """Weights in unload order: least recently used first, only copies of a model last."""
-    if not pool.hosts.limited:
-        return sorted(idle, key=lambda w: w.used)
     return sorted(idle, key=lambda w: (lone(pool, w.model.name, inst), w.used))
 
 
@@ -75,22 +73,18 @@ class Reach:
         present = ((name, w) for name, w in inst.weights.items() if w.unload is None)
         return {name: w.slabs * inst.slab_bytes for name, w in present if lone(self._pool, name, inst)}
 
-    def near(self, name: ModelName, inst: Instance) -> bool:
-        """Returns whether a model's weights are on the instance, or in its node's memory."""
-        return near(self._pool, name, inst)
-
     def may_read(self, name: ModelName, inst: Instance, node: str | None) -> bool:
         """Returns whether to read a model from this node's disk: it is near to no instance (of `node`, if set) that has
         no group of it yet, and the disk is free.
         """
         if inst.node in self._reading:
             return False
-        instances = (i for i in self._pool.instances.values() if node in (None, i.node))
-        return not any(self.near(name, i) and all(g.model.name != name for g in self._table.at(i)) for i in instances)
+        places = (i for i in self._pool.instances.values() if node in (None, i.node) and near(self._pool, name, i))
+        return not any(all(g.model.name != name for g in self._table.at(i)) for i in places)
 
     def comes(self, name: ModelName, inst: Instance) -> None:
         """A group of the model was placed there."""
-        if not self.near(name, inst):
+        if not near(self._pool, name, inst):
             self._reading.add(inst.node)
 
 
@@ -221,13 +215,9 @@ class Warm:
         if missing <= 0:
             return 0
         limit, slabs = self.rate(model, now) / _TIMES, 0
-        for weights in self._idle(inst):
+        for weights in self._table.idle(inst):
             if self.rate(weights.model, now) < limit:
                 slabs += weights.slabs
                 if slabs >= missing:
                     return slabs
         return 0
-
-    def _idle(self, inst: Instance) -> Iterator[Weights]:
-        live = self._table.live(inst)
-        return (w for name, w in inst.weights.items() if name not in live and w.ready and w.unload is None)

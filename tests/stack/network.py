@@ -19,6 +19,8 @@ from typing import Any, Literal
 import yaml
 from aiohttp import web
 
+_ACCEPT_TURNS = 10  # of the loop, within which a connection that was just accepted has its task, to be ended with it
+
 
 class Relay:
     """Connections to one address, forwarded to another one until it is cut. Then both sides get only silence."""
@@ -43,6 +45,10 @@ class Relay:
 
     async def stop(self) -> None:
         assert self._server
+        for listening in self._server.sockets:  # a server that closes while it accepts leaves the connection open
+            asyncio.get_running_loop().remove_reader(listening.fileno())
+        for _ in range(_ACCEPT_TURNS):
+            await asyncio.sleep(0)
         self._server.close()
         for task in self._tasks:
             task.cancel()
@@ -60,6 +66,8 @@ class Relay:
             await asyncio.gather(self._pump(reader, there), self._pump(answers, writer))
         except OSError:
             pass  # no listener: the caller's connection ends, too
+        except asyncio.CancelledError:
+            pass  # by stop; Python 3.11 would log a cancelled one as an error
         finally:
             for end in ends:
                 end.transport.abort()

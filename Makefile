@@ -107,7 +107,7 @@ CONSTRAINTS := tests/proto/test_constraints.py $(addprefix tests/sidecar/test_,c
 # What torch compiles is kept by level: under one folder a kernel of the other level ends the process.
 test-vllm: export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor$(addprefix -,$(AEGAEON_CPU_LEVEL))
 test-vllm: $(VLLM_STAMP) ## the tests that need vLLM, and those of constraints, in its environment
-	$(VLLM_PY) -m pytest -q -n 2 -m "not slow and not gpu" tests/backend_vllm tests/stack/test_vllm.py $(CONSTRAINTS)
+	$(VLLM_PY) -m pytest -q --hypothesis-profile=ci -n 2 -m "not slow and not gpu" tests/backend_vllm tests/stack/test_vllm.py $(CONSTRAINTS)
 # What the images are made of, without images: their locks' packages and what slim.sh leaves of them. Packages are linked
 # from uv's cache, since torch has gigabytes; slim.sh changes no file in place.
 IMAGE_ENVIRONMENTS := $(CACHE)/images-$(shell cat containers/control.lock containers/engine.lock containers/engine-vllm.lock containers/slim.sh | sha256sum | cut -c1-16)
@@ -134,7 +134,7 @@ test-newcomer: ## README's commands as an ordinary user in a folder with a space
 test-debian13: ## README's commands, test-core, test-kernels and test-stack in a Debian 13 with Python 3.13 and nothing else; as root, 30 minutes of processor
 	.ci/debian13
 test-stack: $(STAMP) ## processes that start, drain and end, stacks that fail over, scale to zero, serve models whose files or settings change
-	$(BIN)/pytest -q -n $(WORKERS) -m "not slow and not gpu" $(STACKS)
+	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" $(STACKS)
 # Clients have an environment of their own, made once for each lock.
 CLIENTS := $(CACHE)/clients-$(shell sha256sum < tests/clients/requirements.lock | cut -c1-16)
 GUIDELLM := $(CACHE)/guidellm-$(shell sha256sum < tests/clients/guidellm.lock | cut -c1-16)
@@ -193,7 +193,7 @@ JOBS ?= 1
 fuzz: $(STAMP) ## every parser that bytes from outside reach, MINUTES each, JOBS side by side; recorded with MINUTES=10
 	PYTHONPATH=tests:. $(PY) -m fuzz --minutes $(MINUTES) --jobs $(JOBS) --cache $(CACHE)/fuzz $(TARGETS)
 test-attacks: models ## each attack for some seconds; a tenant that streams beside it, or a picker's client, must not notice
-	$(BIN)/pytest -q $(ATTACKED)
+	$(BIN)/pytest -q --hypothesis-profile=ci $(ATTACKED)
 attacks: models ## all attacks at once for MINUTES; recorded with MINUTES=10
 	PYTHONPATH=tests:. $(PY) -m attacks --minutes $(MINUTES) --models $(MODELS)
 

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
+from aegaeon_operator.pki import AUTHORITY_USAGE
 from e2e.cluster.layout import DOMAIN, Layout
 
 _LIFE = datetime.timedelta(days=7)
@@ -23,18 +24,6 @@ _SERVER_NAMES = (
     "kubernetes.default.svc",
     f"kubernetes.default.svc.{DOMAIN}",
     "localhost",
-)
-# What Python 3.13 wants of an authority, beside identifiers of keys.
-_SIGNS = x509.KeyUsage(
-    digital_signature=True,
-    key_cert_sign=True,
-    crl_sign=True,
-    content_commitment=False,
-    key_encipherment=False,
-    data_encipherment=False,
-    key_agreement=False,
-    encipher_only=False,
-    decipher_only=False,
 )
 
 
@@ -48,7 +37,7 @@ class Authority:
         self._name = _subject("aegaeon-e2e", None)
         builder = _builder(self._name, self._name, self._key.public_key())
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        builder = builder.add_extension(_SIGNS, critical=True)
+        builder = builder.add_extension(AUTHORITY_USAGE, critical=True)
         self._write("ca", builder.sign(self._key, hashes.SHA256()), self._key)
 
     def issue(self, file: str, name: str, group: str | None = None, addresses: tuple[str, ...] = ()) -> None:

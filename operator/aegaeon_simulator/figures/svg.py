@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ _STYLE: Mapping[Any, Any] = {
 def check_library() -> None:
     """Raises FiguresError without matplotlib."""
     try:
-        import matplotlib.backends.backend_svg  # noqa: F401  # whether it is there
+        import_module("matplotlib.backends.backend_svg")
     except ImportError as error:
         raise FiguresError("figures need matplotlib; install it with pip install 'aegaeon[figures]'") from error
 

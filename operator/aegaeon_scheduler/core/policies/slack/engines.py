@@ -14,6 +14,7 @@ from math import inf
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import ModelName
 from aegaeon_scheduler.core.estimate import Estimates
+from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.group import Group, Load
 from aegaeon_scheduler.core.policies.slack.order import Order, Still
 from aegaeon_scheduler.core.state import Instance
@@ -165,10 +166,12 @@ class Free:
     def __bool__(self) -> bool:
         return any(view.free for view in self._spans[None].views)
 
-    def placed(self) -> None:
-        """A group may have been placed."""
-        for span in self._spans.values():
-            span.look()
+    def placed(self, moves: Iterable[Move]) -> None:
+        """Groups were placed by these moves, or none: of a thousand that wait few are."""
+        for move in moves:
+            if move.instance is not None:
+                self._spans[None].look()
+                self._spans[move.instance.node].look()
 
     def span(self, node: str | None) -> Span:
         """Returns the span of a node's instances, or of all."""

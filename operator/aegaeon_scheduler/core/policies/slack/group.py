@@ -139,9 +139,10 @@ class Group(Batch):
         best, late, alive = self._due
         return (min(best, now + late_s) if late else best), alive
 
-    def presses(self, now: float, settings: SlackSettings) -> bool:
+    def presses(self, now: float, late_s: float) -> bool:
         """Returns whether half of TTFT is used up, or of what its readers were ahead."""
-        return self.order(now, settings).key - now < URGENT_SHARE * self.model.config.slo.ttft_s
+        key, _ = self.urgency(now, late_s)
+        return key - now < URGENT_SHARE * self.model.config.slo.ttft_s
 
     def late(self, now: float) -> bool:
         """Returns whether all of it is late: its key, which is never near, is no reason to let it wait for ever."""

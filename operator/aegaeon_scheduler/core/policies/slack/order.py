@@ -181,7 +181,8 @@ class Objectives:
         least_s, most_s = inf, _LEAST_S
         for model in models:
             ttft_s = model.config.slo.ttft_s
-            least_s, most_s = min(least_s, ttft_s), max(most_s, ttft_s)
+            least_s = ttft_s if ttft_s < least_s else least_s
+            most_s = ttft_s if ttft_s > most_s else most_s
         if least_s < inf:
             self.least_s, self.most_s = max(least_s, _LEAST_S), most_s
         return before_least_s != self.least_s or before_most_s != self.most_s

@@ -53,8 +53,9 @@ def place_waiting(picture: Picture) -> None:
     for _, _, group, order, rest in sorted(waiting):
         if free.beyond(order, rest):
             continue
+        before = len(picture.moves)
         _place(picture, Comer(picture, group, order.key, rest, free))
-        free.placed()
+        free.placed(picture.moves[before:])
         if not free:
             break
 
@@ -93,6 +94,10 @@ class Comer:
             for inst in picture.pool.fleet.of(group.model).open
         )
 
+    def presses(self) -> bool:
+        """See Group.presses."""
+        return self.group.presses(self._picture.now, self._picture.settings.late_slack_s)
+
     def visits(self, view: View, load: Load) -> float:
         """Seconds of first steps that it would take there, though its model has run where it may go; else 0."""
         seconds = new_s(self._picture.pool.estimates, load, view.inst)
@@ -122,7 +127,7 @@ def _to_room(picture: Picture, comer: Comer) -> bool:
     if placement is None:
         return False
     view, load = placement
-    if view.util + load.util <= FULL_UTIL or not view.loads or comer.group.presses(picture.now, picture.settings):
+    if view.util + load.util <= FULL_UTIL or not view.loads or comer.presses():
         picture.admit(view, load, "room and time")
     return True  # with room but no time it waits for either
 
@@ -162,7 +167,7 @@ def _drop_lone(picture: Picture, comer: Comer) -> None:
     view = min(views, key=lambda v: (v.kept(group.model.name) + v.nbytes, v.inst.order))
     load = picture.load_on(group, view.inst)
     fits = not view.loads or view.nbytes + load.nbytes <= view.fits
-    if view.lone and fits and (comer.group.presses(picture.now, picture.settings) or group.late(picture.now)):
+    if view.lone and fits and (comer.presses() or group.late(picture.now)):
         picture.admit(view, load, "only copies are dropped")
 
 
@@ -187,8 +192,10 @@ def _best_victims(picture: Picture, comer: Comer) -> tuple[View, list[Load]] | N
     for bound, order, view in comer.span.slack:
         if best is not None and bound > best[0]:
             break
+        if not view.free:
+            continue
         load = picture.load_on(comer.group, view.inst)
-        if not view.free or view.most <= load.rank + least_s or not comer.may_go(view):
+        if view.most <= load.rank + least_s or not comer.may_go(view):
             continue
         victims = _victims(picture, view, load, comer.visits(view, load))
         if victims:

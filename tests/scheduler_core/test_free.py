@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 from small_world import interpreted, small_world
@@ -10,7 +12,8 @@ from small_world import interpreted, small_world
 from aegaeon_scheduler.core.config import SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Role
 from aegaeon_scheduler.core.policies.slack import group, place
-from aegaeon_scheduler.core.policies.slack.engines import View
+from aegaeon_scheduler.core.policies import Move
+from aegaeon_scheduler.core.policies.slack.engines import Free, Span, View
 from aegaeon_scheduler.core.policies.slack.group import Load
 from aegaeon_scheduler.core.policies.slack.place import Picture
 
@@ -74,3 +77,37 @@ def test_a_pass_finds_what_a_search_of_all_instances_finds(
     world.run(until=60.0)
     assert found["room"] > 10
     assert found["victims"] > 3
+
+
+@interpreted
+def test_a_pass_looks_at_engines_again_where_a_group_was_placed_and_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else each of a thousand groups that wait in vain costs a look at all engines."""
+    counts: Counter[str] = Counter()
+    look, placed = Span.look, Free.placed
+
+    def counted(span: Span) -> None:
+        counts["looks"] += 1
+        look(span)
+
+    def checked(free: Free, moves: Iterable[Move]) -> None:
+        before = counts["looks"]
+        placed(free, moves)
+        nodes = {move.instance.node for move in moves if move.instance is not None}
+        counts["groups"] += 1
+        counts["placed"] += len(nodes)
+        assert counts["looks"] - before == 2 * len(nodes)  # all engines, and those of the node
+        for span in free._spans.values():
+            fresh = Span(span.views)
+            assert (span.room, span.most) == (fresh.room, fresh.most)
+
+    monkeypatch.setattr(Span, "look", counted)
+    monkeypatch.setattr(Free, "placed", checked)
+    rng = random.Random(5)
+    world = small_world(roles=[Role.UNIFIED] * 4, models=12, nodes=2)
+    for i in range(300):
+        name = ModelName(f"m{rng.randrange(12)}")
+        world.request(f"r{i}", name, rng.randrange(1, 60), rng.randrange(1, 80), rng.uniform(0.0, 3.0))
+    world.run(until=60.0)
+    assert counts["groups"] > 2 * counts["placed"] > 40

@@ -54,14 +54,14 @@ class Writeback:
     @property
     def pending(self) -> bool:
         """True while a chain waits."""
-        return bool(len(self._queue))
+        return bool(self._queue.chains)
 
     def begin(self) -> bool:
         """Look at a few names of the first chain, and queue the copy of those that the host lacks; `finish` is next.
 
         False when no chain is left.
         """
-        if not len(self._queue):
+        if not self._queue.chains:
             return False
         chain = self._queue.first()
         self._begin(chain)

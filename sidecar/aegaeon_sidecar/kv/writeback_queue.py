@@ -24,31 +24,28 @@ class Chain:
 
 
 class WritebackQueue:
-    """Chains of sequences that have left the device, the one that left first at the front. Guarded by `monitor`."""
+    """`chains` of sequences that have left the device, the one that left first at the front. Guarded by `monitor`."""
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
-        self._chains: deque[Chain] = deque()
+        self.chains: deque[Chain] = deque()
         self._names = 0
         self.onto: tuple[str, Blocks] | None = None  # KV shape and host blocks of the copy under way: of no sequence
-
-    def __len__(self) -> int:
-        return len(self._chains)
 
     def add(self, kv_shape: str, names: list[Name]) -> None:
         """A sequence whose full blocks have these names has left: wakes the lane that copies them."""
         if not names:
             return
-        self._chains.append(Chain(kv_shape, names))
+        self.chains.append(Chain(kv_shape, names))
         self._names += len(names)
-        while self._names > MOST_NAMES and len(self._chains) > 1:
+        while self._names > MOST_NAMES and len(self.chains) > 1:
             self.drop()
         self._monitor.queued[Lane.KV_OUT].notify()
 
     def first(self) -> Chain:
         """The chain at the front."""
-        return self._chains[0]
+        return self.chains[0]
 
     def drop(self) -> None:
         """Take the front chain out."""
-        self._names -= len(self._chains.popleft().names)
+        self._names -= len(self.chains.popleft().names)

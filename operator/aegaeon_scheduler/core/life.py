@@ -82,10 +82,8 @@ class Life:
             return None
         tokens = known_tokens if fp.pools else known_tokens + 1
         if tokens > fp.max_model_len:
-            return (
-                RejectCode.TOO_LONG,
-                f"{known_tokens} tokens do not fit {seq.model.name}, which takes {fp.max_model_len}",
-            )
+            reason = f"{known_tokens} tokens do not fit {seq.model.name}, which takes {fp.max_model_len}"
+            return RejectCode.TOO_LONG, reason
         able = self._pool.fleet.of(seq.model).makes
         without = (ROLE_DECODE,) if fp.pools else (ROLE_DECODE, ROLE_PREFILL)
         needed = ([i for i in able if i.role is not role] for role in without)

@@ -29,8 +29,6 @@ from aegaeon_scheduler.core.shared_weights import entered, show, unshow
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, SharedWeights, Weights
 from aegaeon_scheduler.core.timers import Timers
 
-_NOT_THERE = (PHASE_ABSENT, PHASE_FETCHING)
-
 
 class Recovery:
     """Attachments, losses and claims."""
@@ -91,7 +89,7 @@ class Recovery:
         if event.phase is PHASE_FAILED:
             self._failures.model_failed(inst, model, event.reason)
             return
-        if event.phase is not PHASE_CACHED and before not in _NOT_THERE:
+        if event.phase is not PHASE_CACHED and before not in (PHASE_ABSENT, PHASE_FETCHING):
             self._begun_anew(inst, model)
         inst.enter(model, event.phase)
         inst.cold.discard(model.name)
@@ -147,11 +145,9 @@ class Recovery:
         """Account for a model that was resident before the attachment, once its size is known."""
         if model.name in inst.reported and model.footprint is not None:
             inst.reported.remove(model.name)
-            shared = inst.shared_weights.setdefault(
-                inst.shared.get(model.name, model.name), SharedWeights(model.fp.weight_slabs)
-            )
-            weights = show(inst, Weights(model, shared, None))
-            entered(inst, weights)
+            name = inst.shared.get(model.name, model.name)
+            shared = inst.shared_weights.setdefault(name, SharedWeights(model.fp.weight_slabs))
+            entered(inst, show(inst, Weights(model, shared, None)))
             inst.book.exact = not inst.reported
 
     def _cached(self, inst: Instance, model: Model) -> None:

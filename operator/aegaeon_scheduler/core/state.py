@@ -274,8 +274,7 @@ class Instance(Attachment):
         self.shared = dict(event.twins)
 
     def has(self, model: Model) -> bool:
-        """True when this model may be placed here: it is cached, its weights fit the device, and the instance is
-        usable."""
+        """True when this model may be placed here: cached, its weights fit the device, the instance is usable."""
         if self.draining or self.id not in model.cached:
             return False
         if self.role is ROLE_PREFILL and not self.hands_over(model):
@@ -283,8 +282,7 @@ class Instance(Attachment):
         return model.footprint is None or model.footprint.weight_slabs < self.slabs
 
     def hands_over(self, model: Model) -> bool:
-        """True when the prompts of a model computed here are decoded: here, by an engine within reach, or not at
-        all."""
+        """True when prompts of a model computed here are decoded: here, by an engine within reach, or not at all."""
         if self.role is not ROLE_PREFILL or model.pools:
             return True
         return any(not other.draining and other.id in model.cached for other in self.partners)

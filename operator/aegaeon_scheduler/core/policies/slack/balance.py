@@ -146,13 +146,6 @@ def _fits(picture: Picture, load: Load, other: Load, view: View) -> bool:
     return prompts_s <= HOT_MARGIN * ttft_s
 
 
-def _presses(table: Table, now: float, late_s: float) -> bool:
-    for group in table.waiting.values():  # a thousand, where a generator would cost as much as all else of it
-        if group.presses(now, late_s):
-            return True
-    return False
-
-
 def run_pass(pool: Pool, settings: SlackSettings, table: Table, now: float) -> list[Move]:
     """The moves of one pass, most urgent first."""
     table.reap()
@@ -167,5 +160,5 @@ def run_pass(pool: Pool, settings: SlackSettings, table: Table, now: float) -> l
     relieve(picture)
     unite(picture)
     place_waiting(picture)
-    table.pressed = _presses(table, now, settings.late_slack_s)
+    table.pressed = any(group.presses(now, settings.late_slack_s) for group in table.waiting.values())
     return picture.moves

@@ -11,8 +11,8 @@ from small_world import interpreted, small_world
 
 from aegaeon_scheduler.core.config import SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Role
-from aegaeon_scheduler.core.policies.slack import group, place
 from aegaeon_scheduler.core.policies import Move
+from aegaeon_scheduler.core.policies.slack import group, place
 from aegaeon_scheduler.core.policies.slack.engines import Free, Span, View
 from aegaeon_scheduler.core.policies.slack.group import Load
 from aegaeon_scheduler.core.policies.slack.place import Picture

@@ -62,10 +62,10 @@ async def test_schedulers_are_asked_at_cluster_addresses_once_their_services_hav
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While the node with the cluster's DNS is lost, no name resolves, and the operator that takes over knows none."""
-    asked: list[str] = []
+    targets: list[str] = []
 
     def answer(target: str) -> Answer:
-        asked.append(target)
+        targets.append(target)
         return LEADS
 
     scripted(monkeypatch, answer)
@@ -77,4 +77,4 @@ async def test_schedulers_are_asked_at_cluster_addresses_once_their_services_hav
         store.put(await cluster.apply(service | {"spec": service["spec"] | {"clusterIP": address}}))
         await controller.reconcile(KEY)
     await controller.close()
-    assert asked == ["scheduler", "10.233.0.7:7002", "10.233.0.7:7002", "[fd00::7]:7002"]
+    assert targets == ["scheduler", "10.233.0.7:7002", "10.233.0.7:7002", "[fd00::7]:7002"]

@@ -20,6 +20,7 @@ from e2e.chaos.campaign import Campaign
 from e2e.chaos.faults import KINDS, SHORT
 from e2e.chaos.logs import Logs
 from e2e.chaos.report import MINUTES, by_kind, rows
+from e2e.chaos.verdict import Compare, in_a_process
 from e2e.cluster import product
 from e2e.cluster.layout import default_layout
 from e2e.installation import SYSTEM, with_redis
@@ -32,16 +33,17 @@ def main() -> int:
     shutil.rmtree(record, ignore_errors=True)
     record.mkdir(parents=True)
     print(f"seed {arguments.seed}, record in {record}", flush=True)
-    return 0 if _run(arguments, record) else 1
+    with in_a_process() as compare:
+        return 0 if _run(arguments, record, compare) else 1
 
 
-def _run(arguments: argparse.Namespace, record: Path) -> bool:
+def _run(arguments: argparse.Namespace, record: Path, compare: Compare) -> bool:
     layout = default_layout()
     models = product.load(layout)
     ground.prepare(layout.kubeconfig, layout)
     with with_redis(layout.kubeconfig), Logs(layout, (ground.NAMESPACE, SYSTEM)) as logs:
         try:
-            with ground.under_load(layout.kubeconfig, layout, models) as world:
+            with ground.under_load(layout.kubeconfig, layout, models, compare) as world:
                 campaign = Campaign(world, arguments.seed, record)
                 if arguments.each:
                     campaign.each(arguments.kinds)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from e2e.chaos.errors import ChaosError, MissedError
-from e2e.chaos.faults import KINDS, Kind
+from e2e.chaos.faults import KINDS, MAINTAINED, Kind
 from e2e.chaos.schedule import Drawn, draw
 from e2e.chaos.view import UNREACHABLE
 from e2e.chaos.world import World
@@ -34,6 +34,10 @@ class Struck:
     healed_s: float = 0.0
     first_answer_s: float | None = None  # from its injection to the first token of a request of later
     recovery_s: float | None = None  # from its healing to a pool that is whole and answers at all gateways
+    last_sent_s: float | None = None  # from a node's cut to the last request sent to a gateway there
+    untrue_s: float = 0.0  # the longest time since its injection of Ready=True without an answer
+    failed: int = 0  # requests that ended since, at gateways that were not killed
+    excused: int = 0
 
     @property
     def line(self) -> str:
@@ -41,6 +45,8 @@ class Struck:
         parts = [f"#{self.number:03d} {self.at_s:7.1f} s  {self.kind} ({self.target}): {lasted}"]
         parts += [f"answers after {self.first_answer_s:.1f} s"] if self.first_answer_s is not None else []
         parts += [f"whole {self.recovery_s:.1f} s later"] if self.recovery_s is not None else []
+        parts += [f"last request to the cut node {self.last_sent_s:.1f} s"] if self.last_sent_s is not None else []
+        parts += [f"Ready without an answer {self.untrue_s:.1f} s", f"failed {self.failed}, {self.excused} excused"]
         return ", ".join(parts)
 
 
@@ -116,20 +122,28 @@ class Campaign:
                 struck.at_s = self._now()
             time.sleep(drawn.between(*kind.lasts_s))  # so long it lasts, whatever happens
         struck.healed_s = self._now()
+        if kind.group == MAINTAINED:
+            struck.last_sent_s = self.world.late_connects[-1]
 
     def _recover(self) -> None:
         """Until the pool is whole, and each gateway and each model answers. Raises ChaosError."""
         patience_s = max((kind.recovery_s for _, kind in self._recovering), default=KINDS["kill engine"].recovery_s)
         whole = self._wait_until_whole(patience_s)
         self.world.gateways.recovered()
+        self.look()
         for struck, _ in self._recovering:
-            first = self.world.first_token(self.began + struck.at_s)
-            struck.first_answer_s = first - self.began - struck.at_s
-            struck.recovery_s = max(0.0, whole - self.began - struck.healed_s)
+            self._measure(struck, whole)
             self._tell(struck.line)
             self._write(struck)
         self._recovering.clear()
-        self.look()
+
+    def _measure(self, struck: Struck, recovered: float) -> None:
+        """`recovered`: when the pool was whole again (monotonic)."""
+        at = self.began + struck.at_s
+        struck.first_answer_s = self.world.first_token(at) - at
+        struck.recovery_s = max(0.0, recovered - self.began - struck.healed_s)
+        struck.untrue_s = self.world.untrue_s(at)
+        struck.failed, struck.excused = self.world.verdict.failed_since(at)
 
     def _wait_until_whole(self, patience_s: float) -> float:
         """When it was (monotonic). A pod may be ready, and gone again a moment later: then all begins anew."""

@@ -7,12 +7,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from aegaeon_cli.demo.check import check
 from e2e.chaos.gateways import Gateways
 from e2e.chaos.on_machines import DISK, make_disks
 from e2e.chaos.on_models import BLUE_MODEL, blue, red
 from e2e.chaos.on_pods import NEXT
 from e2e.chaos.readiness import Readiness
-from e2e.chaos.verdict import Verdict
+from e2e.chaos.verdict import Compare, Verdict
 from e2e.chaos.view import View
 from e2e.chaos.web import serving
 from e2e.chaos.world import World
@@ -42,7 +43,7 @@ def prepare(kubeconfig: Path, layout: Layout) -> None:
 
 
 @contextmanager
-def under_load(kubeconfig: Path, layout: Layout, models: Path) -> Iterator[World]:
+def under_load(kubeconfig: Path, layout: Layout, models: Path, compare: Compare = check) -> Iterator[World]:
     """Everything ready, and asked. `prepare` was called, the chart is installed with a Redis."""
     with ExitStack() as stack:
         web = stack.enter_context(serving(layout.machine_ip, models))
@@ -61,7 +62,7 @@ def under_load(kubeconfig: Path, layout: Layout, models: Path) -> Iterator[World
             view=view,
             gateways=gateways,
             load=load,
-            verdict=Verdict(models),
+            verdict=Verdict(models, compare),
             web=web,
             models=tuple(_KEYS),
             wanted=dict(_WANTED),

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 
-from aegaeon_cli.demo.check import check
+from aegaeon_cli.demo.check import Check, check
 from aegaeon_cli.demo.traffic import Exchange
 from e2e.chaos.gateways import Gateways
+
+Compare = Callable[[Sequence[Exchange], Mapping[str, Path]], Check]
+
+
+@contextmanager
+def in_a_process() -> Iterator[Compare]:
+    """Comparisons beside the load: in its process each operation of torch waits for the interpreter's lock."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        yield lambda exchanges, models: process.submit(check, exchanges, models).result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +53,7 @@ class Verdict:
     """Of all requests that are over. `wrong`: sentences about answers that differ, or lack tokens."""
 
     models: Path
+    compare: Compare = check
     requests: int = 0
     tokens: int = 0
     wrong: list[str] = field(default_factory=list)
@@ -65,6 +78,11 @@ class Verdict:
                 bad += self._failed(url, one, gateways) if one.error else self._answered(one)
         return bad
 
+    def failed_since(self, since: float) -> tuple[int, int]:
+        """Failures that ended after `since` (monotonic): those without an excuse, and those of harmed gateways."""
+        harmed = [failure.harmed for failure in self.failures if failure.exchange.ended >= since]
+        return len(harmed) - sum(harmed), sum(harmed)
+
     def _failed(self, url: str, one: Exchange, gateways: Gateways) -> list[str]:
         failure = Failure(one, url, gateways.harmed(url, one.sent, one.ended))
         self.failures.append(failure)
@@ -82,12 +100,11 @@ class Verdict:
         """Empty when the answer is that model's. The same one comes again and again."""
         key = (model, one.chat, tuple(one.tokens), one.text, one.finish_reason)
         if key not in self._known:
-            self._known[key] = _lack(one) or _wrong(one, self.models / model)
+            self._known[key] = _lack(one) or self._wrong(one, self.models / model)
         return self._known[key]
 
-
-def _wrong(one: Exchange, model: Path) -> str:
-    return next(iter(check([one], {one.chat.model: model}).differences), "")
+    def _wrong(self, one: Exchange, model: Path) -> str:
+        return next(iter(self.compare([one], {one.chat.model: model}).differences), "")
 
 
 def _lack(one: Exchange) -> str:

@@ -142,9 +142,10 @@ class World:
                 first[one] = min(at, first.get(one, _NEVER))
         return max(first.get(one, _NEVER) for one in (*self.models, *self.gateways.urls))
 
-    def untrue_s(self) -> float:
-        """The longest time in which the pool said Ready and nothing was answered."""
-        return untrue_s(self.readiness.samples, sorted(at for _, _, at in self._tokens(0.0)))
+    def untrue_s(self, since: float = 0.0) -> float:
+        """The longest time after `since` in which the pool said Ready and nothing was answered."""
+        samples = [sample for sample in self.readiness.samples if sample[0] >= since]
+        return untrue_s(samples, sorted(at for _, _, at in self._tokens(0.0)))
 
     def _tokens(self, since: float) -> Iterator[tuple[str, str, float]]:
         """Gateway, model and time of the first token of every request sent after `since`."""

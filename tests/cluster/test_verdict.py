@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from e2e.chaos import gateways as gateways_module
-from e2e.chaos import verdict as verdict_module
 from e2e.chaos.gateways import Gateways
 from e2e.chaos.report import causes, quantile
 from e2e.chaos.verdict import Verdict
@@ -41,15 +41,14 @@ def gateways(now: list[float]) -> Gateways:
 
 
 @pytest.fixture
-def verdict(monkeypatch: pytest.MonkeyPatch) -> Verdict:
+def verdict() -> Verdict:
     """Every model answers with its own name."""
 
-    def check(exchanges: list[Exchange], directories: dict[str, Path]) -> Check:
+    def check(exchanges: Sequence[Exchange], directories: Mapping[str, Path]) -> Check:
         wrong = tuple("differs" for one in exchanges if one.text != directories[one.chat.model].name)
         return Check(1, 1 - len(wrong), 1, 0, wrong)
 
-    monkeypatch.setattr(verdict_module, "check", check)
-    return Verdict(Path("/models"))
+    return Verdict(Path("/models"), check)
 
 
 def exchange(sent: float, ended: float, text: str = "llama", tokens: int = 3, error: str = "") -> Exchange:
@@ -83,6 +82,14 @@ def test_a_failure_is_excused_while_its_gateway_is_harmed(
     gateways.recovered()
     lines = verdict.look([(url, exchange(sent, ended, error="gone"))], gateways)
     assert (verdict.failures[0].harmed, len(lines)) == (harmed, 0 if harmed else 1)
+
+
+def test_failures_are_counted_by_fault(verdict: Verdict, gateways: Gateways, now: list[float]) -> None:
+    now.append(10)
+    gateways.harm([ONE])
+    failed = [(ONE, 5, 9), (ONE, 9, 11), (ONE, 11, 12), (OTHER, 11, 12)]
+    verdict.look([(url, exchange(sent, ended, error="gone")) for url, sent, ended in failed], gateways)
+    assert (verdict.failed_since(10), verdict.failed_since(0)) == ((1, 2), (2, 2))
 
 
 def test_failures_of_a_gateway_that_is_not_ready_are_excused(

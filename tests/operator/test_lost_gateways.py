@@ -42,11 +42,19 @@ class Looks:
     lost: LostGateways = field(default_factory=LostGateways)
     now: float = 0.0
 
-    def look(self, *attached: str, leader: str = "one", silent: bool = False, pods: tuple[Json, ...] = ()) -> str:
-        """Which one is evicted."""
+    def look(
+        self,
+        *attached: str,
+        leader: str = "one",
+        silent: bool = False,
+        pods: tuple[Json, ...] = (),
+        led_s: float | None = None,
+    ) -> str:
+        """Which one is evicted. `led_s`: how long the leader has led by its term; None: it has no term."""
         self.now += 1.0
         seen = observed(gpu_pool(), *(pods or (gateway(A), gateway(B))))
-        facts = None if silent else SchedulerFacts(leader, gateways=frozenset(attached))
+        term = 0 if led_s is None else round((seen.now.timestamp() - led_s) * 1e6)
+        facts = None if silent else SchedulerFacts(leader, gateways=frozenset(attached), term=term)
         evicted = self.lost.to_evict(seen, facts, self.now)
         return str(evicted["metadata"]["name"]) if evicted else ""
 
@@ -92,6 +100,15 @@ def test_one_that_a_new_leader_has_never_seen_is_evicted_when_it_has_had_time_to
         looks.look(A, B)
     quiet = round(ATTACH_S)
     assert [looks.look(A, leader="two") for _ in range(quiet + 1)] == [""] * quiet + [B]
+
+
+@pytest.mark.parametrize(
+    ("led_s", "quiet_s"), [(0.0, ATTACH_S), (2.0, ATTACH_S - 2.0), (6.0, LOST_S), (3600.0, LOST_S), (-60.0, ATTACH_S)]
+)
+def test_an_operator_that_takes_over_counts_the_time_for_which_the_leader_has_led(led_s: float, quiet_s: float) -> None:
+    """The last row: its clock is ahead."""
+    looks, quiet = Looks(), round(quiet_s)
+    assert [looks.look(A, led_s=led_s) for _ in range(quiet + 1)] == [""] * quiet + [B]
 
 
 @pytest.mark.parametrize("refusal", [0, 403, 500])

@@ -56,3 +56,25 @@ async def test_a_pool_without_a_leader_reports_it(
     ready, message = scheduler_ready((await looked(monkeypatch, *answers))[0])
     assert ready == "False"
     assert why in message
+
+
+async def test_schedulers_are_asked_at_cluster_addresses_once_their_services_have_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the node with the cluster's DNS is lost, no name resolves, and the operator that takes over knows none."""
+    targets: list[str] = []
+
+    def answer(target: str) -> Answer:
+        targets.append(target)
+        return LEADS
+
+    scripted(monkeypatch, answer)
+    cluster, store = Kept(), Store()
+    controller = await cluster.reconciled(store)
+    await cluster.ready(store, "scheduler")
+    for address in ("", "10.233.0.7", "10.233.0.7", "fd00::7"):
+        service = cluster.objects["Service", "pool-scheduler"]
+        store.put(await cluster.apply(service | {"spec": service["spec"] | {"clusterIP": address}}))
+        await controller.reconcile(KEY)
+    await controller.close()
+    assert targets == ["scheduler", "10.233.0.7:7002", "10.233.0.7:7002", "[fd00::7]:7002"]

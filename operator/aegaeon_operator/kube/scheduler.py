@@ -51,6 +51,7 @@ class SchedulerLink:
     """A channel to a scheduler. It sends the desired state when that changed and to a new scheduler."""
 
     def __init__(self, target: str, certificates: dict[str, bytes]) -> None:
+        self.target = target
         self._folder = tempfile.TemporaryDirectory(prefix="aegaeon-tls-")
         for name, content in certificates.items():
             (Path(self._folder.name) / name).write_bytes(content)

@@ -11,9 +11,9 @@ from aegaeon_kube.errors import KubeError
 from aegaeon_operator.kube.certificates import Files
 from aegaeon_operator.kube.scheduler import SchedulerLink
 from aegaeon_operator.reconcile.cluster.desired import Desired
-from aegaeon_operator.reconcile.cluster.facts import Key, Observed, SchedulerFacts
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Key, Observed, SchedulerFacts
 from aegaeon_operator.reconcile.cluster.failover import Failover
-from aegaeon_operator.reconcile.cluster.names import SCHEDULERS, admin_target
+from aegaeon_operator.reconcile.cluster.names import SCHEDULERS, admin_of, admin_target, child
 from aegaeon_operator.reconcile.cluster.progress import ProgressMonitor
 from aegaeon_operator.reconcile.cluster.readiness import ending_engines, lingering_schedulers, ready_schedulers
 from aegaeon_operator.reconcile.cluster.windows import Windows
@@ -83,7 +83,7 @@ class Schedulers:
         if observed.spec is None:
             return None
         first = SCHEDULERS[0]
-        targets = {name: admin_target(observed.key, name) for name in SCHEDULERS if ready_schedulers(observed, name)}
+        targets = {name: _target(observed, name) for name in SCHEDULERS if ready_schedulers(observed, name)}
         answers = await self._ask_all(targets, observed, desired)
         leader = _leader_of(answers)
         if leader:
@@ -107,8 +107,11 @@ class Schedulers:
         self, targets: Mapping[str, str], observed: Observed, desired: Desired
     ) -> dict[str, SchedulerFacts | None]:
         """Exchange state with schedulers, by name of a Service or pod; return their facts by name."""
-        for name in targets.keys() - self._links.keys():
-            self._links[name] = SchedulerLink(targets[name], self.certificates)
+        for name, target in targets.items():
+            if name in self._links and self._links[name].target != target:
+                await self._links.pop(name).close()
+            if name not in self._links:
+                self._links[name] = SchedulerLink(target, self.certificates)
         answers = await asyncio.gather(*(self._ask(name, observed, desired) for name in targets))
         return dict(zip(targets, answers, strict=True))
 
@@ -128,6 +131,16 @@ class Schedulers:
             return None
         self._errors.pop(name, None)
         return facts
+
+
+def _target(observed: Observed, name: str) -> str:
+    """Return the cluster address of a scheduler's Service, or its DNS name before it has one.
+
+    No names resolve while all replicas of the cluster's DNS are on a lost node, as after a drain of the other node.
+    """
+    service = observed.children.get(ChildKey("Service", observed.key.namespace, child(observed.key, name)), {})
+    address = service.get("spec", {}).get("clusterIP")
+    return admin_of(address) if address else admin_target(observed.key, name)
 
 
 async def _await_demand(link: SchedulerLink, key: Key, look_at: Callable[[Key], None]) -> None:

@@ -316,7 +316,8 @@ async def test_gateways_receive_changes_of_the_pools_load(serve: Any, brain: Any
         assert (await later.next("load")).kv_used == 0.5
         brain.full = 0.75
         for peer in (gateway, later):
-            assert (await peer.next("load")).kv_used == 0.75
+            while (load := await peer.next("load")).kv_used != 0.75:
+                assert load.kv_used == 0.5  # the number of gateways changed
 
 
 async def test_a_gateway_receives_the_places_of_its_requests_when_they_change(

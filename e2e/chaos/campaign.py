@@ -36,8 +36,8 @@ class Struck:
     recovery_s: float | None = None  # from its healing to a pool that is whole and answers at all gateways
     last_sent_s: float | None = None  # from a node's cut to the last request sent to a gateway there
     untrue_s: float = 0.0  # the longest time since its injection of Ready=True without an answer
-    failed: int = 0  # requests that ended since, at gateways that were not killed
-    excused: int = 0
+    failed: int = 0  # requests since, at gateways that were not killed
+    excused: int = 0  # requests that failed since, at those that were
 
     @property
     def line(self) -> str:
@@ -46,7 +46,8 @@ class Struck:
         parts += [f"answers after {self.first_answer_s:.1f} s"] if self.first_answer_s is not None else []
         parts += [f"whole {self.recovery_s:.1f} s later"] if self.recovery_s is not None else []
         parts += [f"last request to the cut node {self.last_sent_s:.1f} s"] if self.last_sent_s is not None else []
-        parts += [f"Ready without an answer {self.untrue_s:.1f} s", f"failed {self.failed}, {self.excused} excused"]
+        if self.recovery_s is not None:
+            parts += [f"Ready without an answer {self.untrue_s:.1f} s", f"failed {self.failed}, {self.excused} excused"]
         return ", ".join(parts)
 
 

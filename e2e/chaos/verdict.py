@@ -103,8 +103,8 @@ class Verdict:
             self._known[key] = _lack(one) or self._wrong(one, self.models / model)
         return self._known[key]
 
-    def _wrong(self, one: Exchange, model: Path) -> str:
-        return next(iter(self.compare([one], {one.chat.model: model}).differences), "")
+    def _wrong(self, exchange: Exchange, model: Path) -> str:
+        return next(iter(self.compare([exchange], {exchange.chat.model: model}).differences), "")
 
 
 def _lack(one: Exchange) -> str:

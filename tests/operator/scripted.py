@@ -19,18 +19,24 @@ SILENT = KubeError(0, "the scheduler does not answer: Deadline Exceeded")
 
 @dataclass
 class Schedulers:
-    """What schedulers have received: lists of models, and with its scheduler each list of engines that end."""
+    """What schedulers have received: lists of models, and with its scheduler each list of engines that end; targets of
+    links that were opened and closed."""
 
     answer: Callable[[str], Answer]
     demands: dict[str, asyncio.Event]
     catalogs: list[list[str]] = field(default_factory=list)
     ending: list[tuple[str, list[str]]] = field(default_factory=list)
+    opened: list[str] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
 
 
 @dataclass
 class _Link:
     schedulers: Schedulers
     target: str
+
+    def __post_init__(self) -> None:
+        self.schedulers.opened.append(self.target)
 
     async def exchange(self, wanted: Desired, _: int) -> SchedulerFacts:
         self.schedulers.catalogs.append([str(model["name"]) for model in wanted.catalog])
@@ -45,7 +51,7 @@ class _Link:
         return await self.schedulers.demands.get(self.target, asyncio.Event()).wait()
 
     async def close(self) -> None:
-        """Nothing is open."""
+        self.schedulers.closed.append(self.target)
 
 
 def scripted(

@@ -50,7 +50,7 @@ class Looks:
         pods: tuple[Json, ...] = (),
         led_s: float | None = None,
     ) -> str:
-        """Which one is evicted. `led_s`: how long the leader has led by its term; None: it has no term."""
+        """Return the gateway that is evicted. `led_s`: how long the leader has led by its term; None: it has no term."""
         self.now += 1.0
         seen = observed(gpu_pool(), *(pods or (gateway(A), gateway(B))))
         term = 0 if led_s is None else round((seen.now.timestamp() - led_s) * 1e6)
@@ -109,6 +109,12 @@ def test_an_operator_that_takes_over_counts_the_time_for_which_the_leader_has_le
     """The last row: its clock is ahead."""
     looks, quiet = Looks(), round(quiet_s)
     assert [looks.look(A, led_s=led_s) for _ in range(quiet + 1)] == [""] * quiet + [B]
+
+
+def test_a_leader_that_the_operator_saw_begin_has_all_of_its_time_whatever_its_clock_says() -> None:
+    looks, quiet = Looks(), round(ATTACH_S)
+    looks.look(A, B, leader="one", led_s=3600.0)
+    assert [looks.look(A, leader="two", led_s=3600.0) for _ in range(quiet + 1)] == [""] * quiet + [B]
 
 
 @pytest.mark.parametrize("refusal", [0, 403, 500])

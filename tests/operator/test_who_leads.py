@@ -61,14 +61,8 @@ async def test_a_pool_without_a_leader_reports_it(
 async def test_schedulers_are_asked_at_cluster_addresses_once_their_services_have_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """While the node with the cluster's DNS is lost, no name resolves, and the operator that takes over knows none."""
-    targets: list[str] = []
-
-    def answer(target: str) -> Answer:
-        targets.append(target)
-        return LEADS
-
-    scripted(monkeypatch, answer)
+    """No name resolves for an operator that takes over while the node with the cluster's DNS is lost."""
+    schedulers = scripted(monkeypatch, lambda target: LEADS)
     cluster, store = Kept(), Store()
     controller = await cluster.reconciled(store)
     await cluster.ready(store, "scheduler")
@@ -76,5 +70,6 @@ async def test_schedulers_are_asked_at_cluster_addresses_once_their_services_hav
         service = cluster.objects["Service", "pool-scheduler"]
         store.put(await cluster.apply(service | {"spec": service["spec"] | {"clusterIP": address}}))
         await controller.reconcile(KEY)
+    assert schedulers.closed == ["scheduler", "10.233.0.7:7002"]
     await controller.close()
-    assert targets == ["scheduler", "10.233.0.7:7002", "10.233.0.7:7002", "[fd00::7]:7002"]
+    assert schedulers.opened == schedulers.closed == ["scheduler", "10.233.0.7:7002", "[fd00::7]:7002"]

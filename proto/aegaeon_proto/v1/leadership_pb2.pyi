@@ -43,7 +43,7 @@ class LeaderReply(_message.Message):
     TERM_FIELD_NUMBER: _builtins.int
     leads: _builtins.bool
     term: _builtins.int
-    """0: without a Lease; there is no other process"""
+    """microseconds since 1970 by the leader's clock, or one above the last; 0: without a Lease, no other process"""
     def __init__(
         self,
         *,

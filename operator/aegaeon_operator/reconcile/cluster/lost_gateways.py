@@ -28,13 +28,17 @@ class LostGateways:
 
     def to_evict(self, observed: Observed, facts: SchedulerFacts | None, now: float) -> Json | None:
         """Return the pod of a ready gateway that has not been attached for `LOST_S`, nor in the first `ATTACH_S` of a
-        new leader; None while no other ready gateway is attached."""
+        new leader; None while no other ready gateway is attached.
+
+        The time of a leader that this operator saw begin is counted by its own clock.
+        """
         if facts is None or facts.incarnation != self._incarnation:
             self.since = {}
         if facts is None or facts.gateways is None:
             return None
         if facts.incarnation != self._incarnation:
-            self._incarnation, self._wait_until = facts.incarnation, now + _attaching_s(facts.term, observed.now)
+            left_s = ATTACH_S if self._incarnation else _attaching_s(facts.term, observed.now)
+            self._incarnation, self._wait_until = facts.incarnation, now + left_s
         pods = {pod["metadata"]["name"]: pod for pod in pods_of(observed, "gateway") if is_ready(pod)}
         self.since = {name: self.since.get(name, now) for name in sorted(pods.keys() - facts.gateways)}
         longest = min(self.since, key=lambda name: self.since[name], default="")

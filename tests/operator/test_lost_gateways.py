@@ -50,7 +50,7 @@ class Looks:
         pods: tuple[Json, ...] = (),
         led_s: float | None = None,
     ) -> str:
-        """Return the gateway that is evicted. `led_s`: how long the leader has led by its term; None: it has no term."""
+        """Return which is evicted. `led_s`: how long the leader has led by its term; None: it has no term."""
         self.now += 1.0
         seen = observed(gpu_pool(), *(pods or (gateway(A), gateway(B))))
         term = 0 if led_s is None else round((seen.now.timestamp() - led_s) * 1e6)

@@ -31,17 +31,20 @@ HOT_UTIL = 0.6
 HOT_MARGIN = 0.25
 """a batch of one has a utilization already: a group is hot when it asks for this much more; and where its prompts take
 this share of TTFT, as of a model that all ask for at once"""
-LONE_SHARE = 0.3
+PREEMPT_SHARE = 0.3
+"""of TTFT: a group must rank so much later than the one that preempts it; company and weights move a rank no further"""
+LONE_SHARE = PREEMPT_SHARE
 """of TTFT: a group with one sequence in time ranks so much later, with n of them an n-th of it: where not all can be in
 time, those that share their steps with fewest come late"""
-PREEMPT_SHARE = 0.3
-"""of TTFT: a group must rank so much later than the one that preempts it; weights move a rank no further"""
 TIER_SHARE = 0.5
 """of TTFT, by which a tier ranks later than the one above: more than what it takes to be preempted, and than what greed
 makes"""
 LITTLE_SHARE = 0.1
 """of TTFT, in seconds of an engine: up to here tenants of a model are level, and their prompts begin as they come; and
 no prompt of a greedy model counts as long"""
+DEAR = 20.0
+"""times a second of an engine that one request costs all others on it: as so much slack it counts or, over TTFT, as
+utilization. A prompt that is cached elsewhere; first steps on a second engine; a greedy model's prompt"""
 
 Level = tuple[int, bool]
 """a tier, and whether prompts are deferred"""
@@ -146,7 +149,6 @@ def kv_blocks(seq: Sequence) -> int:
 RELATIVE_POWER = 0.75
 """0 would rank by when a token is due alone, 1 by the share of the promise that is left: between both strict
 objectives, which have less time for a switch, are kept longer"""
-_LEAST_S = 1e-3  # no objective counts as shorter: its slack would be all that counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,18 +175,18 @@ class Objectives:
 
     def __init__(self, settings: SlackSettings) -> None:
         self._settings = settings
-        self.least_s = self.most_s = _LEAST_S
+        self.least_s = self.most_s = 1e-9
 
     def changed(self, models: Iterable[Model]) -> bool:
         """Returns whether scales have changed: the models that have groups are these by now."""
         before_least_s, before_most_s = self.least_s, self.most_s
-        least_s, most_s = inf, _LEAST_S
+        least_s, most_s = inf, 1e-9
         for model in models:
             ttft_s = model.config.slo.ttft_s
             least_s = ttft_s if ttft_s < least_s else least_s
             most_s = ttft_s if ttft_s > most_s else most_s
         if least_s < inf:
-            self.least_s, self.most_s = max(least_s, _LEAST_S), most_s
+            self.least_s, self.most_s = max(least_s, 1e-9), most_s
         return before_least_s != self.least_s or before_most_s != self.most_s
 
     def scale(self, model: Model) -> Scale:

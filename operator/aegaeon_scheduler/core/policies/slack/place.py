@@ -10,7 +10,7 @@ from functools import cached_property
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.policies.slack.engines import Free, Span, View
 from aegaeon_scheduler.core.policies.slack.group import Group, Load
-from aegaeon_scheduler.core.policies.slack.order import PREEMPT_SHARE, Still, too_small
+from aegaeon_scheduler.core.policies.slack.order import DEAR, PREEMPT_SHARE, Still, too_small
 from aegaeon_scheduler.core.policies.slack.prefix import home
 from aegaeon_scheduler.core.policies.slack.snapshot import Picture
 from aegaeon_scheduler.core.policies.slack.weights import near
@@ -38,9 +38,9 @@ FULL_UTIL = 0.9
 """utilization beyond which nothing is placed on an engine, but what is urgent"""
 IDLE_MARGIN = 4.0
 """times its absence that a victim must have more slack where the engine is its own, and idles meanwhile"""
-FIRST_WEIGHT, FIRST_MARGIN = 3.0, 20.0
+FIRST_WEIGHT = 3.0
 """times the first steps of a model that has run on another engine: what they count where a place is chosen, as a share
-of TTFT, and how much more slack a victim must have. Nothing runs beside them"""
+of TTFT. Nothing runs beside them"""
 
 
 def place_waiting(picture: Picture) -> None:
@@ -227,7 +227,7 @@ def _pays(picture: Picture, view: View, victim: Load, load: Load, first_s: float
     least_s = PREEMPT_SHARE * load.group.ttft_s
     if len(view.loads) == 1 and not _is_below(victim, load):
         least_s = max(least_s, IDLE_MARGIN * _away_s(picture, victim, load, view))
-    return victim.rank > load.rank + least_s + FIRST_MARGIN * first_s
+    return victim.rank > load.rank + least_s + DEAR * first_s
 
 
 def _is_below(victim: Load, load: Load) -> bool:

@@ -20,9 +20,6 @@ from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Sequence
 
-LANE_SHARE = 0.2
-"""of TTFT that longer turns on a lane may take together: a prompt that comes may have to wait for them"""
-
 
 class Turns:
     """Proposes turns. What has to come first it asks for in `Instance.wanted` and `incoming`."""
@@ -157,7 +154,7 @@ class Turns:
         quantum, most = self._settings.quantum_steps, self._settings.quantum_steps * self._pool.stretch
         if most == quantum or len(ready) > inst.max_batch:
             return quantum
-        until = now + LANE_SHARE * group.model.config.slo.ttft_s
+        until = now + 2 * LITTLE_SHARE * group.model.config.slo.ttft_s  # a prompt that comes waits for the lane
         until = min(until, min((due(seq) for seq in group.prompts.values()), default=inf))
         for other in self._table.at(inst):
             if other is not group and other.members:

@@ -8,6 +8,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.ablation_smaller import LEAST_BUSY, SMALLER, Patch
+
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.policies import slack
 from aegaeon_scheduler.core.policies.slack import (
@@ -19,6 +21,7 @@ from aegaeon_scheduler.core.policies.slack import (
     place,
     placement,
     policy,
+    price,
     prompts,
     snapshot,
     turns,
@@ -50,9 +53,6 @@ REST = (
 )
 GREED = ("greed", "greed x16", "long", "crowd")  # on four engines no model holds more than its part
 FULL = "all rules"
-
-Patch = tuple[Any, str, Any]
-"""owner, its attribute, what stands there for a while"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +154,9 @@ SETTINGS: dict[str, Variant] = dict(
         _constant("TIER_SHARE", 0.0, ("tiers", "weights", "100k")),
         _constant("GREED_FREE", 3.0, GREED),
         _constant("GREED_FREE", NEVER, GREED),
-        _constant("PROMPT_PRICE", 0.0, GREED),
         _constant("PREEMPT_SHARE", 0.0),
         _constant("IDLE_MARGIN", 0.0, (*CORE, "memory", "slow link")),
-        _constant("SHRINK_SHARE", 0.0, ("0.5", "zipf", *MEMORY, "crowd")),
+        _constant("GROWTH_SHARE", 0.0, ("0.5", "zipf", *MEMORY, "crowd")),
         _constant("STALE_S", 0.0, ("host",)),
         _constant("SOON_TTFTS", 1.0, ADMISSION),
         _constant("SOON_SHARE", 0.5, ADMISSION),
@@ -191,9 +190,6 @@ RULES: dict[str, Variant] = {
     "idle weights are used (rule 6)": Variant(
         "placement.py", patches=lambda: [(placement.Arrivals, "_idle_weights", _is(None))], loads=CORE
     ),
-    "least busy place (rule 7): any that fits": Variant(
-        "place.py", patches=lambda: [(engines.Span, "idle", property(lambda span: span.views))], loads=CORE
-    ),
     "victims by load (rule 7): by slack alone": Variant(
         "place.py", patches=lambda: [(place, "_best_victims", _first_victims)], loads=CORE
     ),
@@ -209,10 +205,18 @@ RULES: dict[str, Variant] = {
     "a waiting group joins one that runs (rule 10)": Variant(
         "balance.py", patches=lambda: [(balance, "_join", _is(None))], loads=("0.5", "zipf", *MEMORY, "crowd")
     ),
+    "price of long prompts (rule 12)": Variant(
+        "price.py", patches=lambda: [(price.Costs, "late_s", _is(0.0))], loads=GREED
+    ),
     "packing (rule 14)": Variant(
         "admission.py", patches=lambda: [(admission.Demand, "least", _is(0.0))], loads=ADMISSION
     ),
     "one group on an engine at most": Variant("engines.py", patches=lambda: _at_most(1), loads=HEADLINE),
     "two groups on an engine at most": Variant("engines.py", patches=lambda: _at_most(2), loads=HEADLINE),
 }
-VARIANTS = {FULL: Variant("", loads=(*EVERY, *REST)), **SETTINGS, **RULES}
+PARTS = {
+    name: Variant("", patches=lambda these=these: these, loads=CORE if name == LEAST_BUSY else ())
+    for name, these in SMALLER.items()
+}
+"""no load of benchmarks.loads but one was chosen for these"""
+VARIANTS = {FULL: Variant("", loads=(*EVERY, *REST)), **SETTINGS, **RULES, **PARTS}

@@ -35,23 +35,32 @@ def served(
     shape: str = "shape",
     content: str = "",
     pools: bool = False,
+    latency: LatencyConstants | None = None,
 ) -> Served:
-    """A model that loads in 0.2 s and decodes a step in 10 ms; a block holds 16 tokens."""
+    """A model that loads in 0.2 s and decodes a step in 10 ms, unless `latency` says otherwise; a block holds 16
+    tokens.
+    """
     weight_bytes = weight_slabs * SLAB_BYTES
     footprint = Footprint(
         weight_bytes, weight_slabs, KvShape(shape), block_bytes, BLOCK_TOKENS, 4096, content, "embed" if pools else ""
     )
-    return Served(footprint, LatencyConstants(load_bytes_per_s=weight_bytes / 0.2, kv_bytes_per_s=4e9))
+    return Served(footprint, latency or LatencyConstants(load_bytes_per_s=weight_bytes / 0.2, kv_bytes_per_s=4e9))
 
 
 def _models(
-    count: int, block_bytes: int, shapes: int, contents: int, pooling: int, ttfts: Sequence[float]
+    count: int,
+    block_bytes: int,
+    shapes: int,
+    contents: int,
+    pooling: int,
+    ttfts: Sequence[float],
+    latency: LatencyConstants | None,
 ) -> dict[ModelName, tuple[Served, Slo]]:
     """See small_world."""
     pool = {}
     for i in range(count):
         content = f"content{i % contents}" if contents else ""
-        model = served(100, block_bytes, f"shape{i % shapes}", content, pools=i < pooling)
+        model = served(100, block_bytes, f"shape{i % shapes}", content, pools=i < pooling, latency=latency)
         pool[ModelName(f"m{i}")] = (model, Slo(ttfts[i % len(ttfts)], 0.1))
     return pool
 
@@ -76,6 +85,7 @@ def small_world(
     first_s: float = 0.0,
     prefix_reuse: bool = True,
     ttfts: Sequence[float] = (2.0,),
+    latency: LatencyConstants | None = None,
 ) -> World:
     """A world of `models` models (m0, m1, ...) and one engine per role (e0, e1, ...), on `nodes` nodes in turn.
 
@@ -83,10 +93,10 @@ def small_world(
     The first `pooling` models generate nothing: their requests end with the prompt.
     A model's first decode step on an engine takes `first_s` longer, or a turn that warms up takes it before.
     Without `prefix_reuse` engines compute every prompt from its first token.
-    `ttfts`: those of the models, seconds, in turn.
+    `ttfts`: those of the models, seconds, in turn. `latency`: that of every model, as usual without it.
     The memory of a node holds the weights of `host_models` models, or of all with 0; its disk takes 1 s for each.
     """
-    pool = _models(models, SLAB_BYTES // 8 + (1 << 14) * odd_blocks, shapes, contents, pooling, ttfts)
+    pool = _models(models, SLAB_BYTES // 8 + (1 << 14) * odd_blocks, shapes, contents, pooling, ttfts, latency)
     specs = [
         EngineSpec(
             InstanceId(f"e{i}"),
@@ -103,8 +113,7 @@ def small_world(
         )
         for i, role in enumerate(roles)
     ]
-    latency = next(iter(pool.values()))[0].latency
-    settings = config or SchedulerConfig(latency=latency)
+    settings = config or SchedulerConfig(latency=next(iter(pool.values()))[0].latency)
     return World(settings, pool, specs, delay_s, 0.5, fault, observe, terms)
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.policies.slack.engines import Free, Span, View
 from aegaeon_scheduler.core.policies.slack.group import Group, Load
-from aegaeon_scheduler.core.policies.slack.order import PREEMPT_SHARE, Still, too_small
+from aegaeon_scheduler.core.policies.slack.order import ENGINE_PRICE, PREEMPT_SHARE, Still, too_small
 from aegaeon_scheduler.core.policies.slack.prefix import home
 from aegaeon_scheduler.core.policies.slack.snapshot import Picture
 from aegaeon_scheduler.core.policies.slack.weights import near
@@ -37,10 +37,9 @@ def new_s(estimates: Estimates, load: Load, inst: Instance) -> float:
 FULL_UTIL = 0.9
 """utilization beyond which nothing is placed on an engine, but what is urgent"""
 IDLE_MARGIN = 4.0
-"""times its absence that a victim must have more slack where the engine is its own, and idles meanwhile"""
-FIRST_WEIGHT, FIRST_MARGIN = 3.0, 20.0
-"""times the first steps of a model that has run on another engine: what they count where a place is chosen, as a share
-of TTFT, and how much more slack a victim must have. Nothing runs beside them"""
+"""times the seconds of an engine that are lost. A victim must have so much more slack than its absence where the engine
+is its own, and idles meanwhile. First steps of a model that has run on another one count as so many times their share
+of TTFT where a place is chosen"""
 
 
 def place_waiting(picture: Picture) -> None:
@@ -144,7 +143,7 @@ def _roomiest(picture: Picture, comer: Comer) -> tuple[View, Load] | None:
         load = picture.load_on(comer.group, view.inst)
         if not _has_room(view, load) or not comer.may_go(view):
             continue
-        first = FIRST_WEIGHT * comer.visits(view, load) / ttft_s
+        first = IDLE_MARGIN * comer.visits(view, load) / ttft_s
         util = view.util + load.util + first
         if first and view.loads and util > FULL_UTIL:
             continue
@@ -227,7 +226,7 @@ def _pays(picture: Picture, view: View, victim: Load, load: Load, first_s: float
     least_s = PREEMPT_SHARE * load.group.ttft_s
     if len(view.loads) == 1 and not _is_below(victim, load):
         least_s = max(least_s, IDLE_MARGIN * _away_s(picture, victim, load, view))
-    return victim.rank > load.rank + least_s + FIRST_MARGIN * first_s
+    return victim.rank > load.rank + least_s + ENGINE_PRICE * first_s
 
 
 def _is_below(victim: Load, load: Load) -> bool:

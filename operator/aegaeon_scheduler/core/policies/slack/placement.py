@@ -12,6 +12,7 @@ from aegaeon_scheduler.core.domain import Role
 from aegaeon_scheduler.core.phases import ROLE_PREFILL, STAGE_DECODE
 from aegaeon_scheduler.core.policies.slack.group import Group
 from aegaeon_scheduler.core.policies.slack.order import (
+    ENGINE_PRICE,
     HOT_MARGIN,
     HOT_UTIL,
     LITTLE_SHARE,
@@ -23,7 +24,7 @@ from aegaeon_scheduler.core.policies.slack.order import (
     tokens,
     too_small,
 )
-from aegaeon_scheduler.core.policies.slack.prefix import PREFIX_WEIGHT, STAY_SHARE, pull
+from aegaeon_scheduler.core.policies.slack.prefix import HOME_SHARE, pull
 from aegaeon_scheduler.core.policies.slack.price import Costs
 from aegaeon_scheduler.core.policies.slack.shares import Shares
 from aegaeon_scheduler.core.policies.slack.table import Table
@@ -126,7 +127,7 @@ class Arrivals:
         inst = group.inst
         if inst is None:
             return False
-        stays = pull > STAY_SHARE * PREFIX_WEIGHT
+        stays = pull > 2 * HOME_SHARE * ENGINE_PRICE
         most = 1.0 if stays else max(HOT_UTIL, self._floor(group.model, inst) + HOT_MARGIN)
         return util > most or self._swamped(group, inst, URGENT_SHARE if stays else HOT_MARGIN)
 

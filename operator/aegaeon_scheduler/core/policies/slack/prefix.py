@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.policies.slack.group import Group
-from aegaeon_scheduler.core.policies.slack.order import PREEMPT_SHARE
+from aegaeon_scheduler.core.policies.slack.order import ENGINE_PRICE, PREEMPT_SHARE
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Sequence
 
 HOME_SHARE = 0.005
-"""of TTFT: what is cached of a model must save so much for one of its groups to wait for that engine"""
-STAY_SHARE = 2 * HOME_SHARE
-"""of TTFT: what is cached of a prompt must save so much for it to join a group where others would begin a new one"""
-PREFIX_WEIGHT = 20.0
-"""utilization by which an engine may be busier for each TTFT that its prefix cache saves of a prompt"""
+"""of TTFT: what is cached of a model must save so much for one of its groups to wait for that engine, of a prompt twice
+as much for it to join a group where others would begin a new one"""
 
 
 def home(pool: Pool, table: Table, group: Group, node: str | None, key: float) -> Instance | None:
@@ -41,4 +38,4 @@ def pull(estimates: Estimates, seq: Sequence, inst: Instance) -> float:
     if not cached:
         return 0.0
     saved_s = estimates.of(seq.model.name, inst.device).prefill_s(cached)
-    return PREFIX_WEIGHT * saved_s / max(seq.model.config.slo.ttft_s, 1e-9)
+    return ENGINE_PRICE * saved_s / max(seq.model.config.slo.ttft_s, 1e-9)

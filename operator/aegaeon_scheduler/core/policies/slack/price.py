@@ -7,14 +7,10 @@ from __future__ import annotations
 from aegaeon_scheduler.core.phases import STAGE_PREFILL
 from aegaeon_scheduler.core.policies.slack.admission import answer_tokens
 from aegaeon_scheduler.core.policies.slack.group import Group
-from aegaeon_scheduler.core.policies.slack.order import LITTLE_SHARE, member, tokens
+from aegaeon_scheduler.core.policies.slack.order import ENGINE_PRICE, LITTLE_SHARE, member, tokens
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Sequence
-
-PROMPT_PRICE = 20.0
-"""times what a prompt of a greedy model takes more than little: by so much later is its request due, so that of its
-requests those are late that cost most; not where admission is promised"""
 
 
 class Costs:
@@ -26,7 +22,8 @@ class Costs:
         self._table = table
 
     def late_s(self, seq: Sequence) -> float:
-        """Seconds by which a very long prompt of a greedy model puts its request later: what costs most is late."""
+        """Seconds by which a long prompt of a greedy model puts its request later: of its requests those are late that
+        cost most. Not where admission is promised."""
         model, standing = seq.model, self._table.standings.get(seq.model)
         if standing is None or not standing.greed or self._pool.config.admission != "none":
             return 0.0
@@ -35,7 +32,7 @@ class Costs:
             return 0.0
         cheap_s = LITTLE_SHARE * model.config.slo.ttft_s
         prompt_s = self._estimates.of(model.name, inst.device).part_s(*seq.to_compute(inst))
-        return standing.greed * PROMPT_PRICE * max(0.0, prompt_s - cheap_s)
+        return standing.greed * ENGINE_PRICE * max(0.0, prompt_s - cheap_s)
 
     def price(self, seq: Sequence, group: Group) -> None:
         """Prices a sequence in seconds of an engine: its prompt, and a place in a full batch for each token. One that

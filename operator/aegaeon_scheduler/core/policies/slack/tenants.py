@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
-_SPARE = 64  # entries that no longer hold, beside as many as there are tenants, before they are cleared away
-
 
 class Visit:
     """A tenant while it waits or has had more than others: engine seconds over weight that it has had, its weight, and
@@ -153,6 +151,6 @@ class Clock:
 
     def _note(self, tenant: str, had: float) -> None:
         heappush(self._heap, (had, tenant))
-        if len(self._heap) > 2 * len(self._visits) + _SPARE:
+        if len(self._heap) > 2 * len(self._visits):
             self._heap[:] = [(visit.had, tenant) for tenant, visit in self._visits.items()]
             heapify(self._heap)

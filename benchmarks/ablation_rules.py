@@ -156,7 +156,7 @@ SETTINGS: dict[str, Variant] = dict(
         _constant("GREED_FREE", NEVER, GREED),
         _constant("PREEMPT_SHARE", 0.0),
         _constant("IDLE_MARGIN", 0.0, (*CORE, "memory", "slow link")),
-        _constant("GROWTH_SHARE", 0.0, ("0.5", "zipf", *MEMORY, "crowd")),
+        _constant("SHRINK_SHARE", 0.0, ("0.5", "zipf", *MEMORY, "crowd")),
         _constant("STALE_S", 0.0, ("host",)),
         _constant("SOON_TTFTS", 1.0, ADMISSION),
         _constant("SOON_SHARE", 0.5, ADMISSION),

@@ -37,7 +37,7 @@ def all_room(picture: Picture, comer: place.Comer) -> Found:
     found = []
     for view in (v for v in comer.span.views if v.free and comer.may_go(v)):
         load = picture.load_on(comer.group, view.inst)
-        first = place.IDLE_MARGIN * comer.visits(view, load) / comer.group.model.config.slo.ttft_s
+        first = place.FIRST_WEIGHT * comer.visits(view, load) / comer.group.model.config.slo.ttft_s
         util = view.util + load.util + first
         if place._has_room(view, load) and not (first and view.loads and util > place.FULL_UTIL):
             found.append((util, view.util, view.inst.order, view, load))

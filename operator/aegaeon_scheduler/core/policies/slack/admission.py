@@ -17,7 +17,7 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Role
 from aegaeon_scheduler.core.estimate import Estimate
 from aegaeon_scheduler.core.policies.slack.group import Group
-from aegaeon_scheduler.core.policies.slack.order import URGENT_SHARE, tokens
+from aegaeon_scheduler.core.policies.slack.order import tokens
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Sequence
@@ -121,7 +121,7 @@ SOON_RISE, SOON_FALL = 0.004, 0.06
 each that does and engine: how little slack is enough depends on how many groups take turns on an engine"""
 GROUP_PRICE = 0.15
 """by this much less for a request that begins a group: it costs some times as much as one that joins a batch"""
-PACKED_TTFTS = URGENT_SHARE
+PACKED_TTFTS = 0.7
 """an engine may need more time than it has for as long as an answer lasts, by this share of TTFT: what is generated
 ahead at first is used up"""
 

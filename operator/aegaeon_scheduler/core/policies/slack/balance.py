@@ -10,7 +10,7 @@ from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.batch import due_last
 from aegaeon_scheduler.core.policies.slack.engines import View
 from aegaeon_scheduler.core.policies.slack.group import Group, Load
-from aegaeon_scheduler.core.policies.slack.order import GROWTH_SHARE, HOT_MARGIN, HOT_UTIL, Still, kv_blocks
+from aegaeon_scheduler.core.policies.slack.order import HOT_MARGIN, HOT_UTIL, Still, kv_blocks
 from aegaeon_scheduler.core.policies.slack.place import place_waiting
 from aegaeon_scheduler.core.policies.slack.snapshot import Picture
 from aegaeon_scheduler.core.policies.slack.table import Table
@@ -64,6 +64,11 @@ def _strand(picture: Picture, group: Group) -> None:
         picture.moves.append(Move(group.model, kept, None, "its engine is draining, and none takes its KV over"))
 
 
+SHRINK_SHARE = 0.15
+"""of the memory beside the weights that a group which has outgrown its instance alone leaves free for growth, and two
+that join"""
+
+
 def relieve(picture: Picture) -> None:
     """Evicts the group with the most slack where growth has used up most of the headroom, or no turn finds room; makes
     one smaller that has outgrown its instance alone."""
@@ -87,7 +92,7 @@ def _shrink(picture: Picture, view: View, group: Group) -> None:
     """
     fp = group.model.fp
     room = view.size - fp.weight_slabs * view.inst.slab_bytes
-    leaving = _due_last(group, int((view.nbytes - view.fits + GROWTH_SHARE * room) // fp.kv_block_bytes))
+    leaving = _due_last(group, int((view.nbytes - view.fits + SHRINK_SHARE * room) // fp.kv_block_bytes))
     blocks = sum(kv_blocks(s) for s in leaving)
     if leaving and view.inst.book.host_room(group.model.fp, blocks):
         picture.table.move(leaving, group.model, group.kind)
@@ -135,7 +140,7 @@ def _fits(picture: Picture, load: Load, other: Load, view: View) -> bool:
     """Returns whether the two make a group that is neither hot nor halved when it leaves."""
     ttft_s = load.group.model.config.slo.ttft_s
     kv_bytes = load.nbytes - load.weights + other.nbytes - other.weights
-    if kv_bytes > (1.0 - GROWTH_SHARE) * (view.size - load.weights) or load.util + other.util > 0.5 * HOT_UTIL:
+    if kv_bytes > (1.0 - SHRINK_SHARE) * (view.size - load.weights) or load.util + other.util > 0.5 * HOT_UTIL:
         return False
     prompts_s = sum(x.group.prompts_s(picture.pool.estimates, view.inst) for x in (load, other))
     return prompts_s <= HOT_MARGIN * ttft_s

@@ -28,22 +28,17 @@ URGENT_SHARE = 0.5
 prompts; and slack counts as it is, which is scaled beyond"""
 HOT_UTIL = 0.6
 """utilization beyond which a group is hot: newcomers begin a second one where there is time"""
-HOT_MARGIN = URGENT_SHARE / 2
+HOT_MARGIN = 0.25
 """a batch of one has a utilization already: a group is hot when it asks for this much more; and where its prompts take
 this share of TTFT, as of a model that all ask for at once"""
 PREEMPT_SHARE = 0.3
 """of TTFT: a group must rank so much later than the one that preempts it; company and weights move a rank no further"""
-GROWTH_SHARE = 0.1
-"""of the memory that stays free for growth: beside the weights of a group that has outgrown its instance alone, or of
-two that join; and of an instance where models are loaded ahead"""
 LONE_SHARE = PREEMPT_SHARE
 """of TTFT: a group with one sequence in time ranks so much later, with n of them an n-th of it: where not all can be in
 time, those that share their steps with fewest come late"""
 TIER_SHARE = 0.5
 """of TTFT, by which a tier ranks later than the one above: more than what it takes to be preempted, and than what greed
 makes"""
-LATELY_S = 60.0
-"""seconds over which an engine's time, and requests, are counted: a rate that has doubled shows"""
 LITTLE_SHARE = 0.1
 """of TTFT, in seconds of an engine: up to here tenants of a model are level, and their prompts begin as they come; and
 no prompt of a greedy model counts as long"""

@@ -37,9 +37,10 @@ def new_s(estimates: Estimates, load: Load, inst: Instance) -> float:
 FULL_UTIL = 0.9
 """utilization beyond which nothing is placed on an engine, but what is urgent"""
 IDLE_MARGIN = 4.0
-"""times the seconds of an engine that are lost. A victim must have so much more slack than its absence where the engine
-is its own, and idles meanwhile. First steps of a model that has run on another one count as so many times their share
-of TTFT where a place is chosen"""
+"""times its absence that a victim must have more slack where the engine is its own, and idles meanwhile"""
+FIRST_WEIGHT = 3.0
+"""times the first steps of a model that has run on another engine: what they count where a place is chosen, as a share
+of TTFT. Nothing runs beside them"""
 
 
 def place_waiting(picture: Picture) -> None:
@@ -143,7 +144,7 @@ def _roomiest(picture: Picture, comer: Comer) -> tuple[View, Load] | None:
         load = picture.load_on(comer.group, view.inst)
         if not _has_room(view, load) or not comer.may_go(view):
             continue
-        first = IDLE_MARGIN * comer.visits(view, load) / ttft_s
+        first = FIRST_WEIGHT * comer.visits(view, load) / ttft_s
         util = view.util + load.util + first
         if first and view.loads and util > FULL_UTIL:
             continue

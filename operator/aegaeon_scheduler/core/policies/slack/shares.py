@@ -13,7 +13,7 @@ from math import exp
 
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Tier
-from aegaeon_scheduler.core.policies.slack.order import LATELY_S, PREEMPT_SHARE, TIER_SHARE, Standing
+from aegaeon_scheduler.core.policies.slack.order import PREEMPT_SHARE, Standing
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Model
@@ -21,9 +21,10 @@ from aegaeon_scheduler.core.state import Model
 GREED_FREE = 5.0
 """times its part, which is what each model with requests would have, that are free: with three times, loads that all
 fit are served worse"""
-GREED_SHARE = TIER_SHARE
-"""of TTFT, times its greed, which is below 1: a model that holds many times its part of the engines ranks later by less
-than a tier, so that where not all can be in time it is late before those that ask for little"""
+GREED_SHARE = 0.49
+"""of TTFT, less than a tier: a model that holds many times its part of the engines ranks so much later, so that where
+not all can be in time it is late before those that ask for little"""
+_LATELY_S = 30.0  # seconds over which the engines' time is counted
 
 
 class Shares:
@@ -33,7 +34,7 @@ class Shares:
         self._pool = pool
         self._table = table
         self._settings = settings
-        self._spent: dict[ModelName, float] = {}  # seconds of the last minute about
+        self._spent: dict[ModelName, float] = {}  # seconds of the last `_LATELY_S` about
         self._seen: dict[ModelName, float] = {}
         self._at = 0.0
         self._weighted = False  # as of that catalog
@@ -98,7 +99,7 @@ class Shares:
                 self._put(model, standing, standing.tier_s + self._excess(model, these) * most_s)
 
     def _count(self, now: float) -> None:
-        fade = exp((self._at - now) / LATELY_S)
+        fade = exp((self._at - now) / _LATELY_S)
         self._at = now
         spent = {}
         for name, model in self._pool.models.items():

@@ -15,7 +15,7 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import ModelName
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.engines import View
-from aegaeon_scheduler.core.policies.slack.order import GROWTH_SHARE, HOT_UTIL, LATELY_S, URGENT_SHARE
+from aegaeon_scheduler.core.policies.slack.order import HOT_UTIL, URGENT_SHARE
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.shared_weights import slabs_to_load
@@ -88,9 +88,10 @@ class Reach:
             self._reading.add(inst.node)
 
 
-WARM_GAP_S = 1.0
-"""between two of these loads on a node, which leave the link to others"""
-_HOUR_S = 3600.0
+WARM_GAP_S, WARM_RESERVE = 1.0, 0.1
+"""between two of these loads on a node, which leave the link to others; share of an instance that they leave free for
+growth"""
+_LATELY_S, _HOUR_S = 60.0, 3600.0  # over which requests are counted: a rate that has doubled shows in the first
 _AHEAD_S = 300.0  # before an hour of the day in which a model is asked for
 _TIMES = 2.0  # as often as what is unloaded for it
 
@@ -117,7 +118,7 @@ class Asked:
         self.hours[hour] += 0.5
 
     def _fade(self, now: float) -> None:
-        self.lately *= exp((self.at - now) / LATELY_S)
+        self.lately *= exp((self.at - now) / _LATELY_S)
         self.long *= exp((self.at - now) / _HOUR_S)
         self.at = now
 
@@ -125,7 +126,7 @@ class Asked:
         """Requests a second that are expected."""
         self._fade(now)
         hour = int((now + _AHEAD_S) // _HOUR_S) % len(self.hours)
-        return max(self.lately / LATELY_S, self.long / _HOUR_S, self.hours[hour] / _HOUR_S)
+        return max(self.lately / _LATELY_S, self.long / _HOUR_S, self.hours[hour] / _HOUR_S)
 
 
 class Warm:
@@ -200,7 +201,7 @@ class Warm:
 
     def _into(self, inst: Instance, cold: Iterable[Model], now: float) -> Move | None:
         """The first of them for which there is room beside what runs and some growth of it."""
-        reserve = int(GROWTH_SHARE * inst.slabs)
+        reserve = int(WARM_RESERVE * inst.slabs)
         free = inst.book.free() - reserve
         for model in cold:
             need = slabs_to_load(inst, model)

@@ -27,6 +27,6 @@ def lower_libraries(environment: MutableMapping[str, str]) -> None:
 
 
 def _compiled(environment: MutableMapping[str, str], suffix: str) -> str:
-    """Torch's folder of compiled kernels with the level's suffix, which a child's environment has already."""
+    """This user's folder of compiled kernels, or the named one, with the level's suffix: once, also in children."""
     folder = environment.get(_COMPILED) or f"{tempfile.gettempdir()}/torchinductor_uid_{os.getuid()}"
     return folder.removesuffix(suffix) + suffix

@@ -14,7 +14,7 @@ SHARED = {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2
 
 ONE_GROUP = {"n_group": 1, "topk_group": 1}
 
-NEAR = {"apertus": 1e-3, "bloom": 3e-4, "granitemoe": 1e-4}
+NEAR = {"apertus": 1e-3, "bloom": 3e-4, "granitemoe": 5e-5}
 """how near to transformers' a logit is, of the largest, where it is not 2e-5
 
 granitemoe: at token 72 transformers' own float32 is 3.7e-5 from its float64 (Zen 5, AVX-512).

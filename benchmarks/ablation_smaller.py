@@ -142,6 +142,7 @@ SMALLER: dict[str, list[Patch]] = {
     "loads past host memory (rule 11)": [(policy, "past_host", _is(False))],
     "tiers are eased while all have time (rule 12)": [(turns.Turns, "_eased", _even_tiers)],
     "weights (rule 12)": [(shares.Shares, "_excess", _is(0.0))],
+    "greed (rule 12)": [(shares, "GREED_SHARE", 0.0)],
     "a deferred prompt begins last (rule 13)": [(order, "_place", _undeferred_place)],
     "a deferred group takes no time (rule 13)": [(group.Group, "deferred", _is(False))],
     "priorities (rule 13)": [(prompts, "in_order", _first_come)],

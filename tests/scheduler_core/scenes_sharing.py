@@ -58,6 +58,14 @@ SCENES = {
         core=FEASIBLE,
         until=0.2,
     ),
+    "admitted-later": Scene(
+        "Admission: twelve prompts of m0 need half of the engine's time within the 2 s of TTFT, but less within 1.2 "
+        "times that: a request for m1 is admitted.",
+        (*(Request(f"r{i}", 0, 3000, 1, at=0.1) for i in range(12)), Request("admitted", 1, at=0.15)),
+        slabs=900,
+        core=FEASIBLE,
+        until=0.2,
+    ),
     "admitted-packing": Scene(
         "Admission: steps of a group take 0.6 of an engine. Each of two has one; the third one is refused, though 0.4 "
         "of both engines is idle.",
@@ -77,11 +85,12 @@ SCENES = {
         until=0.2,
     ),
     "warm-set": Scene(
-        "Free memory is filled while nothing waits for an engine: one model a second, those expected most often first.",
-        (Request("one", 0), Request("two", 0, at=3.5)),
+        "Nothing waits for an engine while m0 decodes: free memory is filled with m1, m2 and m3, one of them a second.",
+        (Request("long", 0, answer=60),),
         models=4,
         slabs=450,
         policy={"warm": True},
+        step={"a": 0.05},
     ),
     "warm-order": Scene(
         "m1 was asked for more often than m0: for m2, m0 makes room, though m1 was used before it.",
@@ -123,7 +132,8 @@ SCENES = {
         policy={"quantum_steps": 16},
     ),
     "tenant-tiers": Scene(
-        "A prompt of tier interactive came last, and begins before two of tier batch.",
+        "A prompt of tier interactive came last, and begins before the second of two of tier batch. The first one "
+        "began while the weights were loaded.",
         (
             *(Request(f"night{i}", 0, 1000, 2, at=0.0, terms=BATCH) for i in range(2)),
             Request("chat", 0, 1000, 2, at=0.05, terms=INTERACTIVE),
@@ -192,8 +202,8 @@ SCENES = {
         until=60.16,
     ),
     "greedy-model": Scene(
-        "Room for one model. m0 has a group on each of eight engines when seven other models ask for one answer each. It "
-        "is greedy, and ranks 0.37 s later: m1 preempts one of its groups at once, the others do within 0.4 s.",
+        "Room for one model. m0 has a group on each of eight engines when seven other models ask for one answer each. "
+        "It is greedy, and ranks 0.37 s later: m1 preempts one of its groups at once, the others do within 0.4 s.",
         (*CROWD, *(Request(f"other{i}", i, at=1.0) for i in range(1, 8))),
         **PRESSED,
         since=1.0,

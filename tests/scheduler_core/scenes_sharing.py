@@ -59,8 +59,8 @@ SCENES = {
         until=0.2,
     ),
     "admitted-later": Scene(
-        "Admission: twelve prompts of m0 need half of the engine's time within the 2 s of TTFT, but less within 1.2 "
-        "times that: a request for m1 is admitted.",
+        "Admission: twelve prompts of m0 need 0.51 of the engine's time within TTFT, but 0.45 within 1.2 TTFT. A "
+        "request for m1, for which 0.47 is the limit, is admitted.",
         (*(Request(f"r{i}", 0, 3000, 1, at=0.1) for i in range(12)), Request("admitted", 1, at=0.15)),
         slabs=900,
         core=FEASIBLE,
@@ -203,7 +203,8 @@ SCENES = {
     ),
     "greedy-model": Scene(
         "Room for one model. m0 has a group on each of eight engines when seven other models ask for one answer each. "
-        "It is greedy, and ranks 0.37 s later: m1 preempts one of its groups at once, the others do within 0.4 s.",
+        "It is greedy, and ranks 0.37 s later: m1 preempts one of its groups at once, the others do at the next "
+        "two passes.",
         (*CROWD, *(Request(f"other{i}", i, at=1.0) for i in range(1, 8))),
         **PRESSED,
         since=1.0,

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.ablation_smaller import LEAST_BUSY, SMALLER, Patch
+from benchmarks.ablation_smaller import LEAST_BUSY, SMALLER, Patch, always
 
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.policies import slack
@@ -95,10 +95,6 @@ def _plain(value: float) -> str:
     return "never" if abs(value) >= NEVER else f"{value:g}"
 
 
-def _is(value: object) -> Callable[..., object]:
-    return lambda *args, **named: value
-
-
 def _first_come(of: group.Group, now: float, settings: SlackSettings) -> group.Order:
     oldest = min((seq.arrival for seq in of.members.values()), default=now)
     return group.Order(oldest, oldest, oldest)
@@ -170,46 +166,52 @@ RULES: dict[str, Variant] = {
         "group.py", patches=lambda: [(group.Group, "order", _first_come)], loads=CORE
     ),
     "preemption for a place (rule 7)": Variant("place.py", {"min_stay_s": NEVER}, loads=CORE),
-    "late prompts stand back (rule 1)": Variant("prompts.py", patches=lambda: [(prompts, "_stands_back", _is(False))]),
+    "late prompts stand back (rule 1)": Variant(
+        "prompts.py", patches=lambda: [(prompts, "_stands_back", always(False))]
+    ),
     "many prompts behind decode steps (rule 1)": Variant(
-        "prompts.py", patches=lambda: [(prompts.Prompts, "_queue_is_long", _is(False))]
+        "prompts.py", patches=lambda: [(prompts.Prompts, "_queue_is_long", always(False))]
     ),
     "a prompt waits for what its group decodes (rules 1, 3)": Variant(
-        "prompts.py", patches=lambda: [(prompts.Prompts, "_decodes_first", _is(False))]
+        "prompts.py", patches=lambda: [(prompts.Prompts, "_decodes_first", always(False))]
     ),
-    "newcomers overtake (rule 4)": Variant("turns.py", patches=lambda: [(turns.Turns, "outranks", _is(False))]),
+    "newcomers overtake (rule 4)": Variant("turns.py", patches=lambda: [(turns.Turns, "outranks", always(False))]),
     "parts stand aside (rule 3)": Variant(
-        "prompts.py", patches=lambda: [(prompts.Prompts, "limit", _is(None))], loads=("greed", *MEMORY, "roles")
+        "prompts.py", patches=lambda: [(prompts.Prompts, "limit", always(None))], loads=("greed", *MEMORY, "roles")
     ),
     "relief of engines (rule 5)": Variant(
         "balance.py",
-        patches=lambda: [(balance, "relieve", _is(None))],
+        patches=lambda: [(balance, "relieve", always(None))],
         loads=("0.1", "0.5", *MEMORY),
     ),
-    "prompts as heat (rule 6)": Variant("placement.py", patches=lambda: [(placement.Arrivals, "_swamped", _is(False))]),
+    "prompts as heat (rule 6)": Variant(
+        "placement.py", patches=lambda: [(placement.Arrivals, "_swamped", always(False))]
+    ),
     "idle weights are used (rule 6)": Variant(
-        "placement.py", patches=lambda: [(placement.Arrivals, "_idle_weights", _is(None))], loads=CORE
+        "placement.py", patches=lambda: [(placement.Arrivals, "_idle_weights", always(None))], loads=CORE
     ),
     "victims by load (rule 7): by slack alone": Variant(
         "place.py", patches=lambda: [(place, "_best_victims", _first_victims)], loads=CORE
     ),
     "first steps on a second engine (rule 7): free": Variant(
-        "place.py", patches=lambda: [(place.Comer, "visits", _is(0.0))], loads=(*CORE, "teams", "makes", "first uses")
+        "place.py",
+        patches=lambda: [(place.Comer, "visits", always(0.0))],
+        loads=(*CORE, "teams", "makes", "first uses"),
     ),
     "one more engine is dropped of only copies (rule 11)": Variant(
-        "place.py", patches=lambda: [(place, "_drop_lone", _is(None))], loads=("host",)
+        "place.py", patches=lambda: [(place, "_drop_lone", always(None))], loads=("host",)
     ),
     "only copies go last (rule 11)": Variant(
         "weights.py", patches=lambda: [(policy, "idle_order", _least_used)], loads=("host",)
     ),
     "a waiting group joins one that runs (rule 10)": Variant(
-        "balance.py", patches=lambda: [(balance, "_join", _is(None))], loads=("0.5", "zipf", *MEMORY, "crowd")
+        "balance.py", patches=lambda: [(balance, "_join", always(None))], loads=("0.5", "zipf", *MEMORY, "crowd")
     ),
     "price of long prompts (rule 12)": Variant(
-        "price.py", patches=lambda: [(price.Costs, "late_s", _is(0.0))], loads=GREED
+        "price.py", patches=lambda: [(price.Costs, "late_s", always(0.0))], loads=GREED
     ),
     "packing (rule 14)": Variant(
-        "admission.py", patches=lambda: [(admission.Demand, "least", _is(0.0))], loads=ADMISSION
+        "admission.py", patches=lambda: [(admission.Demand, "least", always(0.0))], loads=ADMISSION
     ),
     "one group on an engine at most": Variant("engines.py", patches=lambda: _at_most(1), loads=HEADLINE),
     "two groups on an engine at most": Variant("engines.py", patches=lambda: _at_most(2), loads=HEADLINE),

@@ -28,7 +28,7 @@ Patch = tuple[Any, str, Any]
 """owner, its attribute, what stands there for a while"""
 
 
-def _is(value: object) -> Callable[..., object]:
+def always(value: object) -> Callable[..., object]:
     return lambda *args, **named: value
 
 
@@ -124,41 +124,42 @@ SMALLER: dict[str, list[Patch]] = {
     "those in time first in a full batch (rule 1)": [(turns, "in_places", _first_due)],
     "texts of a model are computed together (rule 1)": [(prompts.Prompts, "_together", _one_text)],
     "longer turns while the scheduler is late (rule 1)": [(turns.Turns, "_steps", _usual_steps)],
-    "rounds (rule 2)": [(turns.Turns, "_round", _is((0, 0.0)))],
+    "rounds (rule 2)": [(turns.Turns, "_round", always((0, 0.0)))],
     "deferred groups come last (rules 2, 13)": [(turns.Turns, "_round", _round_of_all)],
-    "newcomers look whether there is time (rule 4)": [(turns.Turns, "_has_time", _is(True))],
-    "members leave an engine that is too small (rule 5)": [(balance, "_shrink", _is(None))],
+    "newcomers look whether there is time (rule 4)": [(turns.Turns, "_has_time", always(True))],
+    "members leave an engine that is too small (rule 5)": [(balance, "_shrink", always(None))],
     "no more groups than engines (rule 6)": [(placement.Arrivals, "_hot", _hot_anywhere)],
     LEAST_BUSY: [(place, "_roomiest", _first_room)],
     "the engine whose victim has most slack (rule 7)": [(place, "_best_victims", _any_victims)],
     "a tier above preempts beside prompts (rule 8)": [(snapshot.Picture, "leaving", _calm)],
     "between equals prompts are worked off (rule 8)": [(group.Group, "may_leave", _leaves_begun)],
     "prefetch (rule 9)": [(engines.View, "take_loads", _idle_engine)],
-    "a group goes where its weights are (rule 11)": [(place, "near", _is(True))],
+    "a group goes where its weights are (rule 11)": [(place, "near", always(True))],
     "a disk serves one load at a time (rule 11)": [
-        (weights.Reach, "comes", _is(None)),
-        (weights.Reach, "_reads", _is(False)),
+        (weights.Reach, "comes", always(None)),
+        (weights.Reach, "_reads", always(False)),
     ],
-    "loads past host memory (rule 11)": [(policy, "past_host", _is(False))],
+    "loads past host memory (rule 11)": [(policy, "past_host", always(False))],
     "tiers are eased while all have time (rule 12)": [(turns.Turns, "_eased", _even_tiers)],
-    "weights (rule 12)": [(shares.Shares, "_excess", _is(0.0))],
+    "weights (rule 12)": [(shares.Shares, "_excess", always(0.0))],
+    "greed (rule 12)": [(shares, "GREED_SHARE", 0.0)],
     "a deferred prompt begins last (rule 13)": [(order, "_place", _undeferred_place)],
-    "a deferred group takes no time (rule 13)": [(group.Group, "deferred", _is(False))],
-    "priorities (rule 13)": [(prompts, "in_order", _first_come)],
-    "a limit of time soon (rule 14)": [(admission.Demand, "within", _is(0.0))],
-    "a limit of loads (rule 14)": [(admission.Demand, "copies_s", _is(-inf))],
+    "a deferred group takes no time (rule 13)": [(group.Group, "deferred", always(False))],
+    "priorities (rule 13)": [(prompts, "in_order", _first_come), (turns, "in_order", _first_come)],
+    "a limit of time soon (rule 14)": [(admission.Demand, "within", always(0.0))],
+    "a limit of loads (rule 14)": [(admission.Demand, "copies_s", always(-inf))],
     "the share is learned (rule 14)": [(admission.Gate, "_learn", _unlearned)],
-    "warm set (rule 15)": [(weights.Warm, "moves", _is([]))],
+    "warm set (rule 15)": [(weights.Warm, "moves", always([]))],
     "idle weights go by what is expected (rule 15)": [(weights.Warm, "order", lambda of, idle, now: idle)],
-    "fair clock (rule 16)": [(prompts.Prompts, "_greedy", _is(False))],
+    "fair clock (rule 16)": [(prompts.Prompts, "_greedy", always(False))],
     "places by tenant (rule 16)": [(turns, "in_places", lambda ready, *_: sorted(ready, key=order.due))],
     "who has most leaves first (rule 16)": [(balance, "due_last", lambda of: sorted(of, key=order.due, reverse=True))],
-    "late ones of a long queue wait (rule 16)": [(prompts.Prompts, "_has_long_queue", _is(False))],
+    "late ones of a long queue wait (rule 16)": [(prompts.Prompts, "_has_long_queue", always(False))],
     "who waits for no others' prompts joins one that runs (rule 16)": [
-        (placement.Arrivals, "_crowded_out", _is(False))
+        (placement.Arrivals, "_crowded_out", always(False))
     ],
     "tenants of upper tiers first (rule 16)": [(prompts.Prompts, "_by_tier", _one_queue)],
-    "a prompt joins its prefix (rule 17)": [(placement.Arrivals, "_home", _is(None))],
-    "idle weights by prefix (rule 17)": [(placement, "pull", _is(0.0))],
-    "a home (rule 17)": [(place, "home", _is(None))],
+    "a prompt joins its prefix (rule 17)": [(placement.Arrivals, "_home", always(None))],
+    "idle weights by prefix (rule 17)": [(placement, "pull", always(0.0))],
+    "a home (rule 17)": [(place, "home", always(None))],
 }

@@ -23,6 +23,10 @@ ONE_MODEL, TWO_MODELS = 130, 250
 FAST = {"load_bytes_per_s": (100 << 20) / 0.2, "kv_bytes_per_s": 4e9}
 
 
+END_S = 30.0
+"""by which all are answered in most scenes"""
+
+
 def slack(**fields: Any) -> SlackSettings:
     """Settings of the policy. What shows a rule replaces them here."""
     return SlackSettings(**fields)
@@ -65,10 +69,10 @@ class Scene:
     talks: tuple[Arrival, ...] = ()
     late: float | None = None
     since: float = 0.0
-    until: float = 30.0
+    until: float = END_S
 
     def play(self, transcript: Transcript) -> World:
-        """Until all are answered."""
+        """Runs it until `until`."""
         latency = LatencyConstants(**FAST, **self.step)
         core = {"refine": False, **self.core}
         config = SchedulerConfig(policy=slack(**self.policy), latency=latency, **core)

@@ -124,7 +124,8 @@ SCENES = {
         slabs=210,
     ),
     "outgrown": Scene(
-        "The KV of four requests is more than the engine has: two leave, and join the others again when there is room.",
+        "The KV of the three requests that have begun is more than the engine has: r0 and r1 leave. r0 ends "
+        "meanwhile, and r1 joins the others again when there is room.",
         tuple(Request(f"r{i}", 0, 650, 4 if i == 0 else 40, at=0.1 + 0.01 * i) for i in range(4)),
         slabs=120,
         policy={"quantum_steps": 16},

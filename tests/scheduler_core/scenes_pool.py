@@ -87,8 +87,8 @@ SCENES = {
         since=0.6,
     ),
     "not-for-copies": Scene(
-        "Room for one model. m0 is 2 s ahead of m1, but a change takes 0.4 s, in which the engine idles: m0 stays "
-        "until it is four times that ahead.",
+        "Room for one model. A change takes 0.4 s, in which the engine idles, so m0 stays until it is four times that "
+        "ahead of m1. It is 1.45 s ahead as m1 comes.",
         (Request("long", 0, answer=120), Request("short", 1, at=0.35)),
         slabs=ONE_MODEL,
         policy={"min_stay_s": 0.0},
@@ -97,8 +97,8 @@ SCENES = {
         "First steps of a model take 0.4 s on each engine. m0 has run on e0, and comes back there, though e1 is idle.",
         (
             Request("once", 0, at=0.1),
-            Request("one", 1, at=1.5),
-            Request("two", 2, answer=150, at=3.0),
+            Request("first", 1, at=1.5),
+            Request("second", 2, answer=150, at=3.0),
             Request("again", 0, at=4.2),
         ),
         engines=2,
@@ -146,24 +146,24 @@ SCENES = {
     ),
     "only-copies": Scene(
         "The disk's m2 is on the device alone. For m1, which memory has, m0 makes room, though m2 was used before it.",
-        (Request("disk", 2), Request("one", 0, at=4.0), Request("two", 1, at=5.0)),
+        (Request("disk", 2), Request("first", 0, at=4.0), Request("second", 1, at=5.0)),
         models=3,
         world={"host_models": 2},
     ),
     "only-copy-goes": Scene(
         "m1 is on the device alone, and fills it. m2 could never run otherwise: when half of its time is used up, m1 "
         "is dropped.",
-        (Request("one", 1), Request("two", 2, at=4.0)),
+        (Request("first", 1), Request("second", 2, at=4.0)),
         models=3,
         slabs=ONE_MODEL,
         world={"host_models": 1},
     ),
     "past-memory": Scene(
-        "All models in memory were asked for in the last ten minutes: m2 is read past it, and does not displace them. "
-        "Ten minutes later, it does.",
+        "All models in memory came, or were asked for, in the last ten minutes: loads go past it, so m2, read from "
+        "disk, displaces none. Ten minutes later, it does.",
         (
-            Request("one", 0, at=0.1),
-            Request("two", 1, at=1.0),
+            Request("first", 0, at=0.1),
+            Request("second", 1, at=1.0),
             Request("disk", 2, at=2.0),
             Request("again", 0, at=602.0),
             Request("later", 2, at=604.0),

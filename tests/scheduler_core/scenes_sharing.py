@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from scheduler_core.scene import ONE_MODEL, Request, Scene
 from scheduler_core.scenes_engine import BUSY
 from scheduler_core.scenes_pool import BATCH, HEAVY, INTERACTIVE
@@ -10,6 +13,9 @@ from aegaeon_scheduler.core.domain import Terms
 from aegaeon_simulator.workload import Arrival
 
 FEASIBLE = {"admission": "feasible"}
+CROWD = tuple(Request(f"hot{i}", 0, answer=40, at=0.1 + 0.05 * (i // 3)) for i in range(24))
+"""three of them are a group, the next one begins another on an engine that has none"""
+PRESSED: Mapping[str, Any] = {"engines": 8, "models": 8, "slabs": ONE_MODEL, "step": HEAVY}
 
 SCENES = {
     "eased-tiers": Scene(
@@ -52,6 +58,14 @@ SCENES = {
         core=FEASIBLE,
         until=0.2,
     ),
+    "admitted-later": Scene(
+        "Admission: twelve prompts of m0 need 0.51 of the engine's time within TTFT, but 0.45 within 1.2 TTFT. A "
+        "request for m1, for which 0.47 is the limit, is admitted.",
+        (*(Request(f"r{i}", 0, 3000, 1, at=0.1) for i in range(12)), Request("admitted", 1, at=0.15)),
+        slabs=900,
+        core=FEASIBLE,
+        until=0.2,
+    ),
     "admitted-packing": Scene(
         "Admission: steps of a group take 0.6 of an engine. Each of two has one; the third one is refused, though 0.4 "
         "of both engines is idle.",
@@ -71,11 +85,12 @@ SCENES = {
         until=0.2,
     ),
     "warm-set": Scene(
-        "Free memory is filled while nothing waits for an engine: one model a second, those expected most often first.",
-        (Request("one", 0), Request("two", 0, at=3.5)),
+        "Nothing waits for an engine while m0 decodes: free memory is filled with m1, m2 and m3, one of them a second.",
+        (Request("long", 0, answer=60),),
         models=4,
         slabs=450,
         policy={"warm": True},
+        step={"a": 0.05},
     ),
     "warm-order": Scene(
         "m1 was asked for more often than m0: for m2, m0 makes room, though m1 was used before it.",
@@ -117,7 +132,8 @@ SCENES = {
         policy={"quantum_steps": 16},
     ),
     "tenant-tiers": Scene(
-        "A prompt of tier interactive came last, and begins before two of tier batch.",
+        "A prompt of tier interactive came last, and begins before the second of two of tier batch. The first one "
+        "began while the weights were loaded.",
         (
             *(Request(f"night{i}", 0, 1000, 2, at=0.0, terms=BATCH) for i in range(2)),
             Request("chat", 0, 1000, 2, at=0.05, terms=INTERACTIVE),
@@ -186,19 +202,26 @@ SCENES = {
         until=60.16,
     ),
     "greedy-model": Scene(
-        "Of eleven models m0 has a group on each of ten engines, so it is greedy: of its prompts the cheap one begins "
-        "first, and other models come before it.",
+        "Room for one model. m0 has a group on each of eight engines when seven other models ask for one answer each. "
+        "It is greedy, and ranks 0.37 s later: m1 preempts one of its groups at once, the others do at the next "
+        "two passes.",
+        (*CROWD, *(Request(f"other{i}", i, at=1.0) for i in range(1, 8))),
+        **PRESSED,
+        since=1.0,
+        until=1.55,
+    ),
+    "costly-prompt": Scene(
+        "m0 is greedy, as in greedy-model. Its eighth group still loads when a prompt of 0.4 s joins it, then a short "
+        "one, which begins before it.",
         (
-            *(Request(f"other{i}", i, answer=60, at=0.0) for i in range(1, 11)),
-            *(Request(f"hot{i}", 0, 3000, 30, at=0.4 + 0.06 * (i // 2)) for i in range(20)),
-            *(Request(f"long{i}", 0, 3000, 8, at=1.2) for i in range(10)),
-            *(Request(f"short{i}", 0, 40, 8, at=1.201) for i in range(10)),
+            *CROWD[:-2],
+            *(Request(f"other{i}", i, at=0.52) for i in range(1, 8)),
+            Request("long", 0, 2000, 4, at=0.6),
+            Request("short", 0, 40, 4, at=0.61),
         ),
-        engines=10,
-        models=11,
-        slabs=400,
-        world={"ttfts": (0.6,)},
-        since=1.2,
-        until=1.3,
+        **PRESSED | {"step": HEAVY | {"p1": 2e-4}},
+        policy=BUSY,
+        since=0.6,
+        until=0.75,
     ),
 }

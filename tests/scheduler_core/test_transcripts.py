@@ -127,6 +127,9 @@ SCENARIOS: dict[str, tuple[str, Callable[[Transcript], World]]] = {
 SCENES = {**scenes_engine.SCENES, **scenes_pool.SCENES, **scenes_sharing.SCENES}
 SCENARIOS |= {name: (each.title, each.play) for name, each in SCENES.items()}
 
+REFUSED = "admitted-packing"
+"""a scene in which a request is not answered"""
+
 
 def text(name: str) -> str:
     """Returns what the core decides now."""
@@ -146,7 +149,8 @@ def test_the_core_decides_as_the_transcript_records(name: str) -> None:
     title, scenario = SCENARIOS[name]
     transcript = Transcript(title)
     world = scenario(transcript)
-    assert name in SCENES or all(client.finished for client in world.clients.values())
+    if name not in SCENES or (SCENES[name].until == scene.END_S and name != REFUSED):
+        assert all(client.finished for client in world.clients.values())
     file = FOLDER / f"{name}.txt"
     if os.environ.get("WRITE_TRANSCRIPTS"):
         file.write_text(transcript.text, "utf-8")

@@ -109,11 +109,15 @@ def effects(measured: dict[Key, Shares]) -> dict[str, dict[str, Shares]]:
 def main() -> int:
     """Every variant on its loads."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("variants", nargs="*", default=[FULL, NOISE, *(v for v in VARIANTS if v != FULL)])
+    parser.add_argument(
+        "variants", nargs="*", default=[FULL, NOISE, *(v for v in VARIANTS if v != FULL and VARIANTS[v].loads)]
+    )
     parser.add_argument("--loads", default=",".join(LOADS))
     parser.add_argument("--seeds", default="", help="by default two of the commit's hash")
     parser.add_argument("--kept", type=Path)
     chosen = read_settings(parser)
+    if scenes := [v for v in chosen.variants if v in VARIANTS and not VARIANTS[v].loads]:
+        parser.error(f"no load of benchmarks.loads shows them, tests/scheduler_core/test_rules.py does: {scenes}")
     each = [int(seed) for seed in chosen.seeds.split(",")] if chosen.seeds else seeds(2, head())
     measured = run_on_cores(runs_of(chosen.variants, chosen.loads.split(","), each), chosen.kept)
     rows = [Row("seeds", float(seed), "") for seed in each]

@@ -21,4 +21,4 @@ def changed(variant: str, names: Iterable[str] = recorded.SCENARIOS) -> list[str
 
     patches = of.patches() if of.patches is not None else []
     with instead([*patches, (scene, "slack", settings)]):
-        return [name for name in names if recorded.text(name) != recorded.recorded(name)]
+        return [name for name in names if recorded.played(name)[0].text != recorded.recorded(name)]

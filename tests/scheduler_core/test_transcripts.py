@@ -131,12 +131,11 @@ REFUSED = "admitted-packing"
 """a scene in which a request is not answered"""
 
 
-def text(name: str) -> str:
-    """Returns what the core decides now."""
+def played(name: str) -> tuple[Transcript, World]:
+    """Returns what the core decides now, and the world in which it did."""
     title, scenario = SCENARIOS[name]
     transcript = Transcript(title)
-    scenario(transcript)
-    return transcript.text
+    return transcript, scenario(transcript)
 
 
 def recorded(name: str) -> str:
@@ -146,9 +145,7 @@ def recorded(name: str) -> str:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_core_decides_as_the_transcript_records(name: str) -> None:
-    title, scenario = SCENARIOS[name]
-    transcript = Transcript(title)
-    world = scenario(transcript)
+    transcript, world = played(name)
     if name not in SCENES or (SCENES[name].until == scene.END_S and name != REFUSED):
         assert all(client.finished for client in world.clients.values())
     file = FOLDER / f"{name}.txt"

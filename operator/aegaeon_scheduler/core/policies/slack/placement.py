@@ -24,7 +24,7 @@ from aegaeon_scheduler.core.policies.slack.order import (
     tokens,
     too_small,
 )
-from aegaeon_scheduler.core.policies.slack.prefix import HOME_SHARE, pull
+from aegaeon_scheduler.core.policies.slack.prefix import STAY_SHARE, pull
 from aegaeon_scheduler.core.policies.slack.price import Costs
 from aegaeon_scheduler.core.policies.slack.shares import Shares
 from aegaeon_scheduler.core.policies.slack.table import Table
@@ -127,7 +127,7 @@ class Arrivals:
         inst = group.inst
         if inst is None:
             return False
-        stays = pull > 2 * HOME_SHARE * ENGINE_PRICE
+        stays = pull > STAY_SHARE * ENGINE_PRICE
         most = 1.0 if stays else max(HOT_UTIL, self._floor(group.model, inst) + HOT_MARGIN)
         return util > most or self._swamped(group, inst, URGENT_SHARE if stays else HOT_MARGIN)
 

@@ -14,8 +14,9 @@ from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Sequence
 
 HOME_SHARE = 0.005
-"""of TTFT: what is cached of a model must save so much for one of its groups to wait for that engine, of a prompt twice
-as much for it to join a group where others would begin a new one"""
+"""of TTFT: what is cached of a model must save so much for one of its groups to wait for that engine"""
+STAY_SHARE = 2 * HOME_SHARE
+"""of TTFT: what is cached of a prompt must save so much for it to join a group where others would begin a new one"""
 
 
 def home(pool: Pool, table: Table, group: Group, node: str | None, key: float) -> Instance | None:

@@ -91,7 +91,8 @@ class Reach:
 WARM_GAP_S, WARM_RESERVE = 1.0, 0.1
 """between two of these loads on a node, which leave the link to others; share of an instance that they leave free for
 growth"""
-_LATELY_S, _HOUR_S = 60.0, 3600.0  # over which requests are counted: a rate that has doubled shows in the first
+_LATELY_S = 60.0  # over which requests are counted, beside an hour: a rate that has doubled shows in it
+_HOUR_S, _HOURS = 3600.0, 24
 _AHEAD_S = 300.0  # before an hour of the day in which a model is asked for
 _TIMES = 2.0  # as often as what is unloaded for it
 
@@ -103,15 +104,15 @@ class Asked:
     at: float = 0.0
     lately: float = 0.0
     long: float = 0.0
-    hours: list[float] = field(default_factory=lambda: [0.0] * 24)
-    days: list[int] = field(default_factory=lambda: [-1] * 24)
+    hours: list[float] = field(default_factory=lambda: [0.0] * _HOURS)
+    days: list[int] = field(default_factory=lambda: [-1] * _HOURS)
 
     def count(self, now: float) -> None:
         """One more request."""
         self._fade(now)
         self.lately += 1.0
         self.long += 1.0
-        day, hour = divmod(int(now // _HOUR_S), len(self.hours))
+        day, hour = divmod(int(now // _HOUR_S), _HOURS)
         if self.days[hour] != day:
             self.hours[hour] *= 0.5
             self.days[hour] = day
@@ -125,7 +126,7 @@ class Asked:
     def rate(self, now: float) -> float:
         """Requests a second that are expected."""
         self._fade(now)
-        hour = int((now + _AHEAD_S) // _HOUR_S) % len(self.hours)
+        hour = int((now + _AHEAD_S) // _HOUR_S) % _HOURS
         return max(self.lately / _LATELY_S, self.long / _HOUR_S, self.hours[hour] / _HOUR_S)
 
 
